@@ -1,0 +1,85 @@
+//! A program to run as an instance in tests, and the init that starts it.
+//!
+//! `instance listen [SECONDS]` serves `200 ok` on PORT, at first after SECONDS.
+//! `instance appliance DATA COMMAND [ARGUMENT]...` runs a command as an instance, says `ready` when that wrote
+//! something, and waits to be killed. Everything behind the verb `instance-init` goes to init.
+
+use std::env;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_control::runtime::{
+    Check, Init, InstanceSpec, Probe, ProcessRuntime, Report, Reporter, Runtime, init,
+};
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let mut arguments = env::args_os().skip(1);
+    match arguments.next() {
+        Some(verb) if verb == init::VERB => Ok(init::run(arguments)),
+        Some(verb) if verb == "listen" => listen(arguments.next()),
+        Some(verb) if verb == "appliance" => {
+            let data = PathBuf::from(arguments.next().ok_or("no data folder")?);
+            let command = arguments.map(|word| word.into_string().map_err(|_| "not UTF-8"));
+            appliance(&data, command.collect::<Result<_, _>>()?)
+        }
+        other => Err(format!("unknown verb {other:?}").into()),
+    }
+}
+
+fn listen(delay: Option<OsString>) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(delay) = delay {
+        let seconds: f64 = delay.to_str().ok_or("not a number")?.parse()?;
+        #[expect(clippy::disallowed_methods, reason = "a program of its own, which is to be slow")]
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+    }
+    let port: u16 = env::var("PORT")?.parse()?;
+    let listener = TcpListener::bind(("127.0.0.1", port))?;
+    println!("listening on {port}");
+    for stream in listener.incoming() {
+        let mut stream = stream?;
+        let mut head = [0; 1024];
+        let read = stream.read(&mut head)?;
+        let status = if head[..read].starts_with(b"GET /bad ") { "500 no" } else { "200 ok" };
+        // A probe that only connects is gone by now, and that is fine.
+        let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Error>> {
+    let runtime = ProcessRuntime::open(data, Init::this_program())?;
+    let log = data.join("instances/default/hello-00001/1.log").display().to_string();
+    let wrote = ["/bin/sh", "-c", "test -s $LOG"].map(String::from).to_vec();
+    let spec = InstanceSpec {
+        namespace: "default".into(),
+        revision: "hello-00001".into(),
+        service: String::new(),
+        configuration: String::new(),
+        command,
+        env: vec![("LOG".into(), log), ("DATA".into(), data.display().to_string())],
+        working_dir: None,
+        volumes: Vec::new(),
+        mounts: Vec::new(),
+        startup: None,
+        liveness: None,
+        readiness: Probe::once(Check::Exec { command: wrote }),
+        startup_max: Duration::from_secs(60),
+        grace: Duration::from_secs(60),
+    };
+    let (queue, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    let _instance = runtime.start(1, Arc::new(spec), Reporter::new(1, queue));
+    while let Some((_, report)) = reports.blocking_recv() {
+        match report {
+            Report::Ready { .. } => println!("ready"),
+            Report::Unready => println!("not ready"),
+            Report::Gone(gone) => return Err(gone.message.into()),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,70 @@
+//! What the client wants to read: the object itself, a table, or metadata alone.
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::store::Stored;
+
+use super::errors::Refusal;
+
+const OFFERED: &str = "application/json, application/yaml";
+
+/// Form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Object,
+    Table,
+    /// `PartialObjectMetadata`
+    Metadata,
+}
+
+/// Takes the first type of the Accept header that we have.
+pub(super) fn negotiate(headers: &HeaderMap) -> Result<Format, Refusal> {
+    let Some(accept) = headers.get(header::ACCEPT) else { return Ok(Format::Object) };
+    let accept = accept.to_str().map_err(|_| Refusal::not_acceptable(OFFERED))?;
+    if accept.trim().is_empty() {
+        return Ok(Format::Object);
+    }
+    accept.split(',').find_map(offer).ok_or_else(|| Refusal::not_acceptable(OFFERED))
+}
+
+fn offer(wanted: &str) -> Option<Format> {
+    let mut parts = wanted.split(';').map(str::trim);
+    let media = parts.next()?.to_ascii_lowercase();
+    if !matches!(media.as_str(), "application/json" | "application/*" | "*/*") {
+        return None;
+    }
+    let (mut shape, mut group, mut version) = (None, None, None);
+    for part in parts {
+        match part.split_once('=') {
+            Some(("as", value)) => shape = Some(value),
+            Some(("g", value)) => group = Some(value),
+            Some(("v", value)) => version = Some(value),
+            _ => {}
+        }
+    }
+    match (shape, group, version) {
+        (None, _, _) => Some(Format::Object),
+        (Some("Table"), Some("meta.k8s.io"), Some("v1")) => Some(Format::Table),
+        (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some("meta.k8s.io"), Some("v1")) => {
+            Some(Format::Metadata)
+        }
+        _ => None,
+    }
+}
+
+/// Answers with JSON that is already written out.
+pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body.into()).into_response()
+}
+
+/// The object without anything but its metadata.
+pub(super) fn metadata_only(object: &Stored) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.value["metadata"],
+    })
+}

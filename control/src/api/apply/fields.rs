@@ -1,0 +1,184 @@
+//! Sets of fields, as `fieldsV1` writes them, and the questions that ownership asks of them.
+//!
+//! Everything here follows an object's or a body's nesting, which the parsers of bodies bound.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::lists::elements;
+
+/// A set of fields as a tree. `owned`: the field at this place itself is in the set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Fields {
+    pub(super) owned: bool,
+    pub(super) below: BTreeMap<String, Fields>,
+}
+
+impl Fields {
+    fn leaf() -> Self {
+        Self { owned: true, below: BTreeMap::new() }
+    }
+
+    /// All fields of `value`, which stands in the field `name`.
+    pub(super) fn of(name: &str, value: &Value) -> Self {
+        Self::changed(name, None, value)
+    }
+
+    /// The fields of `after` that are not so in `before`.
+    pub(super) fn changed(name: &str, before: Option<&Value>, after: &Value) -> Self {
+        if before == Some(after) {
+            return Self::default();
+        }
+        let mut found = Self::default();
+        let below = children(name, after);
+        if below.is_empty() {
+            return Self::leaf();
+        }
+        for (element, inner) in below {
+            let old = before.and_then(|before| child(name, before, &element));
+            let mut inside = Self::changed(field(&element), old, inner);
+            // An element of a list is there or not; a field of an object only has a value.
+            inside.owned |= !element.starts_with("f:") && old.is_none();
+            if !inside.is_empty() {
+                found.below.insert(element, inside);
+            }
+        }
+        found
+    }
+
+    pub(super) fn parse(value: &Value) -> Self {
+        let Some(fields) = value.as_object() else { return Self::default() };
+        let below: BTreeMap<String, Self> = fields
+            .iter()
+            .filter(|(name, _)| *name != ".")
+            .map(|(name, inner)| (name.clone(), Self::parse(inner)))
+            .collect();
+        Self { owned: below.is_empty() || fields.contains_key("."), below }
+    }
+
+    pub(super) fn write(&self) -> Value {
+        let mut fields: Map<String, Value> =
+            self.below.iter().map(|(name, inner)| (name.clone(), inner.write())).collect();
+        if self.owned && !fields.is_empty() {
+            fields.insert(".".into(), json!({}));
+        }
+        fields.into()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        !self.owned && self.below.is_empty()
+    }
+
+    /// The field is one value for its owner, whatever is in it.
+    pub(super) fn is_leaf(&self) -> bool {
+        self.owned && self.below.is_empty()
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.owned |= other.owned;
+        for (name, inner) in &other.below {
+            self.below.entry(name.clone()).or_default().add(inner);
+        }
+    }
+
+    /// Takes out what is in `other`, and everything that overlaps with it.
+    pub(super) fn subtract(&mut self, other: &Self) {
+        if other.is_leaf() {
+            *self = Self::default();
+            return;
+        }
+        if self.is_leaf() && !other.is_empty() {
+            self.owned = false;
+        }
+        for (name, inner) in &other.below {
+            if let Some(mine) = self.below.get_mut(name) {
+                mine.subtract(inner);
+            }
+        }
+        self.below.retain(|_, inner| !inner.is_empty());
+    }
+
+    /// Keeps what `value` has.
+    pub(super) fn keep_existing(&mut self, name: &str, value: &Value) {
+        self.below.retain(|element, inner| match child(name, value, element) {
+            Some(there) => {
+                inner.keep_existing(field(element), there);
+                !inner.is_empty()
+            }
+            None => false,
+        });
+    }
+}
+
+/// The name of the field that an element of the notation stands for; list elements have none.
+pub(super) fn field(element: &str) -> &str {
+    element.strip_prefix("f:").unwrap_or("")
+}
+
+/// The parts of a value with their names in the notation; none of what is one value.
+fn children<'a>(name: &str, value: &'a Value) -> Vec<(String, &'a Value)> {
+    match value {
+        Value::Object(fields) => fields.iter().map(|(name, inner)| (format!("f:{name}"), inner)).collect(),
+        Value::Array(items) => {
+            elements(name, items).map_or_else(Vec::new, |names| names.into_iter().zip(items).collect())
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The part of a value that has this name.
+pub(super) fn child<'a>(name: &str, value: &'a Value, element: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(fields) => fields.get(element.strip_prefix("f:")?),
+        Value::Array(items) => {
+            let place = elements(name, items)?.iter().position(|one| one == element)?;
+            items.get(place)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_survives_being_written_and_read() {
+        let object = json!({ "a": 1, "env": [{ "name": "x", "value": "y" }], "list": [1, 2], "empty": {} });
+        let set = Fields::of("", &object);
+        let written = set.write();
+        assert_eq!(
+            written,
+            json!({ "f:a": {}, "f:empty": {}, "f:list": {},
+                "f:env": { r#"k:{"name":"x"}"#: { ".": {}, "f:name": {}, "f:value": {} } } })
+        );
+        assert_eq!(Fields::parse(&written), set);
+    }
+
+    #[test]
+    fn a_change_names_what_is_different_and_only_that() {
+        let before = json!({ "a": 1, "b": { "c": 1, "d": 2 }, "env": [{ "name": "x", "value": "1" }] });
+        let after = json!({ "a": 1, "b": { "c": 2, "d": 2 },
+            "env": [{ "name": "x", "value": "2" }, { "name": "z" }] });
+        let changed = Fields::changed("", Some(&before), &after).write();
+        assert_eq!(
+            changed,
+            json!({ "f:b": { "f:c": {} }, "f:env": {
+                r#"k:{"name":"x"}"#: { "f:value": {} },
+                r#"k:{"name":"z"}"#: { ".": {}, "f:name": {} } } })
+        );
+    }
+
+    #[test]
+    fn a_whole_field_and_a_part_of_it_overlap() {
+        let whole = Fields::parse(&json!({ "f:a": {}, "f:b": {} }));
+        let part = Fields::parse(&json!({ "f:a": { "f:c": {} } }));
+        let mut one = whole.clone();
+        one.subtract(&part);
+        assert_eq!(one.write(), json!({ "f:b": {} }));
+        let mut other = part.clone();
+        other.subtract(&whole);
+        assert!(other.is_empty());
+    }
+}

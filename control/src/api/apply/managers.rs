@@ -1,0 +1,205 @@
+//! `metadata.managedFields`: who set which fields, by applying or by writing.
+
+use serde_json::{Map, Value, json};
+
+use crate::kind::KindMeta;
+use crate::store::{Change, Stored};
+
+use super::super::object;
+use super::fields::Fields;
+
+/// Writers (not appliers) that are remembered apart; Kubernetes' figure. The oldest beyond it share one
+/// entry.
+const WRITERS_MAX: usize = 10;
+const ANCIENT: &str = "ancient-changes";
+
+const APPLY: &str = "Apply";
+const UPDATE: &str = "Update";
+
+/// Fields of `metadata` that identify an object or belong to the server.
+const NOT_OWNED: [&str; 10] = [
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "selfLink",
+    "managedFields",
+];
+
+/// Who writes, to what, and when.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Writer {
+    pub(in super::super) manager: String,
+    /// Whether the subresource is written.
+    pub(in super::super) status: bool,
+    pub(in super::super) now: String,
+    pub(in super::super) meta: &'static KindMeta,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    pub(super) manager: String,
+    operation: String,
+    pub(super) api_version: String,
+    time: String,
+    subresource: String,
+    pub(super) fields: Fields,
+}
+
+impl Writer {
+    /// The part of an object whose fields this writer can own.
+    pub(super) fn part(&self, object: &Value) -> Value {
+        let mut part: Map<String, Value> = object.as_object().cloned().unwrap_or_default();
+        for field in ["apiVersion", "kind"] {
+            part.remove(field);
+        }
+        if self.status {
+            part.retain(|name, _| name == "status");
+        } else if self.meta.has_status {
+            part.remove("status");
+        }
+        if let Some(metadata) = part.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|name, _| !NOT_OWNED.contains(&name.as_str()));
+            if metadata.is_empty() {
+                part.remove("metadata");
+            }
+        }
+        part.into()
+    }
+
+    fn owner(&self, operation: &str, fields: Fields) -> Owner {
+        Owner {
+            manager: self.manager.clone(),
+            operation: operation.into(),
+            api_version: object::api_version(self.meta),
+            time: self.now.clone(),
+            subresource: if self.status { "status".into() } else { String::new() },
+            fields,
+        }
+    }
+
+    fn is(&self, owner: &Owner, operation: &str) -> bool {
+        owner.manager == self.manager
+            && owner.operation == operation
+            && owner.subresource == if self.status { "status" } else { "" }
+    }
+}
+
+/// The owners that an object names. What does not look like one is left out.
+pub(super) fn owners(object: &Value) -> Vec<Owner> {
+    let entries = object["metadata"]["managedFields"].as_array();
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    entries
+        .into_iter()
+        .flatten()
+        .map(|entry| Owner {
+            manager: text(&entry["manager"]),
+            operation: text(&entry["operation"]),
+            api_version: text(&entry["apiVersion"]),
+            time: text(&entry["time"]),
+            subresource: text(&entry["subresource"]),
+            fields: Fields::parse(&entry["fieldsV1"]),
+        })
+        .collect()
+}
+
+/// Writes the owners back; those that own nothing are forgotten.
+fn write(object: &mut Value, owners: &[Owner]) {
+    let entries: Vec<Value> = owners
+        .iter()
+        .filter(|owner| !owner.fields.below.is_empty())
+        .map(|owner| {
+            let mut entry = json!({
+                "manager": owner.manager,
+                "operation": owner.operation,
+                "apiVersion": owner.api_version,
+                "time": owner.time,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": owner.fields.write(),
+            });
+            if !owner.subresource.is_empty() {
+                entry["subresource"] = owner.subresource.clone().into();
+            }
+            entry
+        })
+        .collect();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        if entries.is_empty() {
+            metadata.remove("managedFields");
+        } else {
+            metadata.insert("managedFields".into(), entries.into());
+        }
+    }
+}
+
+/// What the writer applied last, and what all others own.
+pub(super) fn split(object: &Value, writer: &Writer) -> (Fields, Vec<Owner>) {
+    let (mine, others): (Vec<Owner>, Vec<Owner>) =
+        owners(object).into_iter().partition(|owner| writer.is(owner, APPLY));
+    (mine.into_iter().next().map(|owner| owner.fields).unwrap_or_default(), others)
+}
+
+/// Notes that the writer applied `fields`. Its time moves only with the fields.
+pub(super) fn note_applied(
+    object: &mut Value,
+    before: Option<&Value>,
+    mut others: Vec<Owner>,
+    writer: &Writer,
+    fields: Fields,
+) {
+    let mut mine = writer.owner(APPLY, fields);
+    let known = before.map(owners).unwrap_or_default();
+    if let Some(same) = known.iter().find(|owner| writer.is(owner, APPLY) && owner.fields == mine.fields)
+        && before.is_some_and(|before| writer.part(before) == writer.part(object))
+    {
+        mine.time.clone_from(&same.time);
+    }
+    others.insert(0, mine);
+    write(object, &others);
+}
+
+/// Notes who changed what by a plain write: the changed fields are the writer's now, and nobody else's.
+pub(in super::super) fn track(change: Change, before: Option<&Stored>, writer: Option<&Writer>) -> Change {
+    match (change, writer) {
+        (Change::Put(key, mut object), Some(writer)) => {
+            note_written(&mut object, before.map(|before| &before.value), writer);
+            Change::Put(key, object)
+        }
+        (other, _) => other,
+    }
+}
+
+fn note_written(object: &mut Value, before: Option<&Value>, writer: &Writer) {
+    let (old, new) = (before.map(|before| writer.part(before)), writer.part(object));
+    let changed = Fields::changed("", old.as_ref(), &new);
+    let mut owners = owners(object);
+    for owner in owners.iter_mut().filter(|owner| (owner.subresource == "status") == writer.status) {
+        if !writer.is(owner, UPDATE) {
+            owner.fields.subtract(&changed);
+        }
+        owner.fields.keep_existing("", &new);
+    }
+    if !changed.below.is_empty() {
+        let mine = owners.iter().position(|owner| writer.is(owner, UPDATE));
+        let mut fields = mine.map(|place| owners.remove(place).fields).unwrap_or_default();
+        fields.add(&changed);
+        owners.push(writer.owner(UPDATE, fields));
+    }
+    forget_oldest(&mut owners);
+    write(object, &owners);
+}
+
+/// Lets the oldest writers share one entry. The newest stand last.
+fn forget_oldest(owners: &mut Vec<Owner>) {
+    while owners.iter().filter(|owner| owner.operation == UPDATE).count() > WRITERS_MAX {
+        let Some(first) = owners.iter().position(|owner| owner.operation == UPDATE) else { return };
+        let oldest = owners.remove(first);
+        let Some(next) = owners.iter_mut().find(|owner| owner.operation == UPDATE) else { return };
+        next.manager = ANCIENT.into();
+        next.fields.add(&oldest.fields);
+    }
+}

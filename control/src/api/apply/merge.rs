@@ -1,0 +1,163 @@
+//! Lays a client's intent over what is stored, and takes away what the client no longer wants.
+
+use serde_json::{Map, Value};
+
+use super::fields::{Fields, child, field};
+use super::lists::{elements, told};
+
+/// `live` with the fields of `wanted`, which stand in the field `name`.
+pub(super) fn merge(name: &str, live: Option<&Value>, wanted: &Value) -> Value {
+    match (live, wanted) {
+        (Some(Value::Object(live)), Value::Object(wanted)) => {
+            let mut merged = live.clone();
+            for (name, value) in wanted {
+                merged.insert(name.clone(), merge(name, live.get(name), value));
+            }
+            merged.into()
+        }
+        (Some(Value::Array(live)), Value::Array(wanted)) => merge_lists(name, live, wanted),
+        _ => wanted.clone(),
+    }
+}
+
+/// The elements of a keyed list, in the order of the client first; any other list is replaced.
+fn merge_lists(name: &str, live: &[Value], wanted: &[Value]) -> Value {
+    let (Some(live_names), Some(wanted_names)) = (elements(name, live), elements(name, wanted)) else {
+        return wanted.into();
+    };
+    let old = |element: &String| live_names.iter().position(|one| one == element).map(|at| &live[at]);
+    let mut merged: Vec<Value> =
+        wanted_names.iter().zip(wanted).map(|(element, item)| merge("", old(element), item)).collect();
+    let others = live_names.iter().zip(live).filter(|(element, _)| !wanted_names.contains(element));
+    merged.extend(others.map(|(_, item)| item.clone()));
+    merged.into()
+}
+
+/// Removes the fields in `gone` from `value` that none of `claims` has.
+pub(super) fn remove(name: &str, value: &mut Value, gone: &Fields, claims: &[&Fields]) {
+    if claims.iter().any(|claim| claim.is_leaf()) {
+        return;
+    }
+    for (element, inner) in &gone.below {
+        let claims: Vec<&Fields> = claims.iter().filter_map(|claim| claim.below.get(element)).collect();
+        let whole = inner.is_leaf() || (inner.owned && !element.starts_with("f:"));
+        if claims.is_empty() && whole {
+            take_out(name, value, element);
+        } else if let Some(there) = child_mut(name, value, element) {
+            remove(field(element), there, inner, &claims);
+            if is_hollow(there) {
+                take_out(name, value, element);
+            }
+        }
+    }
+}
+
+fn is_hollow(value: &Value) -> bool {
+    value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn child_mut<'a>(name: &str, value: &'a mut Value, element: &str) -> Option<&'a mut Value> {
+    match value {
+        Value::Object(fields) => fields.get_mut(field(element)),
+        Value::Array(items) => {
+            let place = elements(name, items)?.iter().position(|one| one == element)?;
+            items.get_mut(place)
+        }
+        _ => None,
+    }
+}
+
+fn take_out(name: &str, value: &mut Value, element: &str) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove(field(element));
+        }
+        Value::Array(items) => {
+            let place = elements(name, items).and_then(|names| names.iter().position(|one| one == element));
+            if let Some(place) = place {
+                items.remove(place);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The fields that `mine` and `theirs` both have and that `merged` makes different from `live`.
+pub(super) fn clashes(mine: &Fields, theirs: &Fields, live: &Value, merged: &Value) -> Fields {
+    clash("", mine, theirs, Some(live), Some(merged))
+}
+
+fn clash(name: &str, mine: &Fields, theirs: &Fields, live: Option<&Value>, merged: Option<&Value>) -> Fields {
+    if live == merged || mine.is_empty() || theirs.is_empty() {
+        return Fields::default();
+    }
+    if mine.is_leaf() || theirs.is_leaf() {
+        return Fields { owned: true, ..Fields::default() };
+    }
+    let mut found = Fields::default();
+    for (element, inner) in &mine.below {
+        let Some(other) = theirs.below.get(element) else { continue };
+        let at = |value: Option<&'_ Value>| value.and_then(|value| child(name, value, element)).cloned();
+        let clashed = clash(field(element), inner, other, at(live).as_ref(), at(merged).as_ref());
+        if !clashed.is_empty() {
+            found.below.insert(element.clone(), clashed);
+        }
+    }
+    found
+}
+
+/// Every field of a set as people write it (`.spec.template.spec.containers[name="a"].image`).
+pub(super) fn paths(fields: &Fields) -> Vec<String> {
+    let mut found = Vec::new();
+    collect(fields, &mut String::new(), &mut found);
+    found
+}
+
+fn collect(fields: &Fields, at: &mut String, found: &mut Vec<String>) {
+    if fields.owned {
+        found.push(at.clone());
+    }
+    for (element, inner) in &fields.below {
+        let before = at.len();
+        at.push_str(&told(element));
+        collect(inner, at, found);
+        at.truncate(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keyed_lists_merge_by_key_and_other_lists_are_replaced() {
+        let live = json!({ "env": [{ "name": "a", "value": "1" }, { "name": "b" }], "traffic": [1, 2] });
+        let wanted = json!({ "env": [{ "name": "c" }, { "name": "a", "value": "2" }], "traffic": [3] });
+        assert_eq!(
+            merge("", Some(&live), &wanted),
+            json!({ "env": [{ "name": "c" }, { "name": "a", "value": "2" }, { "name": "b" }], "traffic": [3] })
+        );
+    }
+
+    #[test]
+    fn what_nobody_else_claims_goes_and_what_becomes_empty_goes_with_it() {
+        let mut value = json!({ "labels": { "a": "1", "b": "2" }, "only": { "x": 1 },
+            "env": [{ "name": "a", "value": "1" }, { "name": "b", "value": "2" }] });
+        let gone = Fields::of("", &value);
+        let claim = Fields::parse(&json!({ "f:labels": { "f:b": {} }, "f:env": {
+            r#"k:{"name":"b"}"#: { "f:name": {} } } }));
+        remove("", &mut value, &gone, &[&claim]);
+        assert_eq!(value, json!({ "labels": { "b": "2" }, "env": [{ "name": "b" }] }));
+    }
+
+    #[test]
+    fn two_owners_clash_only_where_the_value_changes() {
+        let live = json!({ "a": 1, "b": 1, "env": [{ "name": "x", "value": "1" }] });
+        let merged = json!({ "a": 1, "b": 2, "env": [{ "name": "x", "value": "2" }] });
+        let all = Fields::of("", &live);
+        assert_eq!(paths(&clashes(&all, &all, &live, &merged)), [".b", r#".env[name="x"].value"#]);
+        assert!(clashes(&all, &Fields::default(), &live, &merged).is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! DELETE: now, or once nothing holds the object any more.
+
+use axum::response::Response;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::kind::KindMeta;
+use crate::store::lifecycle::{self, Policy};
+use crate::store::{Stored, Written};
+
+use super::accept;
+use super::errors::Refusal;
+use super::selectors::Selector;
+use super::{Call, SEED_NAMESPACES, body, get, list, object, rehearse};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Raw {
+    propagation_policy: Option<String>,
+    orphan_dependents: Option<bool>,
+    preconditions: Option<Preconditions>,
+    dry_run: Option<Vec<String>>,
+    grace_period_seconds: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Preconditions {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Options {
+    policy: Policy,
+    preconditions: Preconditions,
+    dry_run: bool,
+}
+
+pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
+    let key = call.key()?;
+    let meta = call.target.entry.meta;
+    if lifecycle::is_namespace(&key) && SEED_NAMESPACES.contains(&&*key.name) {
+        return Err(Refusal::forbidden(meta, &key.name, "this namespace may not be deleted"));
+    }
+    let options = parse(call, bytes)?;
+    let written = remove(call, key, options).await?;
+    let object = written.object();
+    if matches!(written, Written::Put(_)) || lifecycle::is_held(&object.key, &object.value) {
+        return Ok(get::one(call, StatusCode::OK, object));
+    }
+    let mut details = json!({
+        "name": &*object.key.name,
+        "kind": meta.plural,
+        "uid": object.value["metadata"]["uid"],
+    });
+    if !meta.group.is_empty() {
+        details["group"] = meta.group.into();
+    }
+    let status = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    });
+    Ok(accept::json(StatusCode::OK, status.to_string()))
+}
+
+/// Deletes what the selectors choose, one by one; answers with what was chosen.
+pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
+    // Not across namespaces, and so not namespaces either.
+    if call.target.namespace.is_none() {
+        return Err(Refusal::method_not_allowed());
+    }
+    let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;
+    let options = parse(call, bytes)?;
+    let mut listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
+    listing.items.retain(|object| selector.matches(&object.value));
+    for object in &listing.items {
+        match remove(call, object.key.clone(), options.clone()).await {
+            Err(refusal) if refusal.code != StatusCode::NOT_FOUND => return Err(refusal),
+            _ => {}
+        }
+    }
+    let metadata = json!({ "resourceVersion": call.server.store.read().revision().to_string() });
+    Ok(list::many(call, &listing.items, metadata))
+}
+
+async fn remove(call: &Call, key: crate::store::Key, options: Options) -> Result<Written, Refusal> {
+    let meta = call.target.entry.meta;
+    let now = object::now();
+    let write = call.server.store.write(move |view| {
+        let before = view.get(&key).ok_or_else(|| Refusal::not_found(meta, &key.name))?;
+        check_preconditions(meta, &before, &options.preconditions)?;
+        let change = lifecycle::begin_delete(&before, options.policy, &now);
+        Ok::<_, Refusal>(if options.dry_run { rehearse(change) } else { change })
+    });
+    write.await
+}
+
+fn check_preconditions(meta: &KindMeta, before: &Stored, wanted: &Preconditions) -> Result<(), Refusal> {
+    let metadata = &before.value["metadata"];
+    for (wanted, found, said) in [
+        (&wanted.uid, &metadata["uid"], "UID"),
+        (&wanted.resource_version, &metadata["resourceVersion"], "ResourceVersion"),
+    ] {
+        if let Some(wanted) = wanted
+            && found != wanted
+        {
+            let found = found.as_str().unwrap_or("");
+            let why = format!(
+                "Precondition failed: {said} in precondition: {wanted}, {said} in object meta: {found}"
+            );
+            return Err(Refusal::conflict(meta, &before.key.name, &why));
+        }
+    }
+    Ok(())
+}
+
+/// `DeleteOptions` may stand in the body, in the query, or be left out.
+fn parse(call: &Call, bytes: &[u8]) -> Result<Options, Refusal> {
+    let raw: Raw = if bytes.is_empty() {
+        Raw::default()
+    } else {
+        serde_json::from_value(body::object(&call.headers, "DeleteOptions", bytes)?)
+            .map_err(|why| Refusal::bad_request(format!("error decoding DeleteOptions: {why}")))?
+    };
+    if raw.grace_period_seconds.is_some_and(|seconds| seconds < 0) {
+        return Err(Refusal::bad_request("gracePeriodSeconds must not be negative"));
+    }
+    let dry_run = match raw.dry_run.as_deref() {
+        None | Some([]) => call.parameters.dry_run,
+        Some([all]) if all == "All" => true,
+        Some(other) => return Err(Refusal::bad_request(format!("invalid dryRun: {other:?}"))),
+    };
+    let orphan = raw.orphan_dependents.or(call.parameters.orphan_dependents);
+    let policy = raw.propagation_policy.or_else(|| call.parameters.propagation_policy.clone());
+    let policy = match (policy.as_deref(), orphan) {
+        (Some(_), Some(_)) => {
+            return Err(Refusal::bad_request("orphanDependents and propagationPolicy cannot be both set"));
+        }
+        (None | Some("Background"), None | Some(false)) => Policy::Background,
+        (Some("Foreground"), None) => Policy::Foreground,
+        (Some("Orphan"), None) | (None, Some(true)) => Policy::Orphan,
+        (Some(other), _) => {
+            return Err(Refusal::bad_request(format!("invalid propagationPolicy: {other:?}")));
+        }
+    };
+    Ok(Options { policy, preconditions: raw.preconditions.unwrap_or_default(), dry_run })
+}

@@ -1,0 +1,239 @@
+//! What is served: groups, versions, kinds, verbs; in the old form and the aggregated one.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, Method, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::kind::{Access, Entry, KindMeta, Registry};
+
+use super::errors::Refusal;
+use super::{Server, accept, object, openapi};
+
+/// The release of Kubernetes whose behaviour is meant.
+const MAJOR: &str = "1";
+const MINOR: &str = "34";
+
+/// Answers paths that are not about objects; `None` for those that are.
+pub(super) fn answer(
+    server: &Server,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Option<Result<Response, Refusal>> {
+    let registry = &server.registry;
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let found = match parts.as_slice() {
+        ["healthz" | "livez", ..] => Ok(text("ok")),
+        ["readyz", ..] => Ok(match server.store.health() {
+            Ok(()) => text("ok"),
+            Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_string()).into_response(),
+        }),
+        ["version"] => Ok(document(&version())),
+        ["openapi", rest @ ..] => openapi::answer(registry, rest, headers),
+        ["api"] if aggregated(headers) => Ok(aggregate(registry, true)),
+        ["apis"] if aggregated(headers) => Ok(aggregate(registry, false)),
+        ["api"] => Ok(document(&core_versions())),
+        ["apis"] => Ok(document(&json!({
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": groups(registry).iter().map(|group| group_document(registry, group)).collect::<Vec<_>>(),
+        }))),
+        ["api", version] => resources(registry, "", version),
+        ["apis", group] if groups(registry).contains(group) => {
+            let mut found = group_document(registry, group);
+            found["kind"] = "APIGroup".into();
+            found["apiVersion"] = "v1".into();
+            Ok(document(&found))
+        }
+        ["apis", _] => Err(Refusal::unknown_path()),
+        ["apis", group, version] => resources(registry, group, version),
+        _ => return None,
+    };
+    let reads = method == Method::GET || method == Method::HEAD;
+    Some(if reads { found } else { Err(Refusal::method_not_allowed()) })
+}
+
+/// The kinds' named groups, each once, in the registry's order.
+pub(super) fn groups(registry: &Registry) -> Vec<&'static str> {
+    let mut groups = Vec::new();
+    for entry in &registry.entries {
+        if !entry.meta.group.is_empty() && !groups.contains(&entry.meta.group) {
+            groups.push(entry.meta.group);
+        }
+    }
+    groups
+}
+
+/// A group's versions, each once, in the registry's order; the first one is preferred.
+pub(super) fn versions(registry: &Registry, group: &str) -> Vec<&'static str> {
+    let mut versions = Vec::new();
+    for entry in registry.entries.iter().filter(|entry| entry.meta.group == group) {
+        if !versions.contains(&entry.meta.version) {
+            versions.push(entry.meta.version);
+        }
+    }
+    versions
+}
+
+pub(super) fn kinds<'a>(
+    registry: &'a Registry,
+    group: &'a str,
+    version: &'a str,
+) -> impl Iterator<Item = &'a Entry> + 'a {
+    let wanted = move |entry: &&Entry| entry.meta.group == group && entry.meta.version == version;
+    registry.entries.iter().filter(wanted)
+}
+
+fn core_versions() -> Value {
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [],
+    })
+}
+
+fn version() -> Value {
+    json!({
+        "major": MAJOR,
+        "minor": MINOR,
+        "gitVersion": format!("v{MAJOR}.{MINOR}.0+sluicegate-{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}
+
+fn group_document(registry: &Registry, group: &str) -> Value {
+    let versions: Vec<Value> = versions(registry, group)
+        .iter()
+        .map(|version| json!({ "groupVersion": format!("{group}/{version}"), "version": version }))
+        .collect();
+    json!({ "name": group, "preferredVersion": versions.first(), "versions": versions })
+}
+
+fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response, Refusal> {
+    let mut resources = Vec::new();
+    for entry in kinds(registry, group, version) {
+        let meta = entry.meta;
+        let mut resource = json!({
+            "name": meta.plural,
+            "singularName": meta.singular,
+            "namespaced": meta.namespaced,
+            "kind": meta.kind,
+            "verbs": verbs(entry),
+        });
+        if !meta.short_names.is_empty() {
+            resource["shortNames"] = meta.short_names.into();
+        }
+        if !meta.categories.is_empty() {
+            resource["categories"] = meta.categories.into();
+        }
+        resources.push(resource);
+        if meta.has_status {
+            resources.push(json!({
+                "name": format!("{}/status", meta.plural),
+                "singularName": "",
+                "namespaced": meta.namespaced,
+                "kind": meta.kind,
+                "verbs": status_verbs(entry),
+            }));
+        }
+    }
+    if resources.is_empty() {
+        return Err(Refusal::unknown_path());
+    }
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Ok(document(&json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": group_version,
+        "resources": resources,
+    })))
+}
+
+fn status_verbs(entry: &Entry) -> &'static [&'static str] {
+    if entry.access == Access::ReadOnly { &["get"] } else { &["get", "patch", "update"] }
+}
+
+fn verbs(entry: &Entry) -> Vec<&'static str> {
+    match entry.access {
+        Access::ReadOnly => return vec!["get", "list", "watch"],
+        Access::CreateOnly => return vec!["create"],
+        Access::Full => {}
+    }
+    let mut verbs = vec!["delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+    if entry.meta.developers_create {
+        verbs.insert(0, "create");
+    }
+    verbs
+}
+
+/// Aggregated discovery (v2) is asked for by the Accept header.
+fn aggregated(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+    accept.split(',').any(|wanted| {
+        let parts: Vec<&str> = wanted.split(';').map(str::trim).collect();
+        ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"].iter().all(|part| parts.contains(part))
+    })
+}
+
+fn aggregate(registry: &Registry, core: bool) -> Response {
+    let groups = if core { vec![""] } else { groups(registry) };
+    let items: Vec<Value> = groups.iter().map(|group| aggregated_group(registry, group)).collect();
+    let list = json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    });
+    let media = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    ([(header::CONTENT_TYPE, media)], list.to_string()).into_response()
+}
+
+fn aggregated_group(registry: &Registry, group: &str) -> Value {
+    let versions: Vec<Value> = versions(registry, group)
+        .into_iter()
+        .map(|version| {
+            let resources: Vec<Value> = kinds(registry, group, version).map(aggregated_resource).collect();
+            json!({ "version": version, "resources": resources, "freshness": "Current" })
+        })
+        .collect();
+    let metadata = if group.is_empty() { json!({}) } else { json!({ "name": group }) };
+    json!({ "metadata": metadata, "versions": versions })
+}
+
+fn aggregated_resource(entry: &Entry) -> Value {
+    let meta = entry.meta;
+    let kind = json!({ "group": meta.group, "version": meta.version, "kind": meta.kind });
+    let mut resource = json!({
+        "resource": meta.plural,
+        "responseKind": kind,
+        "scope": if meta.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": meta.singular,
+        "verbs": verbs(entry),
+        "shortNames": meta.short_names,
+        "categories": meta.categories,
+    });
+    if meta.has_status {
+        resource["subresources"] =
+            json!([{ "subresource": "status", "responseKind": kind, "verbs": status_verbs(entry) }]);
+    }
+    resource
+}
+
+fn text(text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}
+
+pub(super) fn document(document: &Value) -> Response {
+    accept::json(StatusCode::OK, document.to_string())
+}
+
+/// `apis/GROUP/VERSION`, or `api/v1`: where a kind's version lives.
+pub(super) fn root(meta: &KindMeta) -> String {
+    let at = if meta.group.is_empty() { "api" } else { "apis" };
+    format!("{at}/{}", object::api_version(meta))
+}

@@ -1,0 +1,277 @@
+//! Every refusal is a Kubernetes `Status` object, and this is the one place that words it.
+
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::kind::{Denied, KindMeta, Problem};
+use crate::store::{Expired, StoreError};
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Refusal {
+    pub(super) code: StatusCode,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) details: Value,
+}
+
+impl Refusal {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Value::Null }
+    }
+
+    fn about(mut self, kind: &str, group: &str, name: &str) -> Self {
+        let mut details = json!({ "name": name, "kind": kind });
+        if !group.is_empty() {
+            details["group"] = group.into();
+        }
+        self.details = details;
+        self
+    }
+
+    pub(super) fn not_found(meta: &KindMeta, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", qualified(meta));
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(meta.plural, meta.group, name)
+    }
+
+    /// No such path, group, version or kind.
+    pub(super) fn unknown_path() -> Self {
+        let mut refusal =
+            Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
+        refusal.details = json!({});
+        refusal
+    }
+
+    pub(super) fn already_exists(meta: &KindMeta, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", qualified(meta));
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(meta.plural, meta.group, name)
+    }
+
+    pub(super) fn conflict(meta: &KindMeta, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified(meta));
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(meta.plural, meta.group, name)
+    }
+
+    /// The object was changed since the client read it.
+    pub(super) fn stale(meta: &KindMeta, name: &str) -> Self {
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(meta, name, why)
+    }
+
+    pub(super) fn invalid(meta: &KindMeta, name: &str, problems: &[Problem]) -> Self {
+        let told: Vec<String> = problems.iter().map(told).collect();
+        let told = if let [one] = told.as_slice() { one.clone() } else { format!("[{}]", told.join(", ")) };
+        let kind = if meta.group.is_empty() {
+            meta.kind.to_owned()
+        } else {
+            format!("{}.{}", meta.kind, meta.group)
+        };
+        let message = format!("{kind} \"{name}\" is invalid: {told}");
+        let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+            .about(meta.kind, meta.group, name);
+        refusal.details["causes"] = problems
+            .iter()
+            .map(|problem| {
+                json!({ "reason": "FieldValueInvalid", "message": problem.message, "field": problem.field })
+            })
+            .collect();
+        refusal
+    }
+
+    /// One problem of one field.
+    pub(super) fn invalid_field(
+        meta: &KindMeta,
+        name: &str,
+        field: &str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self::invalid(meta, name, &[Problem { field: field.into(), message: message.into() }])
+    }
+
+    pub(super) fn denied(meta: &KindMeta, name: &str, denied: Denied) -> Self {
+        match denied {
+            Denied::Malformed(why) => {
+                let (kind, version) = (meta.kind, meta.version);
+                Self::bad_request(format!(
+                    "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
+                ))
+            }
+            Denied::Invalid(problems) => Self::invalid(meta, name, &problems),
+        }
+    }
+
+    pub(super) fn forbidden(meta: &KindMeta, name: &str, why: &str) -> Self {
+        let message = if name.is_empty() {
+            format!("{} is forbidden: {why}", qualified(meta))
+        } else {
+            format!("{} \"{name}\" is forbidden: {why}", qualified(meta))
+        };
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(meta.plural, meta.group, name)
+    }
+
+    pub(super) fn namespace_terminating(meta: &KindMeta, name: &str, namespace: &str) -> Self {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut refusal = Self::forbidden(meta, name, &why);
+        refusal.details["causes"] = json!([{
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        }]);
+        refusal
+    }
+
+    pub(super) fn bad_request(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", why)
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
+        let why = "the server does not allow this method on the requested resource";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why)
+    }
+
+    pub(super) fn not_acceptable(offered: &str) -> Self {
+        let why = format!("only the following media types are accepted: {offered}");
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", why)
+    }
+
+    pub(super) fn unsupported_media_type(accepted: &str) -> Self {
+        let why = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", why)
+    }
+
+    /// A patch that is well formed and does not fit the object.
+    pub(super) fn unfit_patch(meta: &KindMeta, name: &str, why: &str) -> Self {
+        let why = format!("the server rejected our request due to an error in our request: {why}");
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why).about(meta.plural, meta.group, name)
+    }
+
+    /// A parameter of the query that does not go with the request.
+    pub(super) fn invalid_option(option: &str, why: &str) -> Self {
+        let message = format!("PatchOptions.meta.k8s.io \"\" is invalid: {option}: {why}");
+        let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(
+            "PatchOptions",
+            "meta.k8s.io",
+            "",
+        );
+        refusal.details["causes"] =
+            json!([{ "reason": "FieldValueInvalid", "message": why, "field": option }]);
+        refusal
+    }
+
+    /// Fields that others own: who with, and which.
+    pub(super) fn contested(conflicts: &[(String, String)]) -> Self {
+        let told = if let [(with, path)] = conflicts {
+            format!("{with}: {path}")
+        } else {
+            let mut told = Vec::new();
+            let mut last = None;
+            for (with, path) in conflicts {
+                if last.replace(with) != Some(with) {
+                    told.push(format!("{}:", with.replacen("conflict", "conflicts", 1)));
+                }
+                told.push(format!("- {path}"));
+            }
+            told.join("\n")
+        };
+        let count = conflicts.len();
+        let message =
+            format!("Apply failed with {count} conflict{}: {told}", if count == 1 { "" } else { "s" });
+        let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", message);
+        refusal.details = json!({
+            "causes": conflicts
+                .iter()
+                .map(|(with, path)| {
+                    json!({ "reason": "FieldManagerConflict", "message": with, "field": path })
+                })
+                .collect::<Vec<_>>(),
+        });
+        refusal
+    }
+
+    pub(super) fn too_many_operations(count: usize, operations_max: usize) -> Self {
+        let why = format!("The allowed maximum operations in a JSON patch is {operations_max}, got {count}");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why)
+    }
+
+    pub(super) fn too_large(bytes_max: usize) -> Self {
+        let why = format!("Request entity too large: limit is {bytes_max}");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why)
+    }
+
+    pub(super) fn expired(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", why)
+    }
+
+    /// The client has seen a version that this server has not given out.
+    pub(super) fn from_the_future(asked: u64, newest: u64) -> Self {
+        let why = format!("Timeout: Too large resource version: {asked}, current: {newest}");
+        let mut refusal = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", why);
+        refusal.details = json!({
+            "causes": [{ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" }],
+            "retryAfterSeconds": 1,
+        });
+        refusal
+    }
+
+    /// The `Status` object.
+    pub(super) fn status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        if !self.details.is_null() {
+            status["details"] = self.details.clone();
+        }
+        status
+    }
+}
+
+/// `services.serving.knative.dev`, or `namespaces` in the core group.
+fn qualified(meta: &KindMeta) -> String {
+    if meta.group.is_empty() { meta.plural.to_owned() } else { format!("{}.{}", meta.plural, meta.group) }
+}
+
+fn told(problem: &Problem) -> String {
+    if problem.field.is_empty() {
+        problem.message.clone()
+    } else {
+        format!("{}: {}", problem.field, problem.message)
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(why: StoreError) -> Self {
+        match why {
+            StoreError::TooLarge { .. } => Self::too_large(crate::store::OBJECT_BYTES_MAX),
+            StoreError::Failed(_) | StoreError::Shut => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why.to_string())
+            }
+            _ => {
+                let message = format!("Internal error occurred: {why}");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+            }
+        }
+    }
+}
+
+impl From<Expired> for Refusal {
+    fn from(expired: Expired) -> Self {
+        Self::expired(format!("too old resource version: {} ({})", expired.asked, expired.oldest))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.code, [(header::CONTENT_TYPE, "application/json")], self.status().to_string()).into_response()
+    }
+}

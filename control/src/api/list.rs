@@ -1,0 +1,140 @@
+//! GET of a collection: selected, and in pages that all show the same moment.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::store::{Listing, Stored};
+
+use super::accept::{self, Format};
+use super::errors::Refusal;
+use super::parameters::{Match, Parameters};
+use super::selectors::Selector;
+use super::{Call, object, table};
+
+/// Where the next page starts, and of which moment. Opaque to clients.
+#[derive(Debug, Serialize, Deserialize)]
+struct Token {
+    revision: u64,
+    /// Namespace and name of the last object given.
+    after: (String, String),
+}
+
+pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
+    let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;
+    let (listing, after) = snapshot(call)?;
+    let mut items: Vec<Arc<Stored>> = listing.items;
+    if let Some((namespace, name)) = &after {
+        items.retain(|o| (&*o.key.namespace, &*o.key.name) > (namespace.as_str(), name.as_str()));
+    }
+    items.retain(|object| selector.matches(&object.value));
+
+    let mut metadata = json!({ "resourceVersion": listing.revision.to_string() });
+    let limit = call.parameters.limit;
+    if limit > 0 && items.len() > limit {
+        let last = &items[limit - 1].key;
+        let token =
+            Token { revision: listing.revision, after: (last.namespace.to_string(), last.name.to_string()) };
+        metadata["continue"] = URL_SAFE_NO_PAD.encode(json!(token).to_string()).into();
+        metadata["remainingItemCount"] = (items.len() - limit).into();
+        items.truncate(limit);
+    }
+    Ok(many(call, &items, metadata))
+}
+
+/// Answers with several objects in the form asked for.
+pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Response {
+    let meta = call.target.entry.meta;
+    match call.format {
+        Format::Object => {
+            let head = json!({
+                "apiVersion": object::api_version(meta),
+                "kind": format!("{}List", meta.kind),
+                "metadata": metadata,
+            });
+            accept::json(StatusCode::OK, join(&head, items.iter().map(|object| &*object.json)))
+        }
+        Format::Metadata => {
+            let head = json!({
+                "apiVersion": "meta.k8s.io/v1",
+                "kind": "PartialObjectMetadataList",
+                "metadata": metadata,
+            });
+            let items: Vec<String> =
+                items.iter().map(|object| accept::metadata_only(object).to_string()).collect();
+            accept::json(StatusCode::OK, join(&head, items.iter().map(String::as_bytes)))
+        }
+        Format::Table => {
+            let items: Vec<&Stored> = items.iter().map(|object| &**object).collect();
+            let include = call.parameters.include_object;
+            let mut table = table::of(meta, &items, "", include, jiff::Timestamp::now());
+            table["metadata"] = metadata;
+            accept::json(StatusCode::OK, table.to_string())
+        }
+    }
+}
+
+/// Puts items that are already written out into a list's `items`.
+fn join<'a>(head: &Value, items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut body = head.to_string().into_bytes();
+    body.pop();
+    body.extend_from_slice(b",\"items\":[");
+    for (index, item) in items.enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(item);
+    }
+    body.extend_from_slice(b"]}");
+    body
+}
+
+/// The moment that the request is about, and where in it to start.
+fn snapshot(call: &Call) -> Result<(Listing, Option<(String, String)>), Refusal> {
+    let Parameters { resource_version, resource_version_match, continue_token, .. } = &call.parameters;
+    let resource = call.resource();
+    let namespace = call.target.namespace.as_deref();
+    let memory = call.server.store.read();
+    if let Some(token) = continue_token {
+        let token = parse_token(token)?;
+        if resource_version.is_some_and(|version| version != 0) {
+            return Err(Refusal::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        let listing = memory.list_at(&resource, namespace, token.revision).map_err(|_| {
+            Refusal::expired(
+                "The provided continue parameter is too old to display a consistent list result. \
+                 You must start a new list without the continue parameter.",
+            )
+        })?;
+        return Ok((listing, Some(token.after)));
+    }
+    if resource_version_match.is_some() && resource_version.is_none() {
+        return Err(Refusal::bad_request(
+            "resourceVersionMatch is forbidden unless resourceVersion is provided",
+        ));
+    }
+    let asked = resource_version.unwrap_or(0);
+    if asked > memory.revision() {
+        return Err(Refusal::from_the_future(asked, memory.revision()));
+    }
+    let listing = if *resource_version_match == Some(Match::Exact) {
+        memory.list_at(&resource, namespace, asked)?
+    } else {
+        memory.list(&resource, namespace)
+    };
+    Ok((listing, None))
+}
+
+fn parse_token(token: &str) -> Result<Token, Refusal> {
+    let decoded = URL_SAFE_NO_PAD.decode(token).ok();
+    decoded
+        .and_then(|json| serde_json::from_slice(&json).ok())
+        .ok_or_else(|| Refusal::bad_request("continue key is not valid"))
+}

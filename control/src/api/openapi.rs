@@ -1,0 +1,174 @@
+//! OpenAPI: every kind with its schema and verbs, for `kubectl explain` and for clients that check.
+//!
+//! Also tells clients, by the parameters it lists, that the server validates fields itself.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, header};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Map, Value, json};
+
+use crate::kind::{Entry, KindMeta, Registry};
+use crate::schema;
+
+use super::discovery::{document, groups, kinds, root, versions};
+use super::errors::Refusal;
+
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const TITLE: &str = "Sluicegate";
+/// Where schemas stand in a document of version 3, and of version 2.
+const V3: &str = "#/components/schemas/";
+const V2: &str = "#/definitions/";
+/// The one schema that all kinds share.
+const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// `rest` is the path behind `/openapi/`.
+pub(super) fn answer(registry: &Registry, rest: &[&str], headers: &HeaderMap) -> Result<Response, Refusal> {
+    match rest {
+        ["v2"] if wants_only_protobuf(headers) => {
+            Ok(([(header::CONTENT_TYPE, PROTOBUF)], swagger_without_kinds()).into_response())
+        }
+        ["v2"] => Ok(document(&swagger(registry))),
+        ["v3"] => Ok(document(&index(registry))),
+        ["v3", "api", version] => group_version(registry, "", version),
+        ["v3", "apis", group, version] => group_version(registry, group, version),
+        _ => Err(Refusal::unknown_path()),
+    }
+}
+
+fn wants_only_protobuf(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
+    accept.split(',').all(|wanted| wanted.contains("protobuf"))
+}
+
+fn index(registry: &Registry) -> Value {
+    let mut paths = Map::new();
+    let groups = std::iter::once("").chain(groups(registry));
+    for group in groups {
+        for version in versions(registry, group) {
+            let Some(entry) = kinds(registry, group, version).next() else { continue };
+            let root = root(entry.meta);
+            let url = format!("/openapi/v3/{root}?hash={}", env!("CARGO_PKG_VERSION"));
+            paths.insert(root, json!({ "serverRelativeURL": url }));
+        }
+    }
+    json!({ "paths": paths })
+}
+
+fn group_version(registry: &Registry, group: &str, version: &str) -> Result<Response, Refusal> {
+    let entries: Vec<&Entry> = kinds(registry, group, version).collect();
+    if entries.is_empty() {
+        return Err(Refusal::unknown_path());
+    }
+    Ok(document(&json!({
+        "openapi": "3.0.0",
+        "info": info(),
+        "paths": entries.iter().flat_map(|entry| paths(entry.meta, V3)).collect::<Map<_, _>>(),
+        "components": { "schemas": schemas(&entries, V3) },
+    })))
+}
+
+fn swagger(registry: &Registry) -> Value {
+    let entries: Vec<&Entry> = registry.entries.iter().collect();
+    json!({
+        "swagger": "2.0",
+        "info": info(),
+        "paths": {},
+        "definitions": schemas(&entries, V2),
+    })
+}
+
+/// A protobuf `Document` that has a version, a title and no kinds. kubectl reads version 2 in this
+/// form only, and only for kinds that it did not find in version 3.
+fn swagger_without_kinds() -> Vec<u8> {
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(content.len()).expect("three constants, shorter than 128 bytes together");
+        [&[number << 3 | 2, length], content].concat()
+    }
+    let info = [field(1, TITLE.as_bytes()), field(2, env!("CARGO_PKG_VERSION").as_bytes())].concat();
+    [field(1, b"2.0"), field(2, &info)].concat()
+}
+
+fn info() -> Value {
+    json!({ "title": TITLE, "version": env!("CARGO_PKG_VERSION") })
+}
+
+/// The collection's and the object's operations.
+fn paths(meta: &'static KindMeta, schemas: &str) -> [(String, Value); 2] {
+    let space = if meta.namespaced { "/namespaces/{namespace}" } else { "" };
+    let collection = format!("/{}{space}/{}", root(meta), meta.plural);
+    let one = format!("{collection}/{{name}}");
+    let reference = format!("{schemas}{}", schema_name(meta));
+    let operation = |action: &str| {
+        json!({
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": type_of(meta),
+            "parameters": [
+                query("dryRun"),
+                query("fieldManager"),
+                query("fieldValidation"),
+            ],
+            "responses": { "200": {
+                "description": "OK",
+                "content": { "application/json": { "schema": { "$ref": reference } } },
+            } },
+        })
+    };
+    let mut patch = operation("patch");
+    let any = json!({ "schema": { "type": "object" } });
+    patch["requestBody"] = json!({ "content": {
+            "application/apply-patch+yaml": any,
+            "application/json-patch+json": any,
+            "application/merge-patch+json": any,
+        } });
+    [
+        (collection, json!({ "get": operation("list"), "post": operation("post") })),
+        (
+            one,
+            json!({ "get": operation("get"), "put": operation("put"), "delete": operation("delete"), "patch": patch }),
+        ),
+    ]
+}
+
+fn query(name: &str) -> Value {
+    json!({ "name": name, "in": "query", "schema": { "type": "string", "uniqueItems": true } })
+}
+
+/// The kinds' schemas and those they refer to, below `at`.
+fn schemas(entries: &[&Entry], at: &str) -> Map<String, Value> {
+    let of_kinds = entries.iter().map(|entry| (schema_name(entry.meta), schema(entry, at)));
+    let mut schemas: Map<String, Value> = of_kinds.collect();
+    schemas.insert(METADATA.into(), schema::of::<ObjectMeta>());
+    schemas
+}
+
+fn schema(entry: &Entry, at: &str) -> Value {
+    let mut schema = (entry.schema)();
+    let properties = &mut schema["properties"];
+    for (name, what) in [
+        ("apiVersion", "Group and version of the kind that this object is written in."),
+        ("kind", "The kind of the object."),
+    ] {
+        properties[name] = json!({ "type": "string", "description": what });
+    }
+    properties["metadata"] = json!({
+        "description": "Name, labels, annotations and what the server keeps about the object.",
+        "allOf": [{ "$ref": format!("{at}{METADATA}") }],
+    });
+    schema["type"] = "object".into();
+    schema["x-kubernetes-group-version-kind"] = json!([type_of(entry.meta)]);
+    schema
+}
+
+fn type_of(meta: &KindMeta) -> Value {
+    json!({ "group": meta.group, "version": meta.version, "kind": meta.kind })
+}
+
+/// `dev.knative.serving.v1.Service`: the group's parts turned round.
+fn schema_name(meta: &KindMeta) -> String {
+    let mut parts: Vec<&str> = meta.group.split('.').rev().collect();
+    if meta.group.is_empty() {
+        parts = vec!["io", "k8s", "api", "core"];
+    }
+    parts.extend([meta.version, meta.kind]);
+    parts.join(".")
+}

@@ -1,0 +1,205 @@
+//! PATCH: change some fields of what is stored, without having read it.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::response::Response;
+use http::StatusCode;
+use json_patch::PatchOperation;
+use serde_json::Value;
+
+use crate::kind::KindMeta;
+use crate::store::OBJECT_BYTES_MAX;
+
+use super::errors::Refusal;
+use super::{Call, apply, body, fields, get, object, rehearse, strategic};
+
+/// Operations of one JSON patch; Kubernetes' figure.
+const OPERATIONS_MAX: usize = 10_000;
+/// JSON that one patch may copy or move within the object, in bytes. Without it, thirty copies that
+/// each double the object would fill any memory.
+const COPIED_BYTES_MAX: usize = OBJECT_BYTES_MAX;
+/// Levels of nesting of an object; what the parsers of bodies allow. Operations can stack values
+/// onto each other's insides, and everything that walks an object is recursive.
+const DEPTH_MAX: usize = 128;
+
+const ACCEPTED: &str =
+    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+const ACCEPTED_CORE: &str = "application/json-patch+json, application/merge-patch+json, \
+     application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+#[derive(Debug)]
+enum Patch {
+    /// RFC 7386
+    Merge(Value),
+    /// RFC 6902
+    Json(json_patch::Patch),
+    /// Kubernetes' own, for core kinds.
+    Strategic(Value),
+}
+
+pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
+    let key = call.key()?;
+    let entry = call.target.entry;
+    let status = call.target.status;
+    let requester = call.server.requester.clone();
+    let dry_run = call.parameters.dry_run;
+    let writer = call.writer();
+    let media = body::content_type(&call.headers).unwrap_or_default();
+    if media == apply::MEDIA {
+        return apply::apply(call, bytes).await;
+    }
+    if call.parameters.force.is_some() {
+        return Err(Refusal::invalid_option("force", "Forbidden: may not be specified for non-apply patch"));
+    }
+    let patch = parse(entry.meta, &media, bytes)?;
+    let validation = call.validation();
+    let warnings = Arc::new(OnceLock::new());
+    let tell = Arc::clone(&warnings);
+    let written = call.server.store.write(move |view| {
+        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?;
+        let new = lay(&patch, before.value.clone())
+            .map_err(|why| Refusal::unfit_patch(entry.meta, &key.name, &why))?;
+        let found = fields::check(&entry, validation, &new, Vec::new())?;
+        tell.get_or_init(|| found);
+        let change = if status {
+            object::prepare_status(&entry, &before, new, &requester)?
+        } else {
+            object::prepare_update(&entry, &before, new, &requester)?
+        };
+        let change = apply::track(change, Some(&before), writer.as_ref());
+        Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
+    });
+    let response = get::one(call, StatusCode::OK, written.await?.object());
+    Ok(fields::warn(response, warnings.get().map_or(&[], Vec::as_slice)))
+}
+
+fn parse(meta: &KindMeta, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
+    let core = meta.group.is_empty() || meta.group.ends_with("k8s.io");
+    match media {
+        "application/merge-patch+json" => one_object(bytes).map(Patch::Merge),
+        "application/strategic-merge-patch+json" if core => one_object(bytes).map(Patch::Strategic),
+        "application/json-patch+json" => {
+            let patch: json_patch::Patch = serde_json::from_slice(bytes)
+                .map_err(|why| Refusal::bad_request(format!("error decoding patch: {why}")))?;
+            if patch.0.len() > OPERATIONS_MAX {
+                return Err(Refusal::too_many_operations(patch.0.len(), OPERATIONS_MAX));
+            }
+            Ok(Patch::Json(patch))
+        }
+        _ => Err(Refusal::unsupported_media_type(if core { ACCEPTED_CORE } else { ACCEPTED })),
+    }
+}
+
+fn one_object(bytes: &[u8]) -> Result<Value, Refusal> {
+    let patch = body::json(bytes)?;
+    if patch.is_object() {
+        Ok(patch)
+    } else {
+        Err(Refusal::bad_request("error decoding patch: a merge patch has to be one object"))
+    }
+}
+
+fn lay(patch: &Patch, mut object: Value) -> Result<Value, String> {
+    match patch {
+        Patch::Merge(patch) => json_patch::merge(&mut object, patch),
+        Patch::Strategic(patch) => strategic::merge(&mut object, patch)?,
+        Patch::Json(patch) => {
+            let mut copied_bytes = 0;
+            for operation in &patch.0 {
+                check_growth(operation, &object, &mut copied_bytes)?;
+                json_patch::patch_unsafe(&mut object, std::slice::from_ref(operation))
+                    .map_err(|why| why.to_string())?;
+            }
+        }
+    }
+    Ok(object)
+}
+
+/// Refuses an operation before it makes the object too deep, or copies more than a patch may.
+fn check_growth(operation: &PatchOperation, object: &Value, copied_bytes: &mut usize) -> Result<(), String> {
+    let (path, value) = match operation {
+        PatchOperation::Add(add) => (&add.path, Some(&add.value)),
+        PatchOperation::Replace(replace) => (&replace.path, Some(&replace.value)),
+        PatchOperation::Copy(copy) => (&copy.path, object.pointer(copy.from.as_str())),
+        PatchOperation::Move(moved) => (&moved.path, object.pointer(moved.from.as_str())),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(()),
+    };
+    let Some(value) = value else { return Ok(()) };
+    if matches!(operation, PatchOperation::Copy(_) | PatchOperation::Move(_)) {
+        *copied_bytes += value.to_string().len();
+        if *copied_bytes > COPIED_BYTES_MAX {
+            return Err(format!("the patch copies more than {COPIED_BYTES_MAX} bytes"));
+        }
+    }
+    if path.tokens().count() + depth(value) > DEPTH_MAX {
+        return Err(format!("the patch nests more than {DEPTH_MAX} levels"));
+    }
+    Ok(())
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn json_patch(object: Value, operations: Value) -> Result<Value, String> {
+        lay(&Patch::Json(serde_json::from_value(operations).unwrap()), object)
+    }
+
+    /// APP-28: JSON patch.
+    #[test]
+    fn operations_apply_in_order_and_a_failing_test_refuses_all() {
+        let object = json!({ "a": { "b": 1 } });
+        let patched = json_patch(
+            object.clone(),
+            json!([
+                { "op": "test", "path": "/a/b", "value": 1 },
+                { "op": "add", "path": "/a/c", "value": [1] },
+                { "op": "add", "path": "/a/c/-", "value": 2 },
+                { "op": "move", "from": "/a/b", "path": "/d" },
+            ]),
+        );
+        assert_eq!(patched.unwrap(), json!({ "a": { "c": [1, 2] }, "d": 1 }));
+        let refused = json_patch(object, json!([{ "op": "test", "path": "/a/b", "value": 2 }]));
+        assert!(refused.is_err());
+    }
+
+    #[test]
+    fn thirty_copies_that_double_the_object_do_not_fill_the_memory() {
+        let double = json!({ "op": "copy", "from": "", "path": "/again" });
+        let doubles: Vec<Value> =
+            (0..30).map(|n| json!({ "op": "copy", "from": "", "path": format!("/{n}") })).collect();
+        assert!(json_patch(json!({ "a": "x".repeat(100) }), json!([double])).is_ok());
+        let why = json_patch(json!({ "a": "x".repeat(100) }), doubles.into()).unwrap_err();
+        assert!(why.contains("copies more"), "{why}");
+    }
+
+    #[test]
+    fn values_stacked_onto_each_other_stop_at_the_depth_limit() {
+        let operations: Vec<Value> = (0..200)
+            .map(|level| json!({ "op": "add", "path": "/a".repeat(level + 1), "value": {} }))
+            .collect();
+        let why = json_patch(json!({}), operations.into()).unwrap_err();
+        assert!(why.contains("levels"), "{why}");
+    }
+
+    /// APP-29: strategic merge is for core kinds.
+    #[test]
+    fn a_patch_type_that_is_not_offered_is_named_in_the_refusal() {
+        let custom = KindMeta { group: "example.com", ..crate::kinds::core::NAMESPACE };
+        for media in ["application/strategic-merge-patch+json", "text/plain", ""] {
+            assert_eq!(parse(&custom, media, b"{}").unwrap_err().code, 415, "{media}");
+        }
+        let core = crate::kinds::core::NAMESPACE;
+        assert!(parse(&core, "application/strategic-merge-patch+json", b"{}").is_ok());
+    }
+}

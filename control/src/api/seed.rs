@@ -1,0 +1,162 @@
+//! What is there before anybody writes: namespaces, and the definitions of our kinds.
+//!
+//! Written at every start, by comparing: what is already as it should be is left alone, so a restart
+//! changes no version and wakes no watcher.
+
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::{Value, json};
+
+use crate::kind::{Entry, KindMeta, Registry, Requester, Resource};
+use crate::kinds::definition;
+use crate::store::lifecycle::namespace_key;
+use crate::store::{Change, Key, Store, StoreError, View};
+
+use super::errors::Refusal;
+use super::object::{self, Birth};
+use super::{INSIDE_USER, SEED_NAMESPACES};
+
+/// Makes the objects that everybody expects to find.
+pub async fn seed(store: &Store, registry: &Registry) -> Result<(), StoreError> {
+    let failed = |refusal: Refusal| StoreError::Failed(refusal.message);
+    for name in SEED_NAMESPACES {
+        let namespace = json!({ "metadata": { "name": name } });
+        let made = store.write(move |view| {
+            let key = namespace_key(name);
+            if let Some(there) = view.get(&key) {
+                return Ok(Change::Keep(there));
+            }
+            let (key, object) = new(&Entry::of::<Namespace>(), namespace)?;
+            Ok::<_, Refusal>(Change::Put(key, object))
+        });
+        made.await.map_err(failed)?;
+    }
+    let definitions = definitions(registry);
+    for wanted in &definitions {
+        let wanted = wanted.clone();
+        store.write(move |view| define(view, wanted)).await.map_err(failed)?;
+    }
+    forget_others(store, &definitions).await.map_err(failed)
+}
+
+fn new(entry: &Entry, object: Value) -> Result<(Key, Value), Refusal> {
+    let requester = Requester { user: INSIDE_USER.into(), internal: true };
+    object::prepare_new(entry, object, None, &requester, &Birth::here_and_now())
+}
+
+/// Stores a definition, unless it is there as it should be.
+fn define(view: &View, wanted: Value) -> Result<Change, Refusal> {
+    let (key, mut object) = new(&Entry::of::<CustomResourceDefinition>(), wanted)?;
+    let now = object["metadata"]["creationTimestamp"].clone();
+    object["status"] = status(&object["spec"], &now);
+    let Some(before) = view.get(&key) else { return Ok(Change::Put(key, object)) };
+    let same = |field: &str| before.value["metadata"][field] == object["metadata"][field];
+    if before.value["spec"] == object["spec"] && same("labels") && same("annotations") {
+        return Ok(Change::Keep(before));
+    }
+    for kept in ["uid", "creationTimestamp"] {
+        object["metadata"][kept] = before.value["metadata"][kept].clone();
+    }
+    let generation = before.value["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+    object["metadata"]["generation"] = generation.into();
+    Ok(Change::Put(key, object))
+}
+
+/// Deletes the definitions of kinds that this version of the program no longer has.
+async fn forget_others(store: &Store, definitions: &[Value]) -> Result<(), Refusal> {
+    let stored = store.read().list(&object::resource_of(&CustomResourceDefinition::META), None);
+    let known = |name: &str| definitions.iter().any(|one| one["metadata"]["name"] == name);
+    for object in stored.items.into_iter().filter(|object| !known(&object.key.name)) {
+        let gone = move |_: &View| Ok::<_, Refusal>(Change::Delete(object.key.clone(), object.value.clone()));
+        store.write(gone).await?;
+    }
+    Ok(())
+}
+
+/// One definition for each kind that is ours; Kubernetes' own have none.
+fn definitions(registry: &Registry) -> Vec<Value> {
+    let ours = |entry: &&Entry| !entry.meta.group.is_empty() && !entry.meta.group.ends_with("k8s.io");
+    let mut kinds: Vec<(&KindMeta, Vec<&Entry>)> = Vec::new();
+    for entry in registry.entries.iter().filter(ours) {
+        let same = |known: &KindMeta| known.group == entry.meta.group && known.plural == entry.meta.plural;
+        match kinds.iter_mut().find(|(known, _)| same(known)) {
+            Some((_, versions)) => versions.push(entry),
+            None => kinds.push((entry.meta, vec![entry])),
+        }
+    }
+    kinds.into_iter().map(|(meta, versions)| definition(meta, &versions)).collect()
+}
+
+fn definition(meta: &KindMeta, versions: &[&Entry]) -> Value {
+    let name = format!("{}.{}", meta.plural, meta.group);
+    let labels = definition::labels(&name).chain(["knative.dev/crd-install"]);
+    let mut definition = json!({
+        "metadata": {
+            "name": name,
+            "labels": labels.map(|label| (label.to_owned(), "true".into())).collect::<serde_json::Map<_, _>>(),
+        },
+        "spec": {
+            "group": meta.group,
+            "scope": if meta.namespaced { "Namespaced" } else { "Cluster" },
+            "names": {
+                "kind": meta.kind,
+                "listKind": format!("{}List", meta.kind),
+                "plural": meta.plural,
+                "singular": meta.singular,
+                "shortNames": meta.short_names,
+                "categories": meta.categories,
+            },
+            "conversion": { "strategy": "None" },
+            "versions": versions
+                .iter()
+                .enumerate()
+                .map(|(index, entry)| version(entry, index == 0))
+                .collect::<Vec<_>>(),
+        },
+    });
+    if let Some(types) = definition::event_types(&name) {
+        definition["metadata"]["annotations"] = json!({ definition::EVENT_TYPES: types });
+    }
+    definition
+}
+
+fn version(entry: &Entry, storage: bool) -> Value {
+    let mut schema = (entry.schema)();
+    schema["type"] = "object".into();
+    schema["properties"]["metadata"] = json!({ "type": "object" });
+    let columns: Vec<Value> = entry
+        .meta
+        .columns
+        .iter()
+        .map(|column| {
+            let mut said = json!({ "name": column.name, "type": column.format, "jsonPath": column.path });
+            if column.priority != 0 {
+                said["priority"] = column.priority.into();
+            }
+            said
+        })
+        .collect();
+    let mut version = json!({
+        "name": entry.meta.version,
+        "served": true,
+        "storage": storage,
+        "schema": { "openAPIV3Schema": schema },
+        "additionalPrinterColumns": columns,
+    });
+    if entry.meta.has_status {
+        version["subresources"] = json!({ "status": {} });
+    }
+    version
+}
+
+fn status(spec: &Value, now: &Value) -> Value {
+    let condition = |kind: &str, reason: &str, message: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now });
+    json!({
+        "conditions": [
+            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        ],
+        "acceptedNames": spec["names"],
+        "storedVersions": [spec["versions"][0]["name"]],
+    })
+}

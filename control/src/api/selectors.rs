@@ -1,0 +1,236 @@
+//! `labelSelector` and `fieldSelector`: which objects a request is about.
+
+use serde_json::Value;
+
+use super::errors::Refusal;
+
+/// Both selectors of a request. All parts must hold.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<FieldRequirement>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Requirement {
+    key: String,
+    test: Test,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Test {
+    Exists,
+    Absent,
+    In(Vec<String>),
+    /// Also holds where the label is missing.
+    NotIn(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FieldRequirement {
+    /// JSON pointer.
+    field: &'static str,
+    equal: bool,
+    value: String,
+}
+
+/// Fields that can be selected by; those of events are how `kubectl describe` finds what happened to an
+/// object. Where an object has no such field it counts as empty.
+const FIELDS: [(&str, &str); 14] = [
+    ("metadata.name", "/metadata/name"),
+    ("metadata.namespace", "/metadata/namespace"),
+    ("involvedObject.kind", "/involvedObject/kind"),
+    ("involvedObject.namespace", "/involvedObject/namespace"),
+    ("involvedObject.name", "/involvedObject/name"),
+    ("involvedObject.uid", "/involvedObject/uid"),
+    ("involvedObject.apiVersion", "/involvedObject/apiVersion"),
+    ("involvedObject.resourceVersion", "/involvedObject/resourceVersion"),
+    ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
+    ("reason", "/reason"),
+    ("reportingComponent", "/reportingComponent"),
+    ("source", "/source/component"),
+    ("type", "/type"),
+    ("status.phase", "/status/phase"),
+];
+const NAME: &str = "/metadata/name";
+
+impl Selector {
+    pub(super) fn parse(labels: &str, fields: &str) -> Result<Self, Refusal> {
+        Ok(Self {
+            labels: parse_labels(labels).map_err(|why| {
+                Refusal::bad_request(format!("unable to parse requirement: {why} in {labels:?}"))
+            })?,
+            fields: parse_fields(fields)?,
+        })
+    }
+
+    /// Also asks for this name.
+    pub(super) fn and_name(&mut self, name: &str) {
+        self.fields.push(FieldRequirement { field: NAME, equal: true, value: name.into() });
+    }
+
+    pub(super) fn matches(&self, object: &Value) -> bool {
+        let metadata = &object["metadata"];
+        self.labels.iter().all(|part| part.holds(metadata["labels"][&part.key].as_str()))
+            && self.fields.iter().all(|part| {
+                let found = object.pointer(part.field).and_then(Value::as_str).unwrap_or("");
+                (found == part.value) == part.equal
+            })
+    }
+}
+
+impl Requirement {
+    fn holds(&self, label: Option<&str>) -> bool {
+        match &self.test {
+            Test::Exists => label.is_some(),
+            Test::Absent => label.is_none(),
+            Test::In(values) => label.is_some_and(|label| values.iter().any(|value| value == label)),
+            Test::NotIn(values) => label.is_none_or(|label| values.iter().all(|value| value != label)),
+        }
+    }
+}
+
+fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, equal, value) = if let Some((name, value)) = part.split_once("!=") {
+                (name, false, value)
+            } else if let Some((name, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+                (name, true, value)
+            } else {
+                return Err(Refusal::bad_request(format!("invalid field selector: {part:?}")));
+            };
+            let name = name.trim();
+            let field = FIELDS.iter().find(|(label, _)| *label == name).map(|(_, pointer)| *pointer);
+            let field =
+                field.ok_or_else(|| Refusal::bad_request(format!("field label not supported: {name}")))?;
+            Ok(FieldRequirement { field, equal, value: value.trim().into() })
+        })
+        .collect()
+}
+
+/// `a=b,c in (d,e),!f,g!=h,i notin (j),k`
+fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
+    split_outside_brackets(text)?.into_iter().map(parse_requirement).collect()
+}
+
+fn split_outside_brackets(text: &str) -> Result<Vec<&str>, String> {
+    let mut parts = Vec::new();
+    let (mut start, mut inside) = (0, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' if !inside => inside = true,
+            b')' if inside => inside = false,
+            b'(' | b')' => return Err("found an unexpected bracket".into()),
+            b',' if !inside => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if inside {
+        return Err("found a bracket that is never closed".into());
+    }
+    parts.push(&text[start..]);
+    if parts.len() == 1 && parts[0].trim().is_empty() {
+        parts.clear();
+    }
+    Ok(parts)
+}
+
+fn parse_requirement(part: &str) -> Result<Requirement, String> {
+    let part = part.trim();
+    if let Some(key) = part.strip_prefix('!') {
+        return Ok(Requirement { key: label_key(key)?, test: Test::Absent });
+    }
+    if let Some((head, values)) = part.split_once('(') {
+        let values = values.strip_suffix(')').ok_or("found text behind a bracket")?;
+        let values = values.split(',').map(label_value).collect::<Result<Vec<_>, _>>()?;
+        let (key, operator) = head.trim_end().rsplit_once(char::is_whitespace).ok_or("found no operator")?;
+        let key = label_key(key)?;
+        return match operator {
+            "in" => Ok(Requirement { key, test: Test::In(values) }),
+            "notin" => Ok(Requirement { key, test: Test::NotIn(values) }),
+            other => Err(format!("found {other:?}, expected in or notin")),
+        };
+    }
+    if let Some((key, value)) = part.split_once("!=") {
+        return Ok(Requirement { key: label_key(key)?, test: Test::NotIn(vec![label_value(value)?]) });
+    }
+    if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        return Ok(Requirement { key: label_key(key)?, test: Test::In(vec![label_value(value)?]) });
+    }
+    Ok(Requirement { key: label_key(part)?, test: Test::Exists })
+}
+
+fn label_key(text: &str) -> Result<String, String> {
+    let key = text.trim();
+    if super::names::is_qualified_name(key) {
+        Ok(key.into())
+    } else {
+        Err(format!("found {key:?}, expected a label key"))
+    }
+}
+
+fn label_value(text: &str) -> Result<String, String> {
+    let value = text.trim();
+    if super::names::is_label_value(value) {
+        Ok(value.into())
+    } else {
+        Err(format!("found {value:?}, expected a label value"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn matches(selector: &str, labels: &Value) -> bool {
+        Selector::parse(selector, "").unwrap().matches(&json!({ "metadata": { "labels": labels } }))
+    }
+
+    /// APP-25: equality and set form, joined by commas.
+    #[test]
+    fn every_part_of_a_label_selector_must_hold() {
+        let labels = json!({ "a": "b", "c": "d" });
+        for holds in
+            ["a=b", "a==b", "a=b,c in (d,e),!f", "a!=x", "f!=x", "c notin (x, y)", "f notin (x)", "a", ""]
+        {
+            assert!(matches(holds, &labels), "{holds}");
+        }
+        for fails in ["a=x", "a=b,c in (x,e)", "!a", "f", "a!=b", "c notin (d)", "f in (x)"] {
+            assert!(!matches(fails, &labels), "{fails}");
+        }
+    }
+
+    #[test]
+    fn an_object_without_labels_matches_only_what_asks_for_none() {
+        assert!(matches("!a", &Value::Null));
+        assert!(!matches("a", &Value::Null));
+    }
+
+    #[test]
+    fn a_broken_selector_is_refused() {
+        for broken in
+            ["a in (b", "a in b)", "a b", ",", "a,", "=b", "a=b=c", "a in ()(", "a is (b)", "-a", "a=ü", "!"]
+        {
+            let refusal = Selector::parse(broken, "").expect_err(broken);
+            assert_eq!(refusal.code, 400, "{broken}");
+        }
+    }
+
+    /// APP-26
+    #[test]
+    fn a_field_selector_knows_name_and_namespace() {
+        let object = json!({ "metadata": { "name": "n", "namespace": "s" } });
+        let matches = |fields: &str| Selector::parse("", fields).unwrap().matches(&object);
+        assert!(matches("metadata.name=n,metadata.namespace==s"));
+        assert!(!matches("metadata.name!=n"));
+        assert!(!matches("metadata.namespace=x"));
+        assert_eq!(Selector::parse("", "spec.x=1").unwrap_err().code, 400);
+    }
+}

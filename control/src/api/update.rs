@@ -1,0 +1,31 @@
+//! PUT: replace an object, or its status alone.
+
+use axum::response::Response;
+use http::StatusCode;
+
+use super::errors::Refusal;
+use super::{Call, apply, body, fields, get, object, rehearse};
+
+pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
+    let key = call.key()?;
+    let entry = call.target.entry;
+    let status = call.target.status;
+    let requester = call.server.requester.clone();
+    let dry_run = call.parameters.dry_run;
+    let writer = call.writer();
+    let validation = call.validation();
+    let (new, duplicates) = body::written(&call.headers, entry.meta.kind, bytes, validation)?;
+    let warnings = fields::check(&entry, validation, &new, duplicates)?;
+    let written = call.server.store.write(move |view| {
+        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?;
+        let change = if status {
+            object::prepare_status(&entry, &before, new, &requester)?
+        } else {
+            object::prepare_update(&entry, &before, new, &requester)?
+        };
+        let change = apply::track(change, Some(&before), writer.as_ref());
+        Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
+    });
+    let response = get::one(call, StatusCode::OK, written.await?.object());
+    Ok(fields::warn(response, &warnings))
+}

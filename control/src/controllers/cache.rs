@@ -1,0 +1,132 @@
+//! Caches: what the API has of one kind, kept current by a watch.
+//!
+//! A change calls back with the object before and after it, so that a deletion that happened while the
+//! watch was down is noticed as well: the list after a reconnect is compared with what was known.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+use crate::kinds::shared::{name, namespace};
+
+type Key = (String, String);
+
+#[derive(Debug)]
+pub struct Cache<K> {
+    objects: Mutex<BTreeMap<Key, Arc<K>>>,
+}
+
+/// An object before and after; never both `None`.
+pub type Change<'a, K> = (Option<&'a Arc<K>>, Option<&'a Arc<K>>);
+
+impl<K> Default for Cache<K> {
+    fn default() -> Self {
+        Self { objects: Mutex::default() }
+    }
+}
+
+impl<K: Resource> Cache<K> {
+    #[must_use]
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// All objects of a namespace, by name.
+    #[must_use]
+    pub fn list(&self, namespace: &str) -> Vec<Arc<K>> {
+        let first = (namespace.to_owned(), String::new());
+        self.lock()
+            .range(first..)
+            .take_while(|((ns, _), _)| ns == namespace)
+            .map(|(_, o)| Arc::clone(o))
+            .collect()
+    }
+
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Takes in a whole list; what is not in it is gone.
+    pub fn replace(&self, list: Vec<K>, mut told: impl FnMut(Change<'_, K>)) {
+        let fresh: BTreeMap<Key, Arc<K>> = list.into_iter().map(|o| (key(&o), Arc::new(o))).collect();
+        let before = std::mem::replace(&mut *self.lock(), fresh.clone());
+        for (key, object) in &fresh {
+            told((before.get(key), Some(object)));
+        }
+        for (_, object) in before.iter().filter(|(key, _)| !fresh.contains_key(*key)) {
+            told((Some(object), None));
+        }
+    }
+
+    fn apply(&self, object: K, mut told: impl FnMut(Change<'_, K>)) {
+        let object = Arc::new(object);
+        let before = self.lock().insert(key(&*object), Arc::clone(&object));
+        told((before.as_ref(), Some(&object)));
+    }
+
+    fn delete(&self, object: K, mut told: impl FnMut(Change<'_, K>)) {
+        let before = self.lock().remove(&key(&object));
+        let last = before.unwrap_or_else(|| Arc::new(object));
+        told((Some(&last), None));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<K>>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key<K: Resource>(object: &K) -> Key {
+    (namespace(object.meta()).to_owned(), name(object.meta()).to_owned())
+}
+
+/// Keeps `cache` current for ever, and tells of each change.
+pub async fn follow<K>(api: Api<K>, cache: &Cache<K>, mut told: impl FnMut(Change<'_, K>))
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut listed = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => listed.push(object),
+            Ok(Event::InitDone) => cache.replace(std::mem::take(&mut listed), &mut told),
+            Ok(Event::Apply(object)) => cache.apply(object, &mut told),
+            Ok(Event::Delete(object)) => cache.delete(object, &mut told),
+            Err(why) => tracing::warn!(kind = %K::kind(&()), %why, "watch broke; it starts again"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::eventing::broker::{Broker, BrokerSpec};
+
+    fn broker(name: &str) -> Broker {
+        Broker::new("ns", name, BrokerSpec::default())
+    }
+
+    #[test]
+    fn what_a_new_list_lacks_was_deleted() {
+        let cache = Cache::default();
+        cache.replace(vec![broker("a"), broker("b")], |_| {});
+        let mut gone = Vec::new();
+        cache.replace(vec![broker("b"), broker("c")], |(before, after)| {
+            if after.is_none() {
+                gone.extend(before.map(|b| b.metadata.name.clone()));
+            }
+        });
+        assert_eq!(gone, [Some("a".to_owned())]);
+        assert!(cache.get("ns", "a").is_none());
+        assert_eq!(cache.list("ns").len(), 2);
+        assert!(cache.list("n").is_empty());
+    }
+}

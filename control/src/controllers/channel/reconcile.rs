@@ -1,0 +1,217 @@
+//! What a Channel wants written, and what its status says: values in, values out.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::controllers::service::children::owner;
+use crate::kinds::conditions::Conditions;
+use crate::kinds::messaging::channel::{
+    ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelStatus, ChannelTemplate,
+    DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
+};
+use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
+use crate::kinds::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
+use crate::kinds::shared::{HasConditions, KReference, Status, Verdict, name, namespace};
+
+/// What carries a Channel's events.
+#[derive(Debug, Clone)]
+pub enum Backing {
+    Ours(Box<InMemoryChannel>),
+    /// There is one of that name that belongs to somebody else.
+    NotOwned,
+    /// The template names something that cannot be made here.
+    Impossible(String),
+}
+
+/// The backing channel as the Channel wants it; the error says why there can be none.
+pub fn make_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
+    let mut spec = backing_spec(channel.spec.channel_template.as_ref())?;
+    spec.delivery = channel.spec.delivery.clone().or(spec.delivery);
+    let mut backing = InMemoryChannel::new(namespace(&channel.metadata), name(&channel.metadata), spec);
+    backing.metadata.owner_references = owner(channel);
+    backing.metadata.annotations = Some(subscribable());
+    Ok(backing)
+}
+
+/// What a template makes, without subscribers.
+pub fn backing_spec(template: Option<&ChannelTemplate>) -> Result<InMemoryChannelSpec, String> {
+    let Some(template) = template else { return Err("there is no channelTemplate".to_owned()) };
+    if !template.is_ours() {
+        return Err(format!("{} {} is not served here", template.api_version, template.kind));
+    }
+    let spec = match &template.spec {
+        Some(spec) => serde_json::from_value::<InMemoryChannelSpec>(spec.clone())
+            .map_err(|why| format!("the template's spec is none of an InMemoryChannel: {why}"))?,
+        None => InMemoryChannelSpec::default(),
+    };
+    Ok(InMemoryChannelSpec { subscribers: Vec::new(), ..spec })
+}
+
+/// The annotation that every channel is filled with; a child without it would differ for ever.
+#[must_use]
+pub fn subscribable() -> BTreeMap<String, String> {
+    [(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned())].into()
+}
+
+#[must_use]
+pub fn status(channel: &Channel, backing: &Backing, now: Timestamp) -> ChannelStatus {
+    let mut status = channel.status.clone().unwrap_or_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = CONDITIONS.manage(&before, now);
+    match backing {
+        Backing::Ours(backing) => mirror(&mut conditions, &mut status, backing),
+        Backing::NotOwned => {
+            let why = format!(
+                "There is an existing InMemoryChannel \"{}\" that we do not own.",
+                name(&channel.metadata)
+            );
+            without(&mut conditions, &mut status, "NotOwned", &why);
+        }
+        Backing::Impossible(why) => without(&mut conditions, &mut status, "ChannelTemplateNotServed", why),
+    }
+    conditions.mark_true_because(
+        EVENT_POLICIES_READY,
+        "DefaultAuthorizationMode",
+        "Default authz mode is \"Allow-All\"",
+    );
+    status.base = Status {
+        observed_generation: channel.metadata.generation,
+        conditions: conditions.finish(),
+        annotations: status.base.annotations,
+    };
+    status
+}
+
+fn mirror(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, backing: &InMemoryChannel) {
+    let waits = "The backing channel has not yet been reconciled.";
+    match backing.ready() {
+        None => conditions.mark_unknown(BACKING_CHANNEL_READY, "BackingChannelNotConfigured", waits),
+        Some(ready) => match ready.status {
+            Verdict::True => conditions.mark_true(BACKING_CHANNEL_READY),
+            Verdict::False => {
+                conditions.mark_false(BACKING_CHANNEL_READY, reason(&ready.reason), &ready.message)
+            }
+            Verdict::Unknown => conditions.mark_unknown(BACKING_CHANNEL_READY, &ready.reason, &ready.message),
+        },
+    }
+    let from = backing.status.clone().unwrap_or_default();
+    match &from.address {
+        Some(address) if address.url.is_some() => conditions.mark_true(ADDRESSABLE),
+        _ => conditions.mark_unknown(ADDRESSABLE, "EmptyAddress", "The backing channel has no address yet."),
+    }
+    match backing.ready().and_then(|_| backing.condition(DEAD_LETTER_SINK_RESOLVED)) {
+        None => conditions.mark_unknown(DEAD_LETTER_SINK_RESOLVED, "BackingChannelNotConfigured", waits),
+        Some(sink) => match sink.status {
+            Verdict::True => {
+                conditions.mark_true_because(DEAD_LETTER_SINK_RESOLVED, &sink.reason, &sink.message)
+            }
+            Verdict::False => {
+                conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, reason(&sink.reason), &sink.message);
+            }
+            Verdict::Unknown => {
+                conditions.mark_unknown(DEAD_LETTER_SINK_RESOLVED, &sink.reason, &sink.message)
+            }
+        },
+    }
+    (status.address, status.subscribers, status.delivery) = (from.address, from.subscribers, from.delivery);
+    status.channel = Some(KReference {
+        kind: backing.kind.clone(),
+        api_version: backing.api_version.clone(),
+        name: name(&backing.metadata).to_owned(),
+        namespace: backing.metadata.namespace.clone(),
+        address: None,
+    });
+}
+
+fn without(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, reason: &str, why: &str) {
+    for condition in [BACKING_CHANNEL_READY, ADDRESSABLE, DEAD_LETTER_SINK_RESOLVED] {
+        conditions.mark_false(condition, reason, why);
+    }
+    *status = ChannelStatus { base: std::mem::take(&mut status.base), ..ChannelStatus::default() };
+}
+
+fn reason(found: &str) -> &str {
+    if found.is_empty() { "BackingChannelFailed" } else { found }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::messaging::channel::ChannelSpec;
+    use crate::kinds::messaging::in_memory_channel::InMemoryChannelStatus;
+    use crate::kinds::shared::{Addressable, Condition, DeliverySpec};
+
+    fn channel(template: ChannelTemplate) -> Channel {
+        let spec = ChannelSpec { channel_template: Some(template), ..ChannelSpec::default() };
+        Channel::new("ns", "c", spec)
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn ready(status: &ChannelStatus) -> &Condition {
+        status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap()
+    }
+
+    fn backing(verdict: Verdict) -> InMemoryChannel {
+        let mut backing = make_backing(&channel(ChannelTemplate::in_memory())).unwrap();
+        let condition = |kind: &str, status| Condition { kind: kind.into(), status, ..Condition::default() };
+        let url = Some("http://h/channels/ns/c".to_owned());
+        backing.status = Some(InMemoryChannelStatus {
+            base: Status {
+                conditions: vec![
+                    condition("Ready", verdict),
+                    condition(DEAD_LETTER_SINK_RESOLVED, Verdict::True),
+                ],
+                ..Status::default()
+            },
+            address: Some(Addressable { url, ..Addressable::default() }),
+            ..InMemoryChannelStatus::default()
+        });
+        backing
+    }
+
+    #[test]
+    fn the_channels_delivery_beats_the_templates() {
+        let mut channel = channel(ChannelTemplate::in_memory());
+        let template = channel.spec.channel_template.as_mut().unwrap();
+        template.spec = Some(json!({"delivery": {"retry": 1}, "subscribers": [{"uid": "x"}]}));
+        let made = make_backing(&channel).unwrap();
+        assert_eq!((made.spec.delivery.unwrap().retry, made.spec.subscribers.len()), (Some(1), 0));
+        channel.spec.delivery = Some(DeliverySpec { retry: Some(2), ..DeliverySpec::default() });
+        assert_eq!(make_backing(&channel).unwrap().spec.delivery.unwrap().retry, Some(2));
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_told_and_has_no_address() {
+        let kafka = ChannelTemplate { kind: "KafkaChannel".into(), ..ChannelTemplate::in_memory() };
+        let broken = ChannelTemplate { spec: Some(json!({"delivery": 1})), ..ChannelTemplate::in_memory() };
+        for template in [kafka, broken] {
+            let why = make_backing(&channel(template)).unwrap_err();
+            let mut served = channel(ChannelTemplate::in_memory());
+            served.status = Some(status(&served, &Backing::Ours(Box::new(backing(Verdict::True))), at(1)));
+            assert!(served.status.as_ref().unwrap().address.is_some());
+            let lost = status(&served, &Backing::Impossible(why), at(2));
+            assert_eq!((ready(&lost).status, lost.address), (Verdict::False, None));
+        }
+    }
+
+    /// EV-CH-01, EV-OBJ-23: address and readiness are the backing channel's.
+    #[test]
+    fn a_channel_is_as_its_backing_channel_is() {
+        let channel = channel(ChannelTemplate::in_memory());
+        for verdict in [Verdict::True, Verdict::False, Verdict::Unknown] {
+            let status = status(&channel, &Backing::Ours(Box::new(backing(verdict))), at(1));
+            assert_eq!(ready(&status).status, verdict);
+            assert_eq!(status.address.unwrap().url.unwrap(), "http://h/channels/ns/c");
+            assert_eq!(status.channel.unwrap().kind, "InMemoryChannel");
+        }
+        let fresh = make_backing(&channel).unwrap();
+        let status = status(&channel, &Backing::Ours(Box::new(fresh)), at(1));
+        assert_eq!(ready(&status).reason, "BackingChannelNotConfigured");
+    }
+}

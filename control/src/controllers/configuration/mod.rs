@@ -1,0 +1,84 @@
+//! Configuration: makes one Revision per template, and follows the newest that is ready.
+
+pub mod children;
+mod collect;
+pub mod reconcile;
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+
+use super::queue::{Item, Kind};
+use super::world::{Error, World, now};
+use super::{revision, settings};
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use children::{make_revision, revision_name};
+use collect::collect;
+use reconcile::{Latest, adopt, status};
+
+pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
+    let owner = controller(meta).filter(|owner| owner.kind == "Configuration")?;
+    Some(Item::new(Kind::Configuration, namespace(meta), &owner.name))
+}
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    let Some(configuration) = world.configurations.get(&item.namespace, &item.name) else { return Ok(()) };
+    if configuration.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let latest = latest(world, item, &configuration).await?;
+    let mut owned = world.revisions.list(&item.namespace);
+    owned.retain(|revision| is_controlled_by(&revision.metadata, &configuration.metadata));
+
+    let mut after = (*configuration).clone();
+    after.status = Some(status(&configuration, &latest, &owned, now()));
+    world.set_status(&*configuration, &after).await?;
+    sweep(world, &after, owned).await
+}
+
+/// Deletes what nobody has used for long; done at each look, because each new Revision causes one.
+async fn sweep(
+    world: &World,
+    configuration: &Configuration,
+    mut owned: Vec<Arc<Revision>>,
+) -> Result<(), Error> {
+    let status = configuration.status.as_ref();
+    let newest = [
+        status.and_then(|s| s.latest_created_revision_name.as_deref()),
+        status.and_then(|s| s.latest_ready_revision_name.as_deref()),
+    ];
+    owned.retain(|revision| {
+        !newest.contains(&revision.metadata.name.as_deref()) && !revision::is_routed(world, revision)
+    });
+    for gone in collect(owned, &settings::gc(world), now()) {
+        let api: Api<Revision> = world.api(namespace(&gone.metadata));
+        let same = Preconditions { uid: gone.metadata.uid.clone(), resource_version: None };
+        let how = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        tracing::info!(revision = name(&gone.metadata), "unused for long enough; it is deleted");
+        api.delete(name(&gone.metadata), &how).await?;
+    }
+    Ok(())
+}
+
+async fn latest(world: &World, item: &Item, configuration: &Configuration) -> Result<Latest, Error> {
+    let wanted = revision_name(configuration);
+    if let Some(found) = world.revisions.get(&item.namespace, &wanted) {
+        return Ok(adopt(configuration, found));
+    }
+    match world.create(&make_revision(configuration, now())).await {
+        Ok(made) => Ok(Latest::Revision(Arc::new(made))),
+        Err(Error::Api(kube::Error::Api(refused))) if refused.is_already_exists() => {
+            // The cache was behind.
+            let found = world.api(&item.namespace).get(&wanted).await?;
+            Ok(adopt(configuration, Arc::new(found)))
+        }
+        Err(Error::Api(kube::Error::Api(refused))) if refused.is_invalid() || refused.is_forbidden() => {
+            Ok(Latest::Failed(refused.message.clone()))
+        }
+        Err(why) => Err(why),
+    }
+}

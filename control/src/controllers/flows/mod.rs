@@ -1,0 +1,94 @@
+//! Sequence and Parallel: channels and Subscriptions of their own, kept as the spec wants them.
+
+pub mod plan;
+pub mod status;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, Preconditions};
+
+use super::cache::Cache;
+use super::queue::{Item, Kind};
+use super::service::reconcile::decide;
+use super::service::settle;
+use super::world::{Error, Object, World, now};
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use plan::Plan;
+use status::Made;
+
+/// The flow that a channel or Subscription belongs to.
+pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
+    let owner = controller(meta)?;
+    let kind = match owner.kind.as_str() {
+        "Sequence" => Kind::Sequence,
+        "Parallel" => Kind::Parallel,
+        _ => return None,
+    };
+    Some(Item::new(kind, namespace(meta), &owner.name))
+}
+
+pub async fn reconcile_sequence(world: &World, item: &Item) -> Result<(), Error> {
+    let Some(sequence) = world.sequences.get(&item.namespace, &item.name) else { return Ok(()) };
+    if sequence.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let made = keep(world, &sequence.metadata, plan::sequence(&sequence)).await?;
+    let mut after = (*sequence).clone();
+    after.status = Some(status::sequence(&sequence, &made, now()));
+    world.set_status(&*sequence, &after).await
+}
+
+pub async fn reconcile_parallel(world: &World, item: &Item) -> Result<(), Error> {
+    let Some(parallel) = world.parallels.get(&item.namespace, &item.name) else { return Ok(()) };
+    if parallel.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let made = keep(world, &parallel.metadata, plan::parallel(&parallel)).await?;
+    let mut after = (*parallel).clone();
+    after.status = Some(status::parallel(&parallel, &made, now()));
+    world.set_status(&*parallel, &after).await
+}
+
+/// Makes the children what the plan says. What the plan does not name any more is deleted.
+async fn keep(world: &World, owner: &ObjectMeta, plan: Result<Plan, String>) -> Result<Made, Error> {
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(why) => return Ok(Made { impossible: Some(why), ..Made::default() }),
+    };
+    let ns = namespace(owner);
+    clear(world, owner, &world.subscriptions, &plan.subscriptions).await?;
+    clear(world, owner, &world.in_memory_channels, &plan.channels).await?;
+
+    let mut made = Made::default();
+    for wanted in plan.channels {
+        let existing = world.in_memory_channels.get(ns, name(&wanted.metadata));
+        // The subscribers in the spec belong to the channel's own controller.
+        let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
+        made.channels.push(settle(world, decide(owner, existing.as_deref(), wanted, take)).await?);
+    }
+    for wanted in plan.subscriptions {
+        let existing = world.subscriptions.get(ns, name(&wanted.metadata));
+        let take = |to: &mut Subscription, from: Subscription| to.spec = from.spec;
+        made.subscriptions.push(settle(world, decide(owner, existing.as_deref(), wanted, take)).await?);
+    }
+    Ok(made)
+}
+
+async fn clear<K: Object>(
+    world: &World,
+    owner: &ObjectMeta,
+    cache: &Cache<K>,
+    wanted: &[K],
+) -> Result<(), Error> {
+    for child in cache.list(namespace(owner)) {
+        let meta = child.meta();
+        if !is_controlled_by(meta, owner) || wanted.iter().any(|wanted| wanted.meta().name == meta.name) {
+            continue;
+        }
+        let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        world.api::<K>(namespace(meta)).delete(name(meta), &parameters).await?;
+    }
+    Ok(())
+}

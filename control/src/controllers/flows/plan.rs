@@ -1,0 +1,202 @@
+//! Which channels and Subscriptions a flow is made of: values in, values out.
+//!
+//! ```text
+//! Sequence   channel 0 ► step 0 ► channel 1 ► step 1 ► … ► reply
+//! Parallel   ingress ┬► filter 0 ► channel 0 ► subscriber 0 ► its reply or the flow's
+//!                    └► filter 1 ► channel 1 ► …
+//! ```
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use crate::controllers::channel::reconcile::{backing_spec, subscribable};
+use crate::controllers::service::children::owner;
+use crate::kinds::flows::parallel::Parallel;
+use crate::kinds::flows::sequence::Sequence;
+use crate::kinds::messaging::API_VERSION;
+use crate::kinds::messaging::channel::{ChannelTemplate, DEFAULT_KIND};
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscription::{Subscription, SubscriptionSpec};
+use crate::kinds::shared::{Destination, KReference, name, namespace};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    pub channels: Vec<InMemoryChannel>,
+    pub subscriptions: Vec<Subscription>,
+}
+
+/// One channel and one Subscription for each step.
+pub fn sequence(sequence: &Sequence) -> Result<Plan, String> {
+    let (ns, flow) = (namespace(&sequence.metadata), name(&sequence.metadata));
+    let maker = Maker { ns, owner: owner(sequence), template: sequence.spec.channel_template.as_ref() };
+    let child = |n: usize| format!("{flow}-kn-sequence-{n}");
+    let mut plan = Plan::default();
+    for (n, step) in sequence.spec.steps.iter().enumerate() {
+        plan.channels.push(maker.channel(&child(n))?);
+        let is_last = n + 1 == sequence.spec.steps.len();
+        plan.subscriptions.push(maker.subscription(
+            &child(n),
+            SubscriptionSpec {
+                channel: reads(&child(n)),
+                subscriber: Some(step.destination()),
+                reply: if is_last { sequence.spec.reply.clone() } else { Some(maker.to(&child(n + 1))) },
+                delivery: step.delivery.clone(),
+            },
+        ));
+    }
+    Ok(plan)
+}
+
+/// The ingress channel, and for each branch a channel with a Subscription before it and one behind it.
+pub fn parallel(parallel: &Parallel) -> Result<Plan, String> {
+    let (ns, flow) = (namespace(&parallel.metadata), name(&parallel.metadata));
+    let maker = Maker { ns, owner: owner(parallel), template: parallel.spec.channel_template.as_ref() };
+    let ingress = format!("{flow}-kn-parallel");
+    let mut plan = Plan { channels: vec![maker.channel(&ingress)?], ..Plan::default() };
+    for (n, branch) in parallel.spec.branches.iter().enumerate() {
+        let child = format!("{flow}-kn-parallel-{n}");
+        plan.channels.push(maker.channel(&child)?);
+        let (subscriber, reply) = match &branch.filter {
+            Some(filter) => (filter.clone(), Some(maker.to(&child))),
+            // Without a filter every event goes straight on.
+            None => (maker.to(&child), None),
+        };
+        plan.subscriptions.push(maker.subscription(
+            &format!("{flow}-kn-parallel-filter-{n}"),
+            SubscriptionSpec {
+                channel: reads(&ingress),
+                subscriber: Some(subscriber),
+                reply,
+                delivery: None,
+            },
+        ));
+        plan.subscriptions.push(maker.subscription(
+            &child,
+            SubscriptionSpec {
+                channel: reads(&child),
+                subscriber: Some(branch.subscriber.clone()),
+                reply: branch.reply.clone().or_else(|| parallel.spec.reply.clone()),
+                delivery: branch.delivery.clone(),
+            },
+        ));
+    }
+    Ok(plan)
+}
+
+struct Maker<'a> {
+    ns: &'a str,
+    owner: Option<Vec<OwnerReference>>,
+    template: Option<&'a ChannelTemplate>,
+}
+
+impl Maker<'_> {
+    fn channel(&self, name: &str) -> Result<InMemoryChannel, String> {
+        let mut channel = InMemoryChannel::new(self.ns, name, backing_spec(self.template)?);
+        channel.metadata.owner_references = self.owner.clone();
+        channel.metadata.annotations = Some(subscribable());
+        Ok(channel)
+    }
+
+    fn subscription(&self, name: &str, spec: SubscriptionSpec) -> Subscription {
+        let mut subscription = Subscription::new(self.ns, name, spec);
+        subscription.metadata.owner_references = self.owner.clone();
+        subscription
+    }
+
+    /// A channel of the flow as somebody's target.
+    fn to(&self, channel: &str) -> Destination {
+        let reference = KReference { namespace: Some(self.ns.to_owned()), ..reads(channel) };
+        Destination { reference: Some(reference), ..Destination::default() }
+    }
+}
+
+/// A channel of the flow as what a Subscription reads.
+fn reads(channel: &str) -> KReference {
+    KReference {
+        api_version: API_VERSION.to_owned(),
+        kind: DEFAULT_KIND.to_owned(),
+        name: channel.to_owned(),
+        ..KReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<K: serde::de::DeserializeOwned>(spec: Value) -> K {
+        serde_json::from_value(
+            json!({"metadata": {"name": "f", "namespace": "ns", "uid": "1"}, "spec": spec}),
+        )
+        .unwrap()
+    }
+
+    /// Name, channel read, subscriber and reply of each Subscription; objects by their names.
+    fn told(plan: &Plan) -> Vec<[String; 4]> {
+        let place = |destination: &Option<Destination>| match destination {
+            Some(Destination { reference: Some(reference), .. }) => reference.name.clone(),
+            Some(destination) => destination.uri.clone().unwrap_or_default(),
+            None => String::new(),
+        };
+        let row = |s: &Subscription| {
+            let name = s.metadata.name.clone().unwrap();
+            [name, s.spec.channel.name.clone(), place(&s.spec.subscriber), place(&s.spec.reply)]
+        };
+        plan.subscriptions.iter().map(row).collect()
+    }
+
+    fn channels(plan: &Plan) -> Vec<&str> {
+        plan.channels.iter().map(|channel| name(&channel.metadata)).collect()
+    }
+
+    const TEMPLATE: &str = r#"{"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel"}"#;
+
+    #[test]
+    fn each_step_answers_into_the_next_and_the_last_into_the_reply() {
+        let template: Value = serde_json::from_str(TEMPLATE).unwrap();
+        let steps = json!([{"uri": "a"}, {"uri": "b", "delivery": {"retry": 7}}]);
+        let plan =
+            sequence(&object(json!({"channelTemplate": template, "steps": steps, "reply": {"uri": "r"}})))
+                .unwrap();
+        assert_eq!(channels(&plan), ["f-kn-sequence-0", "f-kn-sequence-1"]);
+        assert_eq!(
+            told(&plan),
+            [
+                ["f-kn-sequence-0", "f-kn-sequence-0", "a", "f-kn-sequence-1"],
+                ["f-kn-sequence-1", "f-kn-sequence-1", "b", "r"],
+            ]
+        );
+        assert_eq!(plan.subscriptions[1].spec.delivery.as_ref().unwrap().retry, Some(7));
+    }
+
+    #[test]
+    fn a_branch_has_its_filter_in_front_and_its_own_reply_first() {
+        let template: Value = serde_json::from_str(TEMPLATE).unwrap();
+        let branches = json!([
+            {"filter": {"uri": "only"}, "subscriber": {"uri": "a"}},
+            {"subscriber": {"uri": "b"}, "reply": {"uri": "own"}},
+        ]);
+        let plan = parallel(&object(
+            json!({"channelTemplate": template, "branches": branches, "reply": {"uri": "r"}}),
+        ))
+        .unwrap();
+        assert_eq!(channels(&plan), ["f-kn-parallel", "f-kn-parallel-0", "f-kn-parallel-1"]);
+        assert_eq!(
+            told(&plan),
+            [
+                ["f-kn-parallel-filter-0", "f-kn-parallel", "only", "f-kn-parallel-0"],
+                ["f-kn-parallel-0", "f-kn-parallel-0", "a", "r"],
+                ["f-kn-parallel-filter-1", "f-kn-parallel", "f-kn-parallel-1", ""],
+                ["f-kn-parallel-1", "f-kn-parallel-1", "b", "own"],
+            ]
+        );
+    }
+
+    #[test]
+    fn a_template_that_is_not_served_makes_no_plan() {
+        let template = json!({"apiVersion": "x/v1", "kind": "Y"});
+        let flow = object(json!({"channelTemplate": template, "steps": [{"uri": "a"}]}));
+        assert!(sequence(&flow).unwrap_err().contains("x/v1 Y"));
+    }
+}

@@ -1,0 +1,177 @@
+//! What a flow's status says: values in, values out.
+
+use jiff::Timestamp;
+
+use crate::kinds::conditions::Conditions;
+use crate::kinds::flows::parallel::{BranchStatus, Parallel, ParallelStatus};
+use crate::kinds::flows::sequence::{Sequence, SequenceStatus};
+use crate::kinds::flows::{
+    ADDRESSABLE, CHANNELS_READY, CONDITIONS, EVENT_POLICIES_READY, FlowChannelStatus, FlowSubscriptionStatus,
+    SUBSCRIPTIONS_READY,
+};
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::shared::{Addressable, Condition, HasConditions, KReference, Status, Verdict, name};
+
+/// A flow's children in the order of its plan; `None` stands for one of that name that belongs to
+/// somebody else.
+#[derive(Debug, Clone, Default)]
+pub struct Made {
+    pub channels: Vec<Option<InMemoryChannel>>,
+    pub subscriptions: Vec<Option<Subscription>>,
+    /// Why there can be none at all.
+    pub impossible: Option<String>,
+}
+
+#[must_use]
+pub fn sequence(sequence: &Sequence, made: &Made, now: Timestamp) -> SequenceStatus {
+    let mut status = sequence.status.clone().unwrap_or_default();
+    let generation = sequence.metadata.generation;
+    status.base = judge(std::mem::take(&mut status.base), generation, made, now);
+    status.address = address(made);
+    status.channel_statuses = made.channels.iter().flatten().map(channel_status).collect();
+    status.subscription_statuses = made.subscriptions.iter().flatten().map(subscription_status).collect();
+    status
+}
+
+#[must_use]
+pub fn parallel(parallel: &Parallel, made: &Made, now: Timestamp) -> ParallelStatus {
+    let mut status = parallel.status.clone().unwrap_or_default();
+    let generation = parallel.metadata.generation;
+    status.base = judge(std::mem::take(&mut status.base), generation, made, now);
+    status.address = address(made);
+    status.ingress_channel_status = made.channels.first().and_then(Option::as_ref).map(channel_status);
+    let told = |child: Option<&Option<Subscription>>| {
+        child.and_then(Option::as_ref).map(subscription_status).unwrap_or_default()
+    };
+    let branches = made.channels.iter().skip(1).zip(made.subscriptions.chunks(2));
+    let branch = |(channel, pair): (&Option<InMemoryChannel>, &[Option<Subscription>])| BranchStatus {
+        filter_subscription_status: told(pair.first()),
+        filter_channel_status: channel.as_ref().map(channel_status).unwrap_or_default(),
+        subscriber_subscription_status: told(pair.get(1)),
+    };
+    status.branch_statuses = branches.map(branch).collect();
+    status
+}
+
+fn judge(base: Status, generation: Option<i64>, made: &Made, now: Timestamp) -> Status {
+    let mut conditions = CONDITIONS.manage(&base.conditions, now);
+    if let Some(why) = &made.impossible {
+        for part in [CHANNELS_READY, SUBSCRIPTIONS_READY, ADDRESSABLE] {
+            conditions.mark_false(part, "ChannelTemplateNotServed", why);
+        }
+    } else {
+        mark(&mut conditions, CHANNELS_READY, "ChannelsNotReady", &made.channels);
+        mark(&mut conditions, SUBSCRIPTIONS_READY, "SubscriptionsNotReady", &made.subscriptions);
+        if address(made).is_some() {
+            conditions.mark_true(ADDRESSABLE);
+        } else {
+            conditions.mark_unknown(ADDRESSABLE, "EmptyAddress", "The first channel has no address yet.");
+        }
+    }
+    conditions.mark_true_because(
+        EVENT_POLICIES_READY,
+        "DefaultAuthorizationMode",
+        "Default authz mode is \"Allow-All\"",
+    );
+    let conditions = conditions.finish();
+    Status { observed_generation: generation, conditions, annotations: base.annotations }
+}
+
+/// Ready when all children are; the first that is worst speaks for the others.
+fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &str, children: &[Option<K>]) {
+    let Some(children) = children.iter().map(Option::as_ref).collect::<Option<Vec<_>>>() else {
+        let why = "A child's name is taken by an object that we do not own.";
+        return conditions.mark_false(kind, "NotOwned", why);
+    };
+    let verdict = |child: &&&K| child.ready().map(|ready| ready.status).unwrap_or_default();
+    let told = |child: &K| {
+        let message = child.ready().map(|ready| ready.message.clone()).unwrap_or_default();
+        format!("\"{}\" is not ready: {message}", name(child.meta()))
+    };
+    if let Some(failed) = children.iter().find(|child| verdict(child) == Verdict::False) {
+        conditions.mark_false(kind, reason, &told(failed));
+    } else if let Some(waiting) = children.iter().find(|child| verdict(child) == Verdict::Unknown) {
+        conditions.mark_unknown(kind, reason, &told(waiting));
+    } else {
+        conditions.mark_true(kind);
+    }
+}
+
+/// Events come in at the first channel.
+fn address(made: &Made) -> Option<Addressable> {
+    made.channels.first()?.as_ref()?.status.as_ref()?.address.clone()
+}
+
+fn channel_status(channel: &InMemoryChannel) -> FlowChannelStatus {
+    FlowChannelStatus { channel: reference(channel), ready: ready(channel) }
+}
+
+fn subscription_status(subscription: &Subscription) -> FlowSubscriptionStatus {
+    FlowSubscriptionStatus { subscription: reference(subscription), ready: ready(subscription) }
+}
+
+fn ready<K: HasConditions>(child: &K) -> Option<Condition> {
+    child.ready().cloned()
+}
+
+fn reference<K: kube::Resource<DynamicType = ()>>(child: &K) -> KReference {
+    KReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: name(child.meta()).to_owned(),
+        namespace: child.meta().namespace.clone(),
+        address: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::flows::sequence::SequenceSpec;
+
+    fn channel(ready: &str) -> Option<InMemoryChannel> {
+        let condition = json!({"type": "Ready", "status": ready, "message": "why"});
+        let channel = json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "status": {"conditions": [condition], "address": {"url": "http://h/channels/ns/c"}},
+        });
+        Some(serde_json::from_value(channel).unwrap())
+    }
+
+    fn subscription(ready: &str) -> Option<Subscription> {
+        let condition = json!({"type": "Ready", "status": ready, "message": "why"});
+        let subscription = json!({"metadata": {"name": "s"}, "status": {"conditions": [condition]}});
+        Some(serde_json::from_value(subscription).unwrap())
+    }
+
+    fn of(made: Made) -> SequenceStatus {
+        let flow = Sequence::new("ns", "f", SequenceSpec::default());
+        sequence(&flow, &made, Timestamp::from_second(1).unwrap())
+    }
+
+    #[test]
+    fn a_flow_is_as_ready_as_its_worst_child() {
+        for (channels, subscriptions, verdict, reason) in [
+            (vec![channel("True"), channel("True")], vec![subscription("True")], Verdict::True, ""),
+            (
+                vec![channel("True"), channel("False")],
+                vec![subscription("True")],
+                Verdict::False,
+                "ChannelsNotReady",
+            ),
+            (vec![channel("True")], vec![subscription("Unknown")], Verdict::Unknown, "SubscriptionsNotReady"),
+            (vec![channel("True")], vec![subscription("Unknown"), None], Verdict::False, "NotOwned"),
+        ] {
+            let status = of(Made { channels, subscriptions, impossible: None });
+            let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
+            assert_eq!((ready.status, ready.reason.as_str()), (verdict, reason));
+            assert_eq!(status.address.unwrap().url.unwrap(), "http://h/channels/ns/c");
+        }
+        let status = of(Made { impossible: Some("no".into()), ..Made::default() });
+        let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
+        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "ChannelTemplateNotServed"));
+    }
+}

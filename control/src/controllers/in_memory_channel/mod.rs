@@ -1,0 +1,92 @@
+//! InMemoryChannel: a stream of events and the list of who reads it.
+//!
+//! Its `spec.subscribers` is written here and nowhere else, from the Subscriptions, and only after the
+//! cores know it: so whoever reads an entry there may rely on it, also after a restart.
+
+pub mod reconcile;
+
+use super::broker::{EVENT_BYTES_MAX, deliverable};
+use super::queue::{Item, Kind};
+use super::world::{Error, World, now};
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
+use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::shared::{name, namespace};
+use crate::publish::StreamSpec;
+use reconcile::{entries, is_channel, status, subscriber};
+
+/// The path of a channel on the events listener.
+#[must_use]
+pub fn path(namespace: &str, name: &str) -> String {
+    format!("/channels/{namespace}/{name}")
+}
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    let path = path(&item.namespace, &item.name);
+    world.resolver.forget(item);
+    let Some(channel) = world.in_memory_channels.get(&item.namespace, &item.name) else {
+        world.publisher.remove_stream(&path); // its readers left with the watch's word
+        world.publisher.flow().await;
+        return Ok(());
+    };
+    let sink = channel.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
+    let sink = match sink {
+        Some(destination) => Some(deliverable(world, item, destination).await?),
+        None => None,
+    };
+    let subscribers = entries(&channel, &world.subscriptions.list(&item.namespace));
+    let statuses = serve(world, &channel, &subscribers);
+    world.publisher.flow().await;
+
+    let mut written = (*channel).clone();
+    written.spec.subscribers = subscribers;
+    if written.spec.subscribers != channel.spec.subscribers {
+        written = world.replace(&written).await?;
+    }
+    let mut after = written.clone();
+    let url = format!("{}{path}", world.config.events_url_base.trim_end_matches('/'));
+    after.status = Some(status(&written, &url, sink, statuses, now()));
+    world.set_status(&written, &after).await
+}
+
+/// Tells the cores of the channel's stream and of who reads it; who is not in the spec's list any more
+/// reads no more. The statuses say what became of each subscriber.
+pub fn serve(
+    world: &World,
+    channel: &InMemoryChannel,
+    subscribers: &[SubscriberSpec],
+) -> Vec<SubscriberStatus> {
+    let (ns, name) = (namespace(&channel.metadata), name(&channel.metadata));
+    let uid = channel.metadata.uid.as_deref().unwrap_or_default();
+    // The uid makes a recreated channel start empty.
+    let name_in_log = format!("channel/{ns}/{name}/{uid}");
+    let path = path(ns, name);
+    world.publisher.set_stream(&path, StreamSpec { name: name_in_log, event_bytes_max: EVENT_BYTES_MAX });
+    for before in &channel.spec.subscribers {
+        if !subscribers.iter().any(|now| now.uid == before.uid) {
+            world.publisher.remove_subscriber(&before.uid);
+        }
+    }
+    let told = subscribers.iter().map(|entry| match subscriber(entry, &path, ns) {
+        Ok(spec) => {
+            world.publisher.set_subscriber(&entry.uid, spec);
+            SubscriberStatus::of(entry, None)
+        }
+        Err(why) => SubscriberStatus::of(entry, Some(&why)),
+    });
+    told.collect()
+}
+
+/// Nobody reads a channel that is gone.
+pub fn unsubscribe_all(world: &World, channel: &InMemoryChannel) {
+    for subscriber in &channel.spec.subscribers {
+        world.publisher.remove_subscriber(&subscriber.uid);
+    }
+}
+
+/// The channel that a Subscription reads, if it is of a kind that is served here.
+pub fn read_by(subscription: &Subscription) -> Option<Item> {
+    let channel = &subscription.spec.channel;
+    is_channel(channel)
+        .then(|| Item::new(Kind::InMemoryChannel, namespace(&subscription.metadata), &channel.name))
+}

@@ -1,0 +1,282 @@
+//! Who reads a channel, what the cores are told of each, and what the status says: values in, values out.
+
+use std::sync::Arc;
+
+use dataplane::table::{Filter, Reply};
+use jiff::Timestamp;
+
+use crate::controllers::reference::target;
+use crate::controllers::resolve::Unresolved;
+use crate::controllers::trigger::delivery::delivery;
+use crate::kinds::eventing::broker::default_delivery;
+use crate::kinds::messaging::API_VERSION;
+use crate::kinds::messaging::in_memory_channel::{
+    ADDRESSABLE, CHANNEL_SERVICE_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DISPATCHER_READY,
+    ENDPOINTS_READY, EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
+};
+use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
+use crate::kinds::messaging::subscription::{PhysicalSubscription, REFERENCES_RESOLVED, Subscription};
+use crate::kinds::shared::{
+    Addressable, DeliverySpec, DeliveryStatus, Destination, HasConditions, KReference, Status, Verdict,
+    controller, name,
+};
+use crate::publish;
+
+/// Whether a reference names a channel of a kind that is served here.
+#[must_use]
+pub fn is_channel(reference: &KReference) -> bool {
+    reference.api_version == API_VERSION && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
+}
+
+/// Whether `subscription` reads `channel`: by its own name, or by that of the Channel that it backs.
+#[must_use]
+pub fn reads(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
+    let reference = &subscription.spec.channel;
+    let of_channel = || controller(&channel.metadata).is_some_and(|owner| owner.kind == "Channel");
+    is_channel(reference)
+        && reference.name == name(&channel.metadata)
+        && (reference.kind == "InMemoryChannel" || of_channel())
+}
+
+/// The list of the channel's readers, out of the namespace's Subscriptions.
+///
+/// A Subscription that cannot be resolved now keeps the entry that it has: taking it away would forget
+/// its place in the stream, and with it the events that it has not had yet.
+#[must_use]
+pub fn entries(channel: &InMemoryChannel, subscriptions: &[Arc<Subscription>]) -> Vec<SubscriberSpec> {
+    let readers = subscriptions.iter().filter(|subscription| reads(subscription, channel));
+    let entry_of = |subscription: &Arc<Subscription>| {
+        let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
+        let before = || channel.spec.subscribers.iter().find(|entry| entry.uid == uid).cloned();
+        resolved(subscription).map(|physical| entry(subscription, physical, channel)).or_else(before)
+    };
+    readers.filter_map(entry_of).collect()
+}
+
+/// Where the Subscription leads, if its status speaks of its present spec and found everything.
+fn resolved(subscription: &Subscription) -> Option<&PhysicalSubscription> {
+    let status = subscription.status.as_ref()?;
+    let physical = &status.physical_subscription;
+    let is_current = status.base.observed_generation == subscription.metadata.generation;
+    let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == Verdict::False);
+    let leads = physical.subscriber_uri.is_some() || physical.reply_uri.is_some();
+    (is_current && !failed && leads).then_some(physical)
+}
+
+/// The entry that a resolved Subscription should have.
+#[must_use]
+pub fn entry(
+    subscription: &Subscription,
+    physical: &PhysicalSubscription,
+    channel: &InMemoryChannel,
+) -> SubscriberSpec {
+    // AMB-30: own options make the channel's void as a whole, but not its dead letter sink.
+    let given = |spec: &Option<DeliverySpec>| spec.clone().filter(|spec| *spec != DeliverySpec::default());
+    let mut delivery = given(&subscription.spec.delivery).or_else(|| given(&channel.spec.delivery));
+    if let Some(sink) = &physical.delivery.dead_letter_sink_uri {
+        let sink = Destination { uri: Some(sink.clone()), ..Destination::default() };
+        delivery.get_or_insert_default().dead_letter_sink = Some(sink);
+    } else if let Some(delivery) = &mut delivery {
+        delivery.dead_letter_sink = None;
+    }
+    SubscriberSpec {
+        name: subscription.metadata.name.clone(),
+        uid: subscription.metadata.uid.clone().unwrap_or_default(),
+        generation: subscription.metadata.generation,
+        subscriber_uri: physical.subscriber_uri.clone(),
+        reply_uri: physical.reply_uri.clone(),
+        delivery,
+        ..SubscriberSpec::default()
+    }
+}
+
+/// An entry as the cores know it; the error says why they cannot.
+pub fn subscriber(entry: &SubscriberSpec, path: &str, ns: &str) -> Result<publish::SubscriberSpec, String> {
+    let (to, reply) = match (&entry.subscriber_uri, &entry.reply_uri) {
+        (Some(subscriber), Some(reply)) => (target(subscriber)?, Reply::Send(target(reply)?)),
+        (Some(subscriber), None) => (target(subscriber)?, Reply::Discard),
+        // AMB-21: the reply target in the subscriber's place.
+        (None, Some(reply)) => (target(reply)?, Reply::Unasked),
+        (None, None) => return Err("neither subscriberUri nor replyUri is set".to_owned()),
+    };
+    let sink = entry.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
+    let sink = sink.and_then(|sink| sink.uri.as_deref());
+    Ok(publish::SubscriberSpec {
+        path: path.to_owned(),
+        label: format!("{ns}/{}", entry.name.as_deref().unwrap_or(&entry.uid)),
+        filter: Filter::Everything,
+        target: to,
+        reply,
+        dead_letter: sink.map(target).transpose()?,
+        delivery: delivery(entry.delivery.as_ref(), Some(&default_delivery())),
+    })
+}
+
+/// `url` is served already; `sink` is the dead letter sink, if one is wanted.
+#[must_use]
+pub fn status(
+    channel: &InMemoryChannel,
+    url: &str,
+    sink: Option<Result<String, Unresolved>>,
+    subscribers: Vec<SubscriberStatus>,
+    now: Timestamp,
+) -> InMemoryChannelStatus {
+    let mut status = channel.status.clone().unwrap_or_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = CONDITIONS.manage(&before, now);
+    // One program is dispatcher, service and endpoints.
+    for part in [SERVICE_READY, ENDPOINTS_READY, CHANNEL_SERVICE_READY, ADDRESSABLE, DISPATCHER_READY] {
+        conditions.mark_true(part);
+    }
+    conditions.mark_true_because(
+        EVENT_POLICIES_READY,
+        "DefaultAuthorizationMode",
+        "Default authz mode is \"Allow-All\"",
+    );
+    status.delivery = DeliveryStatus::default();
+    match sink {
+        None => conditions.mark_true_because(
+            DEAD_LETTER_SINK_RESOLVED,
+            "DeadLetterSinkNotConfigured",
+            "No dead letter sink is configured.",
+        ),
+        Some(Ok(uri)) => {
+            conditions.mark_true(DEAD_LETTER_SINK_RESOLVED);
+            status.delivery.dead_letter_sink_uri = Some(uri);
+        }
+        Some(Err(Unresolved(why))) => {
+            conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, "DeadLetterSinkResolveFailed", &why);
+        }
+    }
+    status.address = Some(Addressable {
+        name: Some("http".to_owned()),
+        url: Some(url.to_owned()),
+        ..Addressable::default()
+    });
+    status.subscribers = subscribers;
+    status.base = Status {
+        observed_generation: channel.metadata.generation,
+        conditions: conditions.finish(),
+        annotations: status.base.annotations,
+    };
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::table::Backoff;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<K: serde::de::DeserializeOwned>(json: Value) -> K {
+        serde_json::from_value(json).unwrap()
+    }
+
+    /// A Channel's backing channel with some delivery options.
+    fn channel(delivery: Value) -> InMemoryChannel {
+        object(json!({
+            "metadata": {"name": "c", "namespace": "ns", "ownerReferences": [{
+                "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c", "uid": "u", "controller": true,
+            }]},
+            "spec": {"delivery": delivery, "subscribers": [{"uid": "1", "subscriberUri": "http://old/"}]},
+        }))
+    }
+
+    /// A Subscription with some delivery options of its own, that found its subscriber or not.
+    fn subscription(uid: &str, delivery: Value, found: &str) -> Subscription {
+        let channel = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c"});
+        object(json!({
+            "metadata": {"name": "s", "namespace": "ns", "uid": uid, "generation": 3},
+            "spec": {"channel": channel, "delivery": delivery},
+            "status": {
+                "observedGeneration": 3,
+                "conditions": [{"type": REFERENCES_RESOLVED, "status": found}],
+                "physicalSubscription": {"subscriberUri": "http://new/"},
+            },
+        }))
+    }
+
+    fn table_of(own: Value, channels: Value, sink: Option<&str>) -> publish::SubscriberSpec {
+        let mut subscription = subscription("1", own, "True");
+        let physical = &mut subscription.status.as_mut().unwrap().physical_subscription;
+        physical.delivery.dead_letter_sink_uri = sink.map(str::to_owned);
+        let entries = entries(&channel(channels), &[Arc::new(subscription)]);
+        subscriber(&entries[0], "/channels/ns/c", "ns").unwrap()
+    }
+
+    /// EV-OBJ-19, EV-OBJ-20, EV-OBJ-29, AMB-29, AMB-30: own options, else the channel's, else the default;
+    /// the sink is kept whoever gave it.
+    #[test]
+    fn delivery_options_are_taken_whole_from_the_nearest_who_gives_any() {
+        let none = Value::Null;
+        let linear = json!({"retry": 4, "backoffPolicy": "linear", "backoffDelay": "PT1S"});
+        let second = std::time::Duration::from_secs(1);
+
+        let default = table_of(none.clone(), none.clone(), None);
+        let first = Backoff::Exponential(second / 5);
+        assert_eq!((default.delivery.retries_max, default.delivery.backoff), (10, first));
+        let channels = table_of(json!({}), linear.clone(), Some("http://dls/"));
+        assert_eq!((channels.delivery.retries_max, channels.delivery.backoff), (4, Backoff::Linear(second)));
+        assert_eq!(&*channels.dead_letter.unwrap().url, "http://dls/");
+        let own = table_of(json!({"retry": 0}), linear, Some("http://dls/"));
+        assert_eq!((own.delivery.retries_max, own.delivery.backoff), (0, first));
+        assert_eq!(&*own.dead_letter.unwrap().url, "http://dls/");
+    }
+
+    /// EV-SUB-13, EV-SUB-15, AMB-21.
+    #[test]
+    fn what_happens_to_replies_depends_on_which_urls_there_are() {
+        let replies = |subscriber_uri: Option<&str>, reply_uri: Option<&str>| {
+            let uri = |uri: Option<&str>| uri.map(str::to_owned);
+            let entry = SubscriberSpec {
+                subscriber_uri: uri(subscriber_uri),
+                reply_uri: uri(reply_uri),
+                ..SubscriberSpec::default()
+            };
+            subscriber(&entry, "/channels/ns/c", "ns").map(|spec| (spec.target.host.to_string(), spec.reply))
+        };
+        assert_eq!(replies(Some("http://s/"), None), Ok(("s".into(), Reply::Discard)));
+        let both = replies(Some("http://s/"), Some("http://r/"));
+        assert_eq!(both, Ok(("s".into(), Reply::Send(target("http://r/").unwrap()))));
+        assert_eq!(replies(None, Some("http://r/")), Ok(("r".into(), Reply::Unasked)));
+        assert!(replies(None, None).is_err());
+        assert!(replies(Some("https://s/"), None).unwrap_err().contains("https://s/"));
+    }
+
+    /// EV-SUB-21: who cannot be resolved now stays where it is, a stranger does not come in.
+    #[test]
+    fn a_subscriber_that_is_lost_keeps_its_place() {
+        let channel = channel(Value::Null);
+        let uris = |subscriptions: Vec<Subscription>| {
+            let subscriptions: Vec<_> = subscriptions.into_iter().map(Arc::new).collect();
+            let entries = entries(&channel, &subscriptions).into_iter();
+            entries.filter_map(|entry| entry.subscriber_uri).collect::<Vec<_>>()
+        };
+        assert_eq!(uris(vec![subscription("1", Value::Null, "True")]), ["http://new/"]);
+        assert_eq!(uris(vec![subscription("1", Value::Null, "False")]), ["http://old/"]);
+        let mut stale = subscription("1", Value::Null, "True");
+        stale.metadata.generation = Some(4);
+        assert_eq!(uris(vec![stale]), ["http://old/"]);
+        assert!(uris(vec![subscription("2", Value::Null, "False")]).is_empty());
+        assert!(uris(vec![]).is_empty());
+        let mut other = subscription("1", Value::Null, "True");
+        other.spec.channel.name = "other".into();
+        assert!(uris(vec![other]).is_empty());
+    }
+
+    /// EV-CH-09: the dead letter sink counts for Ready; the dispatcher is for information (COND-16).
+    #[test]
+    fn a_channel_is_ready_once_its_dead_letter_sink_is_found() {
+        let now = Timestamp::from_second(1).unwrap();
+        let ready = |sink| {
+            let status = status(&channel(Value::Null), "http://h/channels/ns/c", sink, Vec::new(), now);
+            let of = |kind: &str| status.base.conditions.iter().find(|c| c.kind == kind).unwrap().clone();
+            assert_eq!(of(DISPATCHER_READY).severity, "Info");
+            (of("Ready").status, status.delivery.dead_letter_sink_uri)
+        };
+        assert_eq!(ready(None), (Verdict::True, None));
+        assert_eq!(ready(Some(Err(Unresolved("gone".into())))), (Verdict::False, None));
+        assert_eq!(ready(Some(Ok("http://d/".into()))), (Verdict::True, Some("http://d/".into())));
+    }
+}

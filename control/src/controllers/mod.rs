@@ -1,0 +1,254 @@
+//! The controllers: what the objects say is made true, and the objects are told how it went.
+//!
+//! Each kind has a folder: wiring in `mod.rs`, verdicts as values in `reconcile.rs`, children where it has
+//! some. All share one [`World`] and one queue. Level-triggered: a look at an object starts from what is
+//! there, so any look may be missed as long as a later one comes. The same code runs over the in-process
+//! client and over a cluster's.
+
+pub mod broker;
+pub mod cache;
+pub mod channel;
+pub mod configuration;
+pub mod event_type;
+pub mod flows;
+pub mod in_memory_channel;
+pub mod messaging;
+pub mod queue;
+pub mod reference;
+pub mod resolve;
+pub mod revision;
+pub mod route;
+pub mod service;
+pub mod settings;
+pub mod subscription;
+pub mod trigger;
+pub mod world;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use kube::Client;
+use kube::api::ListParams;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::oneshot;
+
+use crate::fleet::Fleet;
+use crate::kinds::serving::route::Route;
+use crate::kinds::shared::{name, namespace};
+use crate::publish::Publisher;
+use cache::{Cache, Change, follow};
+use queue::{Item, Kind};
+use world::{Error, Object, World};
+
+/// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
+/// share a commit.
+const WORKERS: usize = 32;
+
+/// Something that runs as long as the controllers.
+type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// What the controllers have to know of the program.
+#[derive(Debug, Clone)]
+pub struct ControlConfig {
+    /// `localhost`
+    pub domain: String,
+    /// The port that URLs name.
+    pub http_port: u16,
+    /// `http://127.0.0.1:8081`
+    pub events_url_base: String,
+    /// Image references and the commands that stand for them here.
+    pub images: Vec<(String, Vec<String>)>,
+}
+
+/// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was
+/// stored (APP-16); ports may accept from then on.
+pub async fn run(
+    config: ControlConfig,
+    client: Client,
+    fleet: Fleet,
+    publisher: Arc<Publisher>,
+    synced: oneshot::Sender<()>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let world = World::new(config, client, fleet, publisher);
+    restore(&world).await?;
+    let _ = synced.send(()); // nobody may care
+    let mut tasks: FuturesUnordered<Task<'_>> = FuturesUnordered::new();
+    for task in watches(&world).into_iter().chain(messaging::watches(&world)) {
+        tasks.push(task);
+    }
+    tasks.push(Box::pin(hear_fleet(&world)));
+    for _ in 0..WORKERS {
+        tasks.push(Box::pin(work(&world)));
+    }
+    tokio::select! {
+        () = stop => Ok(()),
+        // None of them ends by itself.
+        _ = tasks.next() => Ok(()),
+    }
+}
+
+/// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
+async fn restore(world: &World) -> Result<(), Error> {
+    settings::ensure(world).await?;
+    let settings = settings::api(world).list(&ListParams::default()).await?;
+    world.config_maps.replace(settings.items, |_| {});
+    list(world, &world.services).await?;
+    list(world, &world.configurations).await?;
+    list(world, &world.revisions).await?;
+    list(world, &world.routes).await?;
+    list(world, &world.brokers).await?;
+    list(world, &world.triggers).await?;
+    messaging::list_all(world).await?;
+    for revision in world.revisions.all() {
+        let meta = &revision.metadata;
+        let item = Item::new(Kind::Revision, namespace(meta), name(meta));
+        revision::run(world, &item, &revision).await?;
+    }
+    route::restore(world);
+    for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
+        broker::serve(world, broker);
+    }
+    trigger::restore(world);
+    messaging::restore(world);
+    world.publisher.open();
+    Ok(())
+}
+
+async fn list<K: Object>(world: &World, cache: &Cache<K>) -> Result<(), Error> {
+    let api: kube::Api<K> = kube::Api::all(world.client.clone());
+    let items = match api.list(&ListParams::default()).await {
+        Ok(list) => list.items,
+        // A cluster need not have every kind; its watch goes on asking.
+        Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
+        Err(why) => return Err(why.into()),
+    };
+    cache.replace(items, |_| {});
+    Ok(())
+}
+
+/// Who is looked at when what changes.
+fn watches(world: &World) -> Vec<Task<'_>> {
+    let api = || world.client.clone();
+    let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
+    vec![
+        Box::pin(follow(settings::api(world), &world.config_maps, move |(before, after)| {
+            if before.map(|map| &map.data) != after.map(|map| &map.data) {
+                settings::changed(world);
+            }
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.services, move |change| {
+            look(vec![itself(Kind::Service, change)]);
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.configurations, move |change| {
+            let item = itself(Kind::Configuration, change);
+            look(route::of_configuration(world, &item.namespace, &item.name));
+            look(either(change).and_then(|c| service::owner_of(&c.metadata)).into_iter().collect());
+            look(vec![item]);
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.revisions, move |change| {
+            if let Some(revision) = either(change) {
+                look(configuration::owner_of(&revision.metadata).into_iter().collect());
+                look(route::of_revision(world, revision));
+            }
+            look(vec![itself(Kind::Revision, change)]);
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.routes, move |change| {
+            look(either(change).and_then(|r| service::owner_of(&r.metadata)).into_iter().collect());
+            look(revisions_of(change));
+            look(vec![itself(Kind::Route, change)]);
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.brokers, move |change| {
+            let item = itself(Kind::Broker, change);
+            look(broker::triggers(world, &item.namespace, &item.name));
+            look(vec![item]);
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.triggers, move |change| {
+            if let (Some(before), after) = change
+                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
+            {
+                trigger::unsubscribe(world, before);
+            }
+            look(vec![itself(Kind::Trigger, change)]);
+        })),
+    ]
+}
+
+fn either<'a, K>((before, after): Change<'a, K>) -> Option<&'a Arc<K>> {
+    after.or(before)
+}
+
+fn itself<K: kube::Resource>(kind: Kind, change: Change<'_, K>) -> Item {
+    let meta = either(change).map(|object| object.meta());
+    Item::new(kind, meta.map(namespace).unwrap_or_default(), meta.map(name).unwrap_or_default())
+}
+
+/// The Revisions that a Route sends to, or did: whether requests reach them decides their scale.
+fn revisions_of((before, after): Change<'_, Route>) -> Vec<Item> {
+    let named = |route: &Arc<Route>| {
+        let shown = route.status.iter().flat_map(|status| &status.traffic);
+        let all = route.spec.traffic.iter().chain(shown).filter_map(|target| target.revision());
+        let ns = namespace(&route.metadata);
+        all.map(|revision| Item::new(Kind::Revision, ns, revision)).collect::<BTreeSet<_>>()
+    };
+    let before = before.map(named).unwrap_or_default();
+    let after = after.map(named).unwrap_or_default();
+    before.symmetric_difference(&after).cloned().collect()
+}
+
+/// Revisions whose instances changed.
+async fn hear_fleet(world: &World) {
+    let mut changes = world.fleet.changes();
+    loop {
+        match changes.recv().await {
+            Ok(key) => {
+                if let Some((ns, name)) = key.split_once('/') {
+                    world.look_at(Item::new(Kind::Revision, ns, name));
+                }
+            }
+            Err(RecvError::Lagged(_)) => {
+                for revision in world.revisions.all() {
+                    let meta = &revision.metadata;
+                    world.look_at(Item::new(Kind::Revision, namespace(meta), name(meta)));
+                }
+            }
+            // The fleet is over; so are we, soon.
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+async fn work(world: &World) {
+    loop {
+        let item = world.queue.take().await;
+        let result = match item.kind {
+            Kind::Service => service::reconcile(world, &item).await,
+            Kind::Configuration => configuration::reconcile(world, &item).await,
+            Kind::Revision => revision::reconcile(world, &item).await,
+            Kind::Route => route::reconcile(world, &item).await,
+            Kind::Broker => broker::reconcile(world, &item).await,
+            Kind::Trigger => trigger::reconcile(world, &item).await,
+            Kind::Channel => channel::reconcile(world, &item).await,
+            Kind::InMemoryChannel => in_memory_channel::reconcile(world, &item).await,
+            Kind::Subscription => subscription::reconcile(world, &item).await,
+            Kind::EventType => event_type::reconcile(world, &item).await,
+            Kind::Sequence => flows::reconcile_sequence(world, &item).await,
+            Kind::Parallel => flows::reconcile_parallel(world, &item).await,
+        };
+        match result {
+            Ok(()) => world.queue.done(&item),
+            Err(why) => {
+                let again_in = world.queue.failed(&item);
+                if why.is_crossing() {
+                    tracing::debug!(?item, %why, ?again_in, "somebody else wrote first");
+                } else {
+                    tracing::warn!(?item, %why, ?again_in, "reconcile failed");
+                }
+            }
+        }
+    }
+}

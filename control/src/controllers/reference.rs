@@ -1,0 +1,121 @@
+//! URLs: a path below an address (RFC 3986), and a URL as the data plane wants it.
+
+use dataplane::table::Target;
+
+/// Resolves `reference` against the absolute URL `base` (RFC 3986, 5.2); `reference` has no scheme.
+#[must_use]
+pub fn join(base: &str, reference: &str) -> String {
+    let (origin, base_path, base_query) = split(base);
+    if let Some(authority) = reference.strip_prefix("//") {
+        let scheme = origin.split_once("//").map_or("http:", |(scheme, _)| scheme);
+        return format!("{scheme}//{authority}");
+    }
+    let reference = reference.split('#').next().unwrap_or_default();
+    let (path, query) = match reference.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (reference, None),
+    };
+    let (path, query) = if path.is_empty() {
+        (base_path.to_owned(), query.or(base_query))
+    } else if path.starts_with('/') {
+        (remove_dots(path), query)
+    } else {
+        let folder = base_path.rfind('/').map_or("/", |slash| &base_path[..=slash]);
+        (remove_dots(&format!("{folder}{path}")), query)
+    };
+    match query {
+        Some(query) => format!("{origin}{path}?{query}"),
+        None => format!("{origin}{path}"),
+    }
+}
+
+/// Origin, path and query of an absolute URL.
+fn split(url: &str) -> (&str, &str, Option<&str>) {
+    let host_at = url.find("://").map_or(0, |at| at + 3);
+    let path_at = url[host_at..].find(['/', '?', '#']).map_or(url.len(), |at| host_at + at);
+    let rest = url[path_at..].split('#').next().unwrap_or_default();
+    match rest.split_once('?') {
+        Some((path, query)) => (&url[..path_at], path, Some(query)),
+        None => (&url[..path_at], rest, None),
+    }
+}
+
+fn remove_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut parts = path.split('/').skip(1).peekable();
+    while let Some(part) = parts.next() {
+        let last = parts.peek().is_none();
+        match part {
+            "." => {}
+            ".." => {
+                kept.pop();
+            }
+            other => {
+                kept.push(other);
+                continue;
+            }
+        }
+        if last {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+/// A URL to deliver to, parsed once; the error says what is wrong with it.
+pub fn target(url: &str) -> Result<Target, String> {
+    let uri: http::Uri = url.parse().map_err(|why| format!("\"{url}\" is not a URL: {why}"))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(format!("\"{url}\" does not begin with http://, and nothing else is spoken here yet"));
+    }
+    let authority = uri.authority().ok_or_else(|| format!("\"{url}\" has no host"))?;
+    if authority.host().is_empty() || authority.as_str().contains('@') {
+        return Err(format!("\"{url}\" has no plain host"));
+    }
+    let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {
+        "" => "/".to_owned(),
+        query if query.starts_with('?') => format!("/{query}"),
+        path => path.to_owned(),
+    };
+    Ok(Target {
+        url: url.into(),
+        authority: authority.as_str().into(),
+        host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
+        port: authority.port_u16().unwrap_or(80),
+        path: path.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// EV-ADR-03: the two examples of the specification, and the corners of RFC 3986.
+    #[test]
+    fn a_relative_uri_is_resolved_against_the_address() {
+        for (base, reference, whole) in [
+            ("http://h/a/b", "/update", "http://h/update"),
+            ("http://h/a/b", "c", "http://h/a/c"),
+            ("http://h", "c", "http://h/c"),
+            ("http://h:81", "/x?y=1", "http://h:81/x?y=1"),
+            ("http://h/a/b/c", "../d", "http://h/a/d"),
+            ("http://h/a/", "./../../d/.", "http://h/d/"),
+            ("http://h/a?q", "?z", "http://h/a?z"),
+            ("http://h/a?q", "", "http://h/a?q"),
+            ("http://h/a", "//other/b", "http://other/b"),
+        ] {
+            assert_eq!(join(base, reference), whole, "{base} + {reference}");
+        }
+    }
+
+    #[test]
+    fn a_target_has_host_port_and_path() {
+        let parsed = target("http://App.ns.svc.cluster.local").unwrap();
+        assert_eq!((&*parsed.host, parsed.port, &*parsed.path), ("app.ns.svc.cluster.local", 80, "/"));
+        let parsed = target("http://127.0.0.1:81/x?y").unwrap();
+        assert_eq!((&*parsed.authority, parsed.port, &*parsed.path), ("127.0.0.1:81", 81, "/x?y"));
+        for bad in ["https://a/", "a", "/x", "http://", "http://u:p@a/", "ftp://a/"] {
+            assert!(target(bad).is_err(), "{bad}");
+        }
+    }
+}

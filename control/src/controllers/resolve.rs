@@ -1,0 +1,302 @@
+//! Destinations: from an object or a URL as written to the URL that events go to.
+//!
+//! Whoever resolved an object is told again when that object changes: a watch per kind is begun with the
+//! first reference to it, and `Interests` knows who asked for what.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::queue::{Item, Queue};
+use super::reference::join;
+use super::world::Error;
+use crate::kind::KindMeta;
+use crate::kinds;
+use crate::kinds::shared::{Destination, KReference};
+
+/// The domain of cluster-local names.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+
+pub struct Resolver {
+    client: Client,
+    queue: Arc<Queue>,
+    known: Vec<&'static KindMeta>,
+    interests: Arc<Mutex<Interests>>,
+    watches: Mutex<Watches>,
+}
+
+#[derive(Default)]
+struct Watches {
+    kinds: HashSet<(String, String)>,
+    /// Ended with the resolver.
+    tasks: JoinSet<()>,
+}
+
+/// An object that somebody refers to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Referent {
+    group: String,
+    kind: String,
+    namespace: String,
+    name: String,
+}
+
+#[derive(Debug, Default)]
+struct Interests {
+    by_referent: HashMap<Referent, HashSet<Item>>,
+    by_item: HashMap<Item, HashSet<Referent>>,
+}
+
+/// A destination that leads nowhere now; the text names the object and the cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unresolved(pub String);
+
+impl Resolver {
+    #[must_use]
+    pub fn new(client: Client, queue: Arc<Queue>) -> Self {
+        let known = kinds::registry().entries.iter().map(|entry| entry.meta).collect();
+        Self { client, queue, known, interests: Arc::default(), watches: Mutex::default() }
+    }
+
+    /// The URL of `destination`, asked for by `item`, whose namespace a reference without one means.
+    pub async fn resolve(
+        &self,
+        item: &Item,
+        destination: &Destination,
+    ) -> Result<Result<String, Unresolved>, Error> {
+        let Some(reference) = &destination.reference else {
+            return Ok(destination
+                .uri
+                .clone()
+                .ok_or_else(|| Unresolved("destination has neither ref nor uri".into())));
+        };
+        let object = match self.read(item, reference).await? {
+            Ok(object) => object,
+            Err(unresolved) => return Ok(Err(unresolved)),
+        };
+        Ok(address(reference, &described(item, reference), &object).map(|url| {
+            match destination.uri.as_deref() {
+                Some(uri) if !uri.is_empty() => join(&url, uri),
+                _ => url,
+            }
+        }))
+    }
+
+    /// The object that `item` refers to; `item` is looked at again when it changes.
+    pub async fn read(
+        &self,
+        item: &Item,
+        reference: &KReference,
+    ) -> Result<Result<Value, Unresolved>, Error> {
+        let (group, version) = reference.api_version.split_once('/').unwrap_or(("", &reference.api_version));
+        let gvk = GroupVersionKind::gvk(group, version, &reference.kind);
+        let Some(resource) = self.resource(&gvk).await? else {
+            return Ok(Err(Unresolved(format!("{}: no such kind is served", described(item, reference)))));
+        };
+        let namespace = home(item, reference);
+        let referent = Referent {
+            group: group.to_owned(),
+            kind: reference.kind.clone(),
+            namespace: namespace.to_owned(),
+            name: reference.name.clone(),
+        };
+        // First the interest, then the watch, then the look: no change falls between.
+        self.interests().add(item, referent);
+        self.watch(&resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        Ok(match api.get_opt(&reference.name).await? {
+            Some(object) => serde_json::to_value(object).map_err(|why| Unresolved(why.to_string())),
+            None => Err(Unresolved(format!("{} not found", described(item, reference)))),
+        })
+    }
+
+    /// Forgets what `item` was interested in; a new look says so anew.
+    pub fn forget(&self, item: &Item) {
+        self.interests().forget(item);
+    }
+
+    async fn resource(&self, gvk: &GroupVersionKind) -> Result<Option<ApiResource>, Error> {
+        let known = self
+            .known
+            .iter()
+            .find(|m| m.group == gvk.group && m.version == gvk.version && m.kind == gvk.kind);
+        if let Some(meta) = known {
+            return Ok(Some(ApiResource::from_gvk_with_plural(gvk, meta.plural)));
+        }
+        match kube::discovery::oneshot::pinned_kind(&self.client, gvk).await {
+            Ok((resource, _)) => Ok(Some(resource)),
+            Err(kube::Error::Discovery(_)) => Ok(None),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    fn watch(&self, resource: &ApiResource) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        if !watches.kinds.insert((resource.group.clone(), resource.kind.clone())) {
+            return;
+        }
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
+        let (group, kind) = (resource.group.clone(), resource.kind.clone());
+        let (interests, queue) = (Arc::clone(&self.interests), Arc::clone(&self.queue));
+        watches.tasks.spawn(async move {
+            let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+            while let Some(event) = events.next().await {
+                let concerned = match event {
+                    Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) => {
+                        let referent = Referent {
+                            group: group.clone(),
+                            kind: kind.clone(),
+                            namespace: object.metadata.namespace.unwrap_or_default(),
+                            name: object.metadata.name.unwrap_or_default(),
+                        };
+                        lock(&interests).of(&referent)
+                    }
+                    // What was deleted while the watch was down shows only now.
+                    Ok(Event::InitDone) => lock(&interests).of_kind(&group, &kind),
+                    Ok(Event::Init) => continue,
+                    Err(why) => {
+                        tracing::warn!(kind, %why, "watch broke; it starts again");
+                        continue;
+                    }
+                };
+                concerned.into_iter().for_each(|item| queue.add(item));
+            }
+        });
+    }
+
+    fn interests(&self) -> MutexGuard<'_, Interests> {
+        lock(&self.interests)
+    }
+}
+
+fn lock(interests: &Mutex<Interests>) -> MutexGuard<'_, Interests> {
+    interests.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Interests {
+    fn add(&mut self, item: &Item, referent: Referent) {
+        self.by_item.entry(item.clone()).or_default().insert(referent.clone());
+        self.by_referent.entry(referent).or_default().insert(item.clone());
+    }
+
+    fn forget(&mut self, item: &Item) {
+        for referent in self.by_item.remove(item).into_iter().flatten() {
+            if let Some(items) = self.by_referent.get_mut(&referent) {
+                items.remove(item);
+                if items.is_empty() {
+                    self.by_referent.remove(&referent);
+                }
+            }
+        }
+    }
+
+    fn of(&self, referent: &Referent) -> Vec<Item> {
+        self.by_referent.get(referent).into_iter().flatten().cloned().collect()
+    }
+
+    fn of_kind(&self, group: &str, kind: &str) -> Vec<Item> {
+        let same = |referent: &Referent| referent.group == group && referent.kind == kind;
+        self.by_referent.iter().filter(|(r, _)| same(r)).flat_map(|(_, items)| items).cloned().collect()
+    }
+}
+
+fn home<'a>(item: &'a Item, reference: &'a KReference) -> &'a str {
+    reference.namespace.as_deref().filter(|ns| !ns.is_empty()).unwrap_or(&item.namespace)
+}
+
+fn described(item: &Item, reference: &KReference) -> String {
+    format!("{} {}/{}", reference.kind, home(item, reference), reference.name)
+}
+
+/// The URL of an object, whatever its kind (EV-ADR-01); a core Service by its name (EV-ADR-02).
+fn address(reference: &KReference, what: &str, object: &Value) -> Result<String, Unresolved> {
+    if reference.api_version == "v1" && reference.kind == "Service" {
+        let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
+        return Ok(format!("http://{}.{}.svc.{CLUSTER_DOMAIN}", field("name"), field("namespace")));
+    }
+    let status = &object["status"];
+    let listed = status["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let chosen = match reference.address.as_deref().filter(|name| !name.is_empty()) {
+        Some(name) => listed
+            .iter()
+            .find(|entry| entry["name"] == name)
+            .ok_or_else(|| Unresolved(format!("{what} has no address named \"{name}\"")))?,
+        None => listed.first().unwrap_or(&status["address"]),
+    };
+    let url = chosen["url"].as_str().unwrap_or_default();
+    let host = url.parse::<http::Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
+    match host {
+        Some(host) if !host.is_empty() => Ok(url.to_owned()),
+        _ if url.is_empty() => Err(Unresolved(format!("{what} is not addressable: address not set"))),
+        _ => Err(Unresolved(format!("{what} is not addressable: \"{url}\" has no host"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controllers::queue::Kind;
+
+    fn reference(json: Value) -> KReference {
+        serde_json::from_value(json).unwrap()
+    }
+
+    /// EV-ADR-01, EV-ADR-05, EV-OBJ-54: an address counts whatever the kind, and only if it is one.
+    #[test]
+    fn any_object_with_an_address_is_addressable() {
+        let plain = reference(json!({"apiVersion": "x/v1", "kind": "X", "name": "x"}));
+        let of = |object: Value| address(&plain, "X ns/x", &object);
+        assert_eq!(of(json!({"status": {"address": {"url": "http://a/"}}})), Ok("http://a/".into()));
+        assert_eq!(
+            of(json!({"status": {"address": {"url": "http://a/"}, "addresses": [{"url": "http://b/"}]}})),
+            Ok("http://b/".into())
+        );
+        for nothing in [
+            json!({}),
+            json!({"status": {}}),
+            json!({"status": {"address": {}}}),
+            json!({"data": {"a": "b"}}),
+        ] {
+            assert!(of(nothing).unwrap_err().0.contains("X ns/x"));
+        }
+        assert!(of(json!({"status": {"address": {"url": "/x"}}})).is_err());
+
+        let named = reference(json!({"apiVersion": "x/v1", "kind": "X", "name": "x", "address": "two"}));
+        let object = json!({"status": {"addresses": [{"name": "one", "url": "http://1/"}, {"name": "two", "url": "http://2/"}]}});
+        assert_eq!(address(&named, "", &object), Ok("http://2/".into()));
+        assert!(address(&named, "", &json!({"status": {"address": {"url": "http://a/"}}})).is_err());
+    }
+
+    /// EV-ADR-02 (AMB-23): upstream's form, without a trailing slash.
+    #[test]
+    fn a_core_service_is_addressed_by_its_name() {
+        let service = reference(json!({"apiVersion": "v1", "kind": "Service", "name": "test"}));
+        let object = json!({"metadata": {"name": "test", "namespace": "ns"}});
+        assert_eq!(address(&service, "", &object), Ok("http://test.ns.svc.cluster.local".into()));
+    }
+
+    #[test]
+    fn a_forgotten_interest_is_told_no_more() {
+        let mut interests = Interests::default();
+        let item = Item::new(Kind::Trigger, "ns", "t");
+        let referent =
+            Referent { group: String::new(), kind: "X".into(), namespace: "ns".into(), name: "x".into() };
+        interests.add(&item, referent.clone());
+        assert_eq!(interests.of(&referent), std::slice::from_ref(&item));
+        assert_eq!(interests.of_kind("", "X"), std::slice::from_ref(&item));
+        interests.forget(&item);
+        assert!(interests.of(&referent).is_empty());
+        assert!(interests.by_referent.is_empty() && interests.by_item.is_empty());
+    }
+}

@@ -1,0 +1,143 @@
+//! Revision: tells the fleet what to run, and shows what the fleet has.
+
+pub mod plan;
+mod probes;
+pub mod reconcile;
+pub mod scale;
+pub mod sources;
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::queue::Item;
+use super::settings;
+use super::world::{Error, World, now};
+use crate::kinds::serving::annotations::{
+    CONFIGURATION, CONFIGURATION_GENERATION, ROUTING_STATE, ROUTING_STATE_MODIFIED,
+};
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::shared::{HasConditions, label, name, namespace};
+use crate::runtime::may_mount;
+use plan::{Given, Unrunnable, backend, plan};
+use reconcile::status;
+
+/// The name of a Revision's instances everywhere.
+#[must_use]
+pub fn key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    let key = key(&item.namespace, &item.name);
+    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else {
+        world.fleet.retire(&key);
+        world.publisher.remove_backend(&key);
+        world.resolver.forget(item);
+        world.publisher.flow().await;
+        return Ok(());
+    };
+    let unrunnable = run(world, item, &revision).await?;
+    let mut after = (*revision).clone();
+    after.status = Some(status(&revision, unrunnable.as_ref(), &world.fleet.observe(&key), now()));
+    world.publisher.flow().await;
+    world.set_status(&*revision, &after).await?;
+    if let Some(patch) = routing_patch(world, &revision) {
+        let api: Api<Revision> = world.api(&item.namespace);
+        api.patch(&item.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    }
+    Ok(())
+}
+
+/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
+pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Option<Unrunnable>, Error> {
+    let key = key(namespace(&revision.metadata), name(&revision.metadata));
+    let sources = sources::load(world, item, &revision.spec).await?;
+    let planned = plan(
+        revision,
+        &Given {
+            images: &world.config.images,
+            sources: &sources,
+            reachable: is_reachable(world, revision),
+            may_mount: may_mount(),
+            autoscaler: &settings::autoscaler(world),
+        },
+    );
+    match planned {
+        Ok(mut plan) => {
+            world.publisher.set_backend(&key, backend(revision, true));
+            // What was ready once needs no proof after a restart; it wakes when it is asked for.
+            if revision.is_ready() {
+                plan.initial = 0;
+            } else {
+                plan.carry = predecessors_strength(world, revision);
+            }
+            world.fleet.declare(&key, plan);
+            Ok(None)
+        }
+        // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
+        Err(why) if why.reason == sources::MISSING && world.fleet.observe(&key).actual > 0 => Ok(None),
+        Err(why) => {
+            world.publisher.set_backend(&key, backend(revision, false));
+            world.fleet.retire(&key);
+            Ok(Some(why))
+        }
+    }
+}
+
+/// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic
+/// moves at once, and whoever takes it over must be able to carry it.
+fn predecessors_strength(world: &World, revision: &Revision) -> u32 {
+    let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
+    let parent =
+        label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
+    let serving =
+        parent.as_ref().and_then(|parent| parent.status.as_ref()?.latest_ready_revision_name.as_deref());
+    match serving {
+        Some(serving) if serving != own => world.fleet.observe(&key(ns, serving)).actual,
+        _ => 0,
+    }
+}
+
+/// Whether requests can come, or may come soon: a version that was never ready has yet to be tried.
+fn is_reachable(world: &World, revision: &Revision) -> bool {
+    !revision.is_ready() || is_routed(world, revision)
+}
+
+/// Whether a Route sends to the Revision: by its name, or because it is what the named Configuration
+/// stands for, now or as soon as the Route has seen it.
+pub(super) fn is_routed(world: &World, revision: &Revision) -> bool {
+    let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
+    let parent =
+        label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
+    let followed = parent.filter(|parent| {
+        let generation =
+            label(&revision.metadata, CONFIGURATION_GENERATION).and_then(|text| text.parse().ok());
+        let ready = parent.status.as_ref().and_then(|status| status.latest_ready_revision_name.as_deref());
+        generation == parent.metadata.generation || ready == Some(own)
+    });
+    let followed = followed.as_ref().map(|parent| name(&parent.metadata));
+    world.routes.list(ns).iter().any(|route| {
+        let shown = route.status.iter().flat_map(|status| &status.traffic);
+        route.spec.traffic.iter().chain(shown).any(|target| {
+            target.revision() == Some(own)
+                || target.configuration().is_some_and(|configuration| Some(configuration) == followed)
+        })
+    })
+}
+
+/// Keeps the label that tells whether requests reach the Revision; `None` when it is right.
+fn routing_patch(world: &World, revision: &Revision) -> Option<Value> {
+    let state = label(&revision.metadata, ROUTING_STATE);
+    let wanted = match (is_routed(world, revision), state) {
+        (true, _) => "active",
+        (false, Some("active")) if revision.is_ready() => "reserve",
+        (false, _) => return None,
+    };
+    (state != Some(wanted)).then(|| {
+        json!({"metadata": {
+            "labels": {ROUTING_STATE: wanted},
+            "annotations": {ROUTING_STATE_MODIFIED: now().to_string()}
+        }})
+    })
+}

@@ -1,0 +1,356 @@
+//! From a Revision to the plan by which its instances run, or why they cannot.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dataplane::table::{Protocol, Timeouts, WhenEmpty};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, VolumeMount};
+
+use super::probes;
+use super::scale::scale;
+use super::sources::Sources;
+use crate::fleet::Plan;
+use crate::kinds::duration;
+use crate::kinds::serving::annotations::{
+    CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE,
+};
+use crate::kinds::serving::autoscaler::Autoscaler;
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
+use crate::kinds::shared::{annotation, label, name, namespace};
+use crate::publish::BackendSpec;
+use crate::runtime::InstanceSpec;
+use crate::runtime::volumes::{Mount, is_inside};
+
+/// A start that took longer has failed (upstream's progress deadline).
+const STARTUP_DEFAULT: Duration = Duration::from_secs(600);
+/// From SIGTERM to SIGKILL, as Kubernetes has it; requests in flight were waited for before.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Why a Revision cannot run on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unrunnable {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// What a plan rests on besides the Revision.
+#[derive(Debug, Clone, Copy)]
+pub struct Given<'a> {
+    /// Image references and the commands of this host that stand for them.
+    pub images: &'a [(String, Vec<String>)],
+    pub sources: &'a Sources,
+    /// Requests can come, or may come soon.
+    pub reachable: bool,
+    pub may_mount: bool,
+    pub autoscaler: &'a Autoscaler,
+}
+
+pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> {
+    let container = revision.spec.serving_container().ok_or_else(|| Unrunnable {
+        reason: "ContainerMissing",
+        message: "The revision has no container.".to_owned(),
+    })?;
+    refuse_unsupported(revision)?;
+    let meta = &revision.metadata;
+    let scale = scale(revision, given.autoscaler);
+    Ok(Plan {
+        instance: InstanceSpec {
+            namespace: namespace(meta).to_owned(),
+            revision: name(meta).to_owned(),
+            service: label(meta, SERVICE).unwrap_or_default().to_owned(),
+            configuration: label(meta, CONFIGURATION).unwrap_or_default().to_owned(),
+            command: command(revision, container, given.images)?,
+            env: given.sources.environment(container, meta)?,
+            working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
+            mounts: mounts(revision, container, given.may_mount)?,
+            startup: container.startup_probe.as_ref().map(probes::later).transpose()?,
+            readiness: probes::readiness(container.readiness_probe.as_ref())?,
+            liveness: container.liveness_probe.as_ref().map(probes::later).transpose()?,
+            startup_max: annotation(meta, PROGRESS_DEADLINE)
+                .and_then(duration::parse_go)
+                .filter(|deadline| !deadline.is_zero())
+                .unwrap_or(STARTUP_DEFAULT),
+            grace: GRACE,
+        },
+        // Nobody needs instances ready of a version that no request can reach.
+        min: if given.reachable { scale.min } else { 0 },
+        max: scale.max,
+        initial: scale.initial,
+        carry: 0,
+        metric: scale.metric,
+        target: scale.target,
+        concurrency_max: concurrency_max(revision),
+        idle_window: scale.idle_window,
+        stable_window: scale.stable_window,
+        panic_window: scale.panic_window,
+        panic_threshold: scale.panic_threshold,
+        activation: scale.activation,
+        scale_down_delay: scale.scale_down_delay,
+        scale_up_rate: given.autoscaler.scale_up_rate,
+        scale_down_rate: given.autoscaler.scale_down_rate,
+        keep_one: !given.autoscaler.scale_to_zero && given.reachable,
+        reachable: given.reachable,
+    })
+}
+
+/// How the cores treat the Revision's requests.
+#[must_use]
+pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
+    let seconds =
+        |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
+    let spec = &revision.spec;
+    let total = seconds(spec.timeout_seconds.filter(|&t| t > 0).or(Some(TIMEOUT_SECONDS_DEFAULT)));
+    let is_h2c = |port: &ContainerPort| port.name.as_deref() == Some("h2c");
+    let speaks_h2c = spec.containers.iter().flat_map(|c| c.ports.iter().flatten()).any(is_h2c);
+    BackendSpec {
+        protocol: if speaks_h2c { Protocol::H2c } else { Protocol::Http1 },
+        concurrency_max: concurrency_max(revision),
+        // Who waits for an instance uses up the time that the answer may take.
+        when_empty: if runnable { WhenEmpty::Wait { patience: total } } else { WhenEmpty::Refuse },
+        timeouts: Timeouts {
+            total,
+            response_start: seconds(spec.response_start_timeout_seconds),
+            idle: seconds(spec.idle_timeout_seconds),
+        },
+    }
+}
+
+/// Requests in one instance at a time; 0 = no limit.
+pub(super) fn concurrency_max(revision: &Revision) -> u32 {
+    revision.spec.container_concurrency.and_then(|c| u32::try_from(c).ok()).unwrap_or(0)
+}
+
+/// AMB-06: the operator's image map, or the annotation that makes the container's command one of this
+/// host. As in a container, `command` takes the place of the image's own and `args` follow.
+fn command(
+    revision: &Revision,
+    container: &Container,
+    images: &[(String, Vec<String>)],
+) -> Result<Vec<String>, Unrunnable> {
+    let image = container.image.as_deref().unwrap_or_default();
+    let own = container.command.clone().unwrap_or_default();
+    let mapped = images.iter().find(|(reference, _)| reference == image).map(|(_, command)| command.clone());
+    let is_process = annotation(&revision.metadata, RUNTIME_CLASS) == Some("process");
+    let mut command = match mapped {
+        _ if is_process || mapped.is_some() && !own.is_empty() => own,
+        // The operator's words are meant as they stand; only a manifest's may refer to variables.
+        Some(mapped) => mapped.iter().map(|word| word.replace('$', "$$")).collect(),
+        None => {
+            return Err(Unrunnable {
+                reason: "NoRuntime",
+                message: format!(
+                    "Nothing on this host runs the image \"{image}\": start with --image {image}=COMMAND, or set the \
+                     template's annotation {RUNTIME_CLASS} to process and give the container a command."
+                ),
+            });
+        }
+    };
+    if command.is_empty() {
+        return Err(Unrunnable {
+            reason: "CommandMissing",
+            message: format!(
+                "The annotation {RUNTIME_CLASS} asks for a process, and the container has no command."
+            ),
+        });
+    }
+    command.extend(container.args.clone().unwrap_or_default());
+    Ok(command)
+}
+
+/// What a process of this host is not given yet is refused, because ignoring it would start a program
+/// that is not the one described.
+fn refuse_unsupported(revision: &Revision) -> Result<(), Unrunnable> {
+    let what = [
+        (revision.spec.containers.len() > 1, "several containers"),
+        (!revision.spec.init_containers.is_empty(), "initContainers"),
+    ];
+    match what.iter().find(|(set, _)| *set) {
+        Some((_, name)) => Err(Unrunnable {
+            reason: "NotSupported",
+            message: format!("The process runtime does not support {name} yet."),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
+fn mounts(revision: &Revision, container: &Container, may_mount: bool) -> Result<Vec<Mount>, Unrunnable> {
+    if annotation(&revision.metadata, RUNTIME_VOLUMES) == Some("env") {
+        return Ok(Vec::new());
+    }
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    if let (Some(first), false) = (mounts.first(), may_mount) {
+        return Err(Unrunnable {
+            reason: "VolumesNotMountable",
+            message: format!(
+                "mountPath {} needs a mount namespace, which only root may make: run the appliance as root, or set \
+                 the template's annotation {RUNTIME_VOLUMES} to env and read the files below $SLUICEGATE_VOLUMES/{}.",
+                first.mount_path, first.name
+            ),
+        });
+    }
+    let of_one = |mount: &VolumeMount| {
+        let sub_path = mount.sub_path.clone().filter(|path| !path.is_empty());
+        if let Some(path) = sub_path.as_deref().filter(|path| !is_inside(path)) {
+            return Err(Unrunnable {
+                reason: "CreateContainerConfigError",
+                message: format!("the subPath \"{path}\" leads out of its volume"),
+            });
+        }
+        Ok(Mount {
+            volume: mount.name.clone(),
+            path: PathBuf::from(&mount.mount_path),
+            sub_path,
+            read_only: mount.read_only == Some(true),
+        })
+    };
+    mounts.iter().map(of_one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn revision(container: Value, annotations: Value) -> Revision {
+        let mut revision: Revision = serde_json::from_value(json!({
+            "metadata": {
+                "name": "a-1", "namespace": "ns", "annotations": annotations,
+                "labels": {"serving.knative.dev/service": "a", "serving.knative.dev/configuration": "a"}
+            },
+            "spec": {"containers": [container]}
+        }))
+        .unwrap();
+        revision.spec.set_defaults();
+        revision
+    }
+
+    fn hello() -> Value {
+        json!({"image": "hello", "args": ["-v"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)$$$(C)"}]})
+    }
+
+    fn images() -> Vec<(String, Vec<String>)> {
+        vec![("hello".into(), vec!["/bin/hello".into(), "serve".into()])]
+    }
+
+    fn given(images: &[(String, Vec<String>)]) -> Given<'_> {
+        static NOTHING: LazyLock<Sources> = LazyLock::new(Sources::default);
+        static AUTOSCALER: LazyLock<Autoscaler> = LazyLock::new(Autoscaler::default);
+        Given { images, sources: &NOTHING, reachable: true, may_mount: true, autoscaler: &AUTOSCALER }
+    }
+
+    /// SRV-CON-03, SRV-CON-05: args and environment reach the process; the image map names the program.
+    #[test]
+    fn a_mapped_image_becomes_its_command_with_the_args_after_it() {
+        let plan = plan(&revision(hello(), json!({})), &given(&images())).unwrap();
+        assert_eq!(plan.instance.command, ["/bin/hello", "serve", "-v"]);
+        assert_eq!(plan.instance.env, [("A".into(), "1".into()), ("B".into(), "1$$(C)".into())]);
+        assert_eq!(plan.instance.service, "a");
+        assert_eq!((plan.min, plan.max, plan.initial), (0, 0, 1));
+    }
+
+    /// SRV-CON-04: `command` is what starts.
+    #[test]
+    fn the_containers_own_command_wins_over_the_mapped_one() {
+        let mut container = hello();
+        container["command"] = json!(["/bin/other"]);
+        let plan = plan(&revision(container, json!({})), &given(&images())).unwrap();
+        assert_eq!(plan.instance.command, ["/bin/other", "-v"]);
+    }
+
+    /// AMB-06: no runner, no instances, and a reason that says what to do.
+    #[test]
+    fn an_image_that_nobody_runs_says_what_to_do() {
+        let refused = plan(&revision(hello(), json!({})), &given(&[])).unwrap_err();
+        assert_eq!(refused.reason, "NoRuntime");
+        assert!(refused.message.contains("--image hello=COMMAND"));
+    }
+
+    #[test]
+    fn the_process_annotation_runs_the_containers_command() {
+        let class = json!({"runtime.sluicegate.dev/class": "process"});
+        let refused = plan(&revision(hello(), class.clone()), &given(&[])).unwrap_err();
+        assert_eq!(refused.reason, "CommandMissing");
+
+        let container = json!({"image": "hello", "command": ["/bin/sh"], "args": ["-c", "x"]});
+        let plan = plan(&revision(container, class), &given(&[])).unwrap();
+        assert_eq!(plan.instance.command, ["/bin/sh", "-c", "x"]);
+    }
+
+    #[test]
+    fn annotations_set_the_scale_and_unreachable_versions_keep_nobody() {
+        let annotations = json!({
+            "autoscaling.knative.dev/min-scale": "2", "autoscaling.knative.dev/maxScale": "5",
+            "autoscaling.knative.dev/initial-scale": "3", "autoscaling.knative.dev/target": "10",
+            "autoscaling.knative.dev/window": "20s"
+        });
+        let revision = revision(hello(), annotations);
+        let reachable = plan(&revision, &given(&images())).unwrap();
+        assert_eq!((reachable.min, reachable.max, reachable.initial), (2, 5, 3));
+        assert!((reachable.target - 7.0).abs() < 1e-9);
+        assert_eq!(reachable.stable_window, Duration::from_secs(20));
+        assert_eq!(plan(&revision, &Given { reachable: false, ..given(&images()) }).unwrap().min, 0);
+    }
+
+    /// What a process would not be given is refused by name instead of being forgotten.
+    #[test]
+    fn what_is_not_supported_is_said() {
+        let mut several = revision(hello(), json!({}));
+        several.spec.containers.push(several.spec.containers[0].clone());
+        assert!(plan(&several, &given(&images())).unwrap_err().message.contains("several containers"));
+    }
+
+    #[test]
+    fn a_mount_needs_root_or_the_word_that_the_variable_will_do() {
+        let mut container = hello();
+        container["volumeMounts"] = json!([{"name": "v", "mountPath": "/etc/v"}]);
+        let with_volume = |annotations: Value| {
+            let mut revision = revision(container.clone(), annotations);
+            revision.spec.volumes = serde_json::from_value(json!([{"name": "v", "emptyDir": {}}])).unwrap();
+            revision
+        };
+        let images = images();
+        let as_root = plan(&with_volume(json!({})), &given(&images)).unwrap();
+        assert_eq!(as_root.instance.mounts[0].path, PathBuf::from("/etc/v"));
+
+        let others = Given { may_mount: false, ..given(&images) };
+        let refused = plan(&with_volume(json!({})), &others).unwrap_err();
+        assert_eq!(refused.reason, "VolumesNotMountable");
+        assert!(refused.message.contains("/etc/v") && refused.message.contains("SLUICEGATE_VOLUMES/v"));
+
+        let by_variable =
+            plan(&with_volume(json!({"runtime.sluicegate.dev/volumes": "env"})), &others).unwrap();
+        assert_eq!((by_variable.instance.mounts.len(), by_variable.instance.volumes.len()), (0, 1));
+    }
+
+    /// SRV-REV-11, SRV-REV-12: timeouts and concurrency reach the cores.
+    #[test]
+    fn the_backend_carries_timeouts_and_concurrency() {
+        let mut revision = revision(hello(), json!({}));
+        revision.spec.container_concurrency = Some(1);
+        revision.spec.timeout_seconds = Some(10);
+        let spec = backend(&revision, true);
+        assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
+        assert_eq!(spec.when_empty, WhenEmpty::Wait { patience: Duration::from_secs(10) });
+        assert_eq!(backend(&revision, false).when_empty, WhenEmpty::Refuse);
+    }
+
+    /// The name of the container's port says what it speaks.
+    #[test]
+    fn a_port_named_h2c_is_spoken_to_in_http2() {
+        for (ports, protocol) in [
+            (json!([]), Protocol::Http1),
+            (json!([{"containerPort": 8080}]), Protocol::Http1),
+            (json!([{"name": "http1", "containerPort": 8080}]), Protocol::Http1),
+            (json!([{"name": "h2c", "containerPort": 8080}]), Protocol::H2c),
+        ] {
+            let revision = revision(json!({"image": "hello", "ports": ports}), json!({}));
+            assert_eq!(backend(&revision, true).protocol, protocol, "{ports}");
+        }
+    }
+}

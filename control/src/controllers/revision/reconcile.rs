@@ -1,0 +1,174 @@
+//! What a Revision's status says of its instances: values in, values out.
+
+use jiff::Timestamp;
+
+use super::plan::Unrunnable;
+use crate::fleet::{Observed, State};
+use crate::kinds::conditions::Conditions;
+use crate::kinds::serving::revision::{
+    ACTIVE, CONDITIONS, CONTAINER_HEALTHY, ContainerStatus, RESOURCES_AVAILABLE, Revision, RevisionStatus,
+};
+use crate::kinds::shared::{Status, Verdict};
+
+/// The reason of a start that took too long.
+const TOO_LATE: &str = "ProgressDeadlineExceeded";
+const COMING: (&str, &str) = ("Deploying", "Instances are being started.");
+
+#[must_use]
+pub fn status(
+    revision: &Revision,
+    unrunnable: Option<&Unrunnable>,
+    observed: &Observed,
+    now: Timestamp,
+) -> RevisionStatus {
+    let mut status = revision.status.clone().unwrap_or_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = CONDITIONS.manage(&before, now);
+    match unrunnable {
+        Some(why) => {
+            conditions.mark_false(RESOURCES_AVAILABLE, why.reason, &why.message);
+            conditions.mark_unknown(CONTAINER_HEALTHY, why.reason, &why.message);
+            conditions.mark_false(ACTIVE, why.reason, &why.message);
+        }
+        None => mark_observed(&mut conditions, observed),
+    }
+    status.container_statuses = revision
+        .spec
+        .containers
+        .iter()
+        .map(|container| ContainerStatus { name: container.name.clone(), image_digest: String::new() })
+        .collect();
+    status.actual_replicas = i32::try_from(observed.actual).ok();
+    status.desired_replicas = i32::try_from(observed.desired).ok();
+    status.base = Status {
+        observed_generation: revision.metadata.generation,
+        conditions: conditions.finish(),
+        annotations: status.base.annotations,
+    };
+    status
+}
+
+fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
+    match &observed.state {
+        State::Ready => {
+            well(conditions);
+            conditions.mark_true(ACTIVE);
+        }
+        State::Idle => {
+            well(conditions);
+            asleep(conditions);
+        }
+        State::Pending | State::Starting => coming(conditions, observed),
+        State::Failed { reason, message } if reason == TOO_LATE => {
+            conditions.mark_false(RESOURCES_AVAILABLE, reason, message);
+            conditions.mark_false(ACTIVE, reason, message);
+        }
+        State::Failed { reason, message } => {
+            conditions.mark_false(CONTAINER_HEALTHY, reason, message);
+            conditions.mark_false(ACTIVE, reason, message);
+            if conditions.verdict(RESOURCES_AVAILABLE) == Verdict::Unknown {
+                conditions.mark_unknown(RESOURCES_AVAILABLE, COMING.0, COMING.1);
+            }
+        }
+    }
+}
+
+/// A Revision that was well once is not in doubt while it wakes up again: it would lose its traffic
+/// with every sleep, and all traffic would be lost at a restart of ours.
+fn coming(conditions: &mut Conditions<'_>, observed: &Observed) {
+    for kind in [RESOURCES_AVAILABLE, CONTAINER_HEALTHY] {
+        if conditions.verdict(kind) != Verdict::True {
+            conditions.mark_unknown(kind, COMING.0, COMING.1);
+        }
+    }
+    let was_well =
+        [RESOURCES_AVAILABLE, CONTAINER_HEALTHY].iter().all(|k| conditions.verdict(k) == Verdict::True);
+    if was_well && observed.desired == 0 {
+        asleep(conditions);
+    } else {
+        conditions.mark_unknown(
+            ACTIVE,
+            "Queued",
+            "Requests to the target are being buffered as resources are provisioned.",
+        );
+    }
+}
+
+fn well(conditions: &mut Conditions<'_>) {
+    conditions.mark_true(RESOURCES_AVAILABLE);
+    conditions.mark_true(CONTAINER_HEALTHY);
+}
+
+fn asleep(conditions: &mut Conditions<'_>) {
+    conditions.mark_false(ACTIVE, "NoTraffic", "The target is not receiving traffic.");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::serving::template::RevisionSpec;
+    use crate::kinds::shared::HasConditions;
+
+    fn observed(state: State) -> Observed {
+        Observed { actual: 0, desired: 0, state }
+    }
+
+    fn after(revision: &Revision, unrunnable: Option<&Unrunnable>, state: State) -> Revision {
+        let mut after = revision.clone();
+        after.status =
+            Some(status(revision, unrunnable, &observed(state), Timestamp::from_second(1).unwrap()));
+        after
+    }
+
+    fn verdicts(revision: &Revision) -> [Verdict; 4] {
+        ["Ready", RESOURCES_AVAILABLE, CONTAINER_HEALTHY, ACTIVE]
+            .map(|kind| revision.condition(kind).unwrap().status)
+    }
+
+    use Verdict::{False, True, Unknown};
+
+    /// SRV-REV-15, SRV-REV-16, COND-11, COND-16: from nothing over starting and ready to sleep.
+    #[test]
+    fn a_revision_becomes_ready_with_its_first_instance_and_stays_so_asleep() {
+        let fresh = Revision::new("ns", "a", RevisionSpec::default());
+        let starting = after(&fresh, None, State::Starting);
+        assert_eq!(verdicts(&starting), [Unknown; 4]);
+        let ready = after(&starting, None, State::Ready);
+        assert_eq!(verdicts(&ready), [True; 4]);
+        let asleep = after(&ready, None, State::Idle);
+        assert_eq!(verdicts(&asleep), [True, True, True, False]);
+        assert_eq!(asleep.condition(ACTIVE).unwrap().severity, "Info");
+    }
+
+    #[test]
+    fn waking_up_again_does_not_cost_readiness() {
+        let ready = after(&Revision::new("ns", "a", RevisionSpec::default()), None, State::Ready);
+        for state in [State::Pending, State::Starting] {
+            assert_eq!(verdicts(&after(&ready, None, state))[..3], [True; 3]);
+        }
+    }
+
+    /// COND-10, COND-18: a crash is False with the exit code and the last words.
+    #[test]
+    fn a_failed_instance_fails_the_revision_with_its_exit_code() {
+        let failed = State::Failed { reason: "ExitCode3".into(), message: "no such flag".into() };
+        let fresh = Revision::new("ns", "a", RevisionSpec::default());
+        let broken = after(&fresh, None, failed);
+        let ready = broken.condition("Ready").unwrap();
+        assert_eq!((ready.status, ready.reason.as_str()), (False, "ExitCode3"));
+        assert!(ready.message.contains("no such flag"));
+        assert_eq!(verdicts(&after(&broken, None, State::Ready)), [True; 4]);
+
+        let late = State::Failed { reason: TOO_LATE.into(), message: "too late".into() };
+        assert_eq!(after(&fresh, None, late).condition(RESOURCES_AVAILABLE).unwrap().reason, TOO_LATE);
+    }
+
+    /// AMB-06: without a runner the resources are what is missing.
+    #[test]
+    fn without_a_runner_resources_are_not_available() {
+        let why = Unrunnable { reason: "NoRuntime", message: "nothing runs it".into() };
+        let revision = after(&Revision::new("ns", "a", RevisionSpec::default()), Some(&why), State::Pending);
+        assert_eq!(revision.condition(RESOURCES_AVAILABLE).unwrap().reason, "NoRuntime");
+        assert_eq!(revision.condition("Ready").unwrap().status, False);
+    }
+}

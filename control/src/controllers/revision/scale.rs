@@ -1,0 +1,129 @@
+//! How a Revision is scaled: its annotations over the operator's ConfigMap.
+
+use std::time::Duration;
+
+use super::plan::concurrency_max;
+use crate::fleet::Metric;
+use crate::kinds::duration;
+use crate::kinds::serving::annotations::autoscaling;
+use crate::kinds::serving::autoscaler::Autoscaler;
+use crate::kinds::serving::revision::Revision;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scale {
+    pub min: u32,
+    pub max: u32,
+    pub initial: u32,
+    pub metric: Metric,
+    pub target: f64,
+    pub idle_window: Duration,
+    pub stable_window: Duration,
+    pub panic_window: Duration,
+    pub panic_threshold: f64,
+    pub activation: u32,
+    pub scale_down_delay: Duration,
+}
+
+#[must_use]
+pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
+    let meta = &revision.metadata;
+    let count = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<u32>().ok());
+    let number = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<f64>().ok());
+    let span = |key: &str| autoscaling(meta, key).and_then(duration::parse_go);
+    let metric = match autoscaling(meta, "metric") {
+        Some("rps") => Metric::Rps,
+        _ => Metric::Concurrency,
+    };
+    let window = span("window").unwrap_or(config.stable_window);
+    let retention = span("scale-to-zero-pod-retention-period").unwrap_or(config.retention);
+    let panic_percent = number("panic-window-percentage").unwrap_or(config.panic_window_percent);
+    Scale {
+        min: count("min-scale").unwrap_or(config.min_scale),
+        max: count("max-scale").unwrap_or(config.max_scale),
+        initial: count("initial-scale").unwrap_or(config.initial_scale),
+        metric,
+        target: target(revision, metric, config),
+        idle_window: window.max(retention),
+        stable_window: window,
+        // X-AS: metrics come in buckets of a second, and so does the smallest window.
+        panic_window: window.mul_f64((panic_percent / 100.0).clamp(0.01, 1.0)).max(Duration::from_secs(1)),
+        panic_threshold: number("panic-threshold-percentage").unwrap_or(config.panic_threshold_percent)
+            / 100.0,
+        activation: count("activation-scale").unwrap_or(0),
+        scale_down_delay: span("scale-down-delay").unwrap_or(config.scale_down_delay),
+    }
+}
+
+/// X-AS-01: the whole target, of which a share is aimed at.
+fn target(revision: &Revision, metric: Metric, config: &Autoscaler) -> f64 {
+    let number = |key: &str| autoscaling(&revision.metadata, key).and_then(|text| text.parse::<f64>().ok());
+    let share =
+        number("target-utilization-percentage").map_or(config.target_share, |percent| percent / 100.0);
+    let annotated = number("target");
+    let whole = match metric {
+        Metric::Rps => annotated.unwrap_or(config.rps_target),
+        Metric::Concurrency => match concurrency_max(revision) {
+            0 => annotated.unwrap_or(config.concurrency_target),
+            // A soft target above the hard limit can never be reached.
+            hard => annotated.map_or(f64::from(hard), |target| target.min(f64::from(hard))),
+        },
+    };
+    whole * share
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn revision(annotations: Value, concurrency: i64) -> Revision {
+        serde_json::from_value(json!({
+            "metadata": {"name": "a-1", "namespace": "ns", "annotations": annotations},
+            "spec": {"containers": [{"image": "a"}], "containerConcurrency": concurrency}
+        }))
+        .unwrap()
+    }
+
+    /// X-AS-01: upstream's documented cases, as (annotations, containerConcurrency, target).
+    #[test]
+    fn the_target_comes_from_annotation_limit_or_default_times_its_share() {
+        let key = |name: &str| format!("autoscaling.knative.dev/{name}");
+        for (annotations, concurrency, wanted) in [
+            (json!({}), 0, 70.0),
+            (json!({}), 10, 7.0),
+            (json!({key("target"): "50"}), 0, 35.0),
+            (json!({key("target"): "50"}), 10, 7.0),
+            (json!({key("target"): "5"}), 10, 3.5),
+            (json!({key("target"): "100", key("targetUtilizationPercentage"): "100"}), 0, 100.0),
+            (json!({key("metric"): "rps"}), 10, 140.0),
+            (
+                json!({key("metric"): "rps", key("target"): "150", key("target-utilization-percentage"): "80"}),
+                0,
+                120.0,
+            ),
+        ] {
+            let found = scale(&revision(annotations.clone(), concurrency), &Autoscaler::default()).target;
+            assert!((found - wanted).abs() < 1e-9, "{annotations} {concurrency}: {found}");
+        }
+    }
+
+    #[test]
+    fn annotations_win_over_the_operators_values() {
+        let config =
+            Autoscaler { min_scale: 2, stable_window: Duration::from_secs(30), ..Autoscaler::default() };
+        let silent = scale(&revision(json!({}), 0), &config);
+        assert_eq!((silent.min, silent.stable_window.as_secs(), silent.panic_window.as_secs()), (2, 30, 3));
+        let loud = json!({
+            "autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/window": "100s",
+            "autoscaling.knative.dev/panic-window-percentage": "20", "autoscaling.knative.dev/activation-scale": "4",
+            "autoscaling.knative.dev/panic-threshold-percentage": "150",
+            "autoscaling.knative.dev/scale-down-delay": "15m",
+            "autoscaling.knative.dev/scale-to-zero-pod-retention-period": "10m"
+        });
+        let loud = scale(&revision(loud, 0), &config);
+        assert_eq!((loud.min, loud.activation, loud.panic_window.as_secs()), (1, 4, 20));
+        assert_eq!((loud.scale_down_delay.as_secs(), loud.idle_window.as_secs()), (900, 600));
+        assert!((loud.panic_threshold - 1.5).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,90 @@
+//! The names of a Route: hosts that it answers to, and the URLs that it shows.
+
+use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
+use crate::kinds::serving::route::Route;
+use crate::kinds::shared::{label, name, namespace};
+
+/// The port that URLs need not name.
+const HTTP_PORT: u16 = 80;
+
+/// What hosts are made of, besides the Route.
+#[derive(Debug, Clone, Copy)]
+pub struct Naming<'a> {
+    pub domain: &'a str,
+    pub http_port: u16,
+}
+
+/// Whether only names of the cluster lead to the Route.
+#[must_use]
+pub fn is_local(route: &Route) -> bool {
+    label(&route.metadata, VISIBILITY) == Some(CLUSTER_LOCAL)
+}
+
+/// All hosts of the Route, or of one of its tags.
+#[must_use]
+pub fn hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String> {
+    let (first, ns) = (first_label(route, tag), namespace(&route.metadata));
+    let mut hosts = vec![
+        format!("{first}.{ns}.svc.{CLUSTER_DOMAIN}"),
+        format!("{first}.{ns}.svc"),
+        format!("{first}.{ns}"),
+    ];
+    if !is_local(route) {
+        hosts.push(format!("{first}.{ns}.{}", naming.domain.to_ascii_lowercase()));
+    }
+    hosts
+}
+
+/// The URL that clients use.
+#[must_use]
+pub fn url(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
+    let (first, ns) = (first_label(route, tag), namespace(&route.metadata));
+    if is_local(route) {
+        return format!("http://{first}.{ns}.svc.{CLUSTER_DOMAIN}");
+    }
+    let domain = naming.domain;
+    match naming.http_port {
+        HTTP_PORT => format!("http://{first}.{ns}.{domain}"),
+        port => format!("http://{first}.{ns}.{domain}:{port}"),
+    }
+}
+
+/// The URL by which other objects reach it.
+#[must_use]
+pub fn address(route: &Route) -> String {
+    format!("http://{}.{}.svc.{CLUSTER_DOMAIN}", name(&route.metadata), namespace(&route.metadata))
+}
+
+fn first_label(route: &Route, tag: Option<&str>) -> String {
+    let name = name(&route.metadata);
+    tag.map_or_else(|| name.to_owned(), |tag| format!("{tag}-{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::serving::route::RouteSpec;
+
+    const NAMING: Naming<'_> = Naming { domain: "localhost", http_port: 8080 };
+
+    /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag stands in front.
+    #[test]
+    fn urls_carry_tag_namespace_domain_and_port() {
+        let route = Route::new("ns", "app", RouteSpec::default());
+        assert_eq!(url(&route, None, NAMING), "http://app.ns.localhost:8080");
+        assert_eq!(url(&route, Some("blue"), NAMING), "http://blue-app.ns.localhost:8080");
+        assert_eq!(url(&route, None, Naming { http_port: 80, ..NAMING }), "http://app.ns.localhost");
+        assert_eq!(address(&route), "http://app.ns.svc.cluster.local");
+        assert!(hosts(&route, None, NAMING).contains(&"app.ns.localhost".to_owned()));
+        assert!(hosts(&route, None, NAMING).contains(&"app.ns".to_owned()));
+    }
+
+    #[test]
+    fn a_cluster_local_route_has_no_public_host() {
+        let mut route = Route::new("ns", "app", RouteSpec::default());
+        route.metadata.labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
+        assert!(!hosts(&route, None, NAMING).contains(&"app.ns.localhost".to_owned()));
+        assert_eq!(url(&route, None, NAMING), "http://app.ns.svc.cluster.local");
+    }
+}

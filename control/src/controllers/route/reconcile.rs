@@ -1,0 +1,68 @@
+//! What a Route's status says: values in, values out.
+
+use jiff::Timestamp;
+
+use super::hosts::{self, Naming};
+use super::traffic::Unassigned;
+use crate::kinds::serving::route::{
+    ALL_TRAFFIC_ASSIGNED, CERTIFICATE_PROVISIONED, CONDITIONS, INGRESS_READY, Route, RouteStatus,
+};
+use crate::kinds::serving::traffic::TrafficTarget;
+use crate::kinds::shared::{Addressable, Status, Verdict};
+use crate::publish::HostTaken;
+
+/// How far a Route came.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The cores route by this.
+    Flowing(Vec<TrafficTarget>),
+    /// What was routed before, if anything, still is.
+    Unassigned(Unassigned),
+    /// Another Route has one of the hosts.
+    Taken(HostTaken),
+}
+
+#[must_use]
+pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timestamp) -> RouteStatus {
+    let mut status = route.status.clone().unwrap_or_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = CONDITIONS.manage(&before, now);
+    conditions.mark_true_because(CERTIFICATE_PROVISIONED, "TLSNotEnabled", "autoTLS is not enabled");
+    match outcome {
+        Outcome::Flowing(traffic) => {
+            conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
+            conditions.mark_true(INGRESS_READY);
+            status.traffic.clone_from(traffic);
+        }
+        Outcome::Unassigned(why) => {
+            match why.verdict {
+                Verdict::False => conditions.mark_false(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message),
+                _ => conditions.mark_unknown(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message),
+            }
+            if conditions.verdict(INGRESS_READY) != Verdict::True {
+                conditions.mark_unknown(
+                    INGRESS_READY,
+                    "IngressNotConfigured",
+                    "Ingress has not yet been reconciled.",
+                );
+            }
+        }
+        Outcome::Taken(taken) => {
+            conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
+            let HostTaken { host, owner } = taken;
+            conditions.mark_false(
+                INGRESS_READY,
+                "NotOwned",
+                &format!("The host {host} belongs to the Route {owner}, which had it first."),
+            );
+        }
+    }
+    status.url = Some(hosts::url(route, None, naming));
+    status.address = Some(Addressable { url: Some(hosts::address(route)), ..Addressable::default() });
+    status.base = Status {
+        observed_generation: route.metadata.generation,
+        conditions: conditions.finish(),
+        annotations: status.base.annotations,
+    };
+    status
+}

@@ -1,0 +1,259 @@
+//! From targets as written to the Revisions that take the requests.
+
+use std::sync::Arc;
+
+use crate::controllers::revision::key;
+use crate::kinds::serving::annotations::is_redirected;
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::serving::route::Route;
+use crate::kinds::serving::traffic::TrafficTarget;
+use crate::kinds::shared::{HasConditions, Verdict, namespace};
+use crate::publish::HostRule;
+
+use super::hosts::{self, Naming};
+
+/// Why traffic cannot go where the Route says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unassigned {
+    /// `False`, or `Unknown` while it is still coming.
+    pub verdict: Verdict,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// Where a Route's targets are looked up.
+pub trait Lookup {
+    fn configuration(&self, name: &str) -> Option<Arc<Configuration>>;
+    fn revision(&self, name: &str) -> Option<Arc<Revision>>;
+}
+
+/// The targets as they stand in the status: each with its Revision.
+pub fn resolve(
+    route: &Route,
+    lookup: &impl Lookup,
+    naming: Naming<'_>,
+) -> Result<Vec<TrafficTarget>, Unassigned> {
+    route
+        .spec
+        .traffic
+        .iter()
+        .map(|target| {
+            let revision = match (target.configuration(), target.revision()) {
+                (Some(configuration), _) => latest_of(configuration, lookup)?,
+                (None, Some(revision)) => ready_one(revision, lookup)?,
+                // Admission refuses a target without a name.
+                (None, None) => {
+                    return Err(missing("RevisionMissing", "A traffic target names nothing.".to_owned()));
+                }
+            };
+            Ok(TrafficTarget {
+                tag: target.tag().map(str::to_owned),
+                revision_name: Some(revision),
+                configuration_name: None,
+                latest_revision: Some(target.configuration().is_some()),
+                percent: Some(target.percent.unwrap_or(0)),
+                url: target.tag().map(|tag| hosts::url(route, Some(tag), naming)),
+            })
+        })
+        .collect()
+}
+
+fn latest_of(name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
+    let configuration = lookup.configuration(name).ok_or_else(|| {
+        missing("ConfigurationMissing", format!("Configuration \"{name}\" referenced in traffic not found."))
+    })?;
+    let ready = configuration.status.as_ref().and_then(|status| status.latest_ready_revision_name.clone());
+    let Some(ready) = ready else {
+        return Err(match configuration.ready().map(|c| c.status) {
+            Some(Verdict::False) => missing(
+                "RevisionMissing",
+                format!("Configuration \"{name}\" does not have any ready Revision."),
+            ),
+            _ => coming(format!("Configuration \"{name}\" is waiting for a Revision to become ready.")),
+        });
+    };
+    match lookup.revision(&ready) {
+        Some(_) => Ok(ready),
+        None => {
+            Err(missing("RevisionMissing", format!("Revision \"{ready}\" referenced in traffic not found.")))
+        }
+    }
+}
+
+fn ready_one(name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
+    let revision = lookup.revision(name).ok_or_else(|| {
+        missing("RevisionMissing", format!("Revision \"{name}\" referenced in traffic not found."))
+    })?;
+    match revision.ready().map(|c| c.status) {
+        Some(Verdict::True) => Ok(name.to_owned()),
+        Some(Verdict::False) => {
+            Err(missing("RevisionMissing", format!("Revision \"{name}\" failed to become ready.")))
+        }
+        _ => Err(coming(format!("Revision \"{name}\" is not yet ready."))),
+    }
+}
+
+fn missing(reason: &'static str, message: String) -> Unassigned {
+    Unassigned { verdict: Verdict::False, reason, message }
+}
+
+fn coming(message: String) -> Unassigned {
+    Unassigned { verdict: Verdict::Unknown, reason: "RevisionMissing", message }
+}
+
+/// The hosts of assigned targets, as the publisher wants them: the Route's own with all weights, and one
+/// for each tag, which reaches its Revision even at 0 percent.
+#[must_use]
+pub fn rules(route: &Route, assigned: &[TrafficTarget], naming: Naming<'_>) -> Vec<HostRule> {
+    let ns = namespace(&route.metadata);
+    let backend = |target: &TrafficTarget| target.revision().map(|revision| key(ns, revision));
+    let weighted = |target: &TrafficTarget| {
+        let weight = u32::try_from(target.percent.unwrap_or(0)).unwrap_or(0);
+        backend(target).filter(|_| weight > 0).map(|key| (key, weight))
+    };
+    let own = (hosts::hosts(route, None, naming), assigned.iter().filter_map(weighted).collect::<Vec<_>>());
+    let tagged = assigned.iter().filter_map(|target| {
+        let splits = vec![(backend(target)?, 100)];
+        Some((hosts::hosts(route, Some(target.tag()?), naming), splits))
+    });
+    let redirected = is_redirected(&route.metadata);
+    std::iter::once(own)
+        .chain(tagged)
+        .flat_map(|(hosts, splits)| {
+            by_scheme(hosts, &splits, redirected, &naming.domain.to_ascii_lowercase())
+        })
+        .collect()
+}
+
+/// A redirect is for the public's hosts: callers inside go on as they did, without TLS.
+fn by_scheme(hosts: Vec<String>, splits: &[(String, u32)], redirected: bool, domain: &str) -> Vec<HostRule> {
+    let is_public = |host: &String| host.strip_suffix(domain).is_some_and(|name| name.ends_with('.'));
+    let (public, inside): (Vec<_>, Vec<_>) =
+        hosts.into_iter().partition(|host| redirected && is_public(host));
+    [(public, true), (inside, false)]
+        .into_iter()
+        .filter(|(hosts, _)| !hosts.is_empty())
+        .map(|(hosts, https_redirect)| HostRule { hosts, splits: splits.to_vec(), https_redirect })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NAMING: Naming<'_> = Naming { domain: "test", http_port: 80 };
+
+    struct Objects(Vec<Configuration>, Vec<Revision>);
+
+    impl Lookup for Objects {
+        fn configuration(&self, name: &str) -> Option<Arc<Configuration>> {
+            self.0.iter().find(|c| c.metadata.name.as_deref() == Some(name)).cloned().map(Arc::new)
+        }
+        fn revision(&self, name: &str) -> Option<Arc<Revision>> {
+            self.1.iter().find(|r| r.metadata.name.as_deref() == Some(name)).cloned().map(Arc::new)
+        }
+    }
+
+    fn revision(name: &str, ready: &str) -> Revision {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns"},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]}
+        }))
+        .unwrap()
+    }
+
+    fn configuration(name: &str, latest: Option<&str>, ready: &str) -> Configuration {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns"},
+            "status": {"latestReadyRevisionName": latest, "conditions": [{"type": "Ready", "status": ready}]}
+        }))
+        .unwrap()
+    }
+
+    fn route(traffic: Value) -> Route {
+        serde_json::from_value(json!({
+            "metadata": {"name": "app", "namespace": "ns"}, "spec": {"traffic": traffic}
+        }))
+        .unwrap()
+    }
+
+    fn objects() -> Objects {
+        Objects(
+            vec![
+                configuration("app", Some("app-2"), "True"),
+                configuration("coming", None, "Unknown"),
+                configuration("broken", None, "False"),
+            ],
+            vec![
+                revision("app-1", "True"),
+                revision("app-2", "True"),
+                revision("bad", "False"),
+                revision("new", "Unknown"),
+            ],
+        )
+    }
+
+    /// SRV-ROUTE-02, SRV-ROUTE-10, SRV-TT-02, SRV-TT-04, SRV-TT-07: names become Revisions; a tag gets its URL.
+    #[test]
+    fn targets_become_revisions_with_their_percentages() {
+        let route = route(json!([
+            {"configurationName": "app", "percent": 90},
+            {"revisionName": "app-1", "percent": 10},
+            {"revisionName": "app-1", "tag": "old"}
+        ]));
+        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        let shown = serde_json::to_value(&assigned).unwrap();
+        assert_eq!(
+            shown,
+            json!([
+                {"revisionName": "app-2", "latestRevision": true, "percent": 90},
+                {"revisionName": "app-1", "latestRevision": false, "percent": 10},
+                {"revisionName": "app-1", "latestRevision": false, "percent": 0, "tag": "old",
+                 "url": "http://old-app.ns.test"}
+            ])
+        );
+        let rules = rules(&route, &assigned, NAMING);
+        assert_eq!(rules.len(), 2);
+        assert_eq!(rules[0].splits, [("ns/app-2".into(), 90), ("ns/app-1".into(), 10)]);
+        assert!(rules[1].hosts.contains(&"old-app.ns.test".to_owned()));
+        assert_eq!(rules[1].splits, [("ns/app-1".into(), 100)]);
+    }
+
+    #[test]
+    fn a_redirect_is_for_public_hosts_only() {
+        let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
+        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        let redirected = |route: &Route| -> Vec<String> {
+            let sent = rules(route, &assigned, NAMING).into_iter().filter(|rule| rule.https_redirect);
+            sent.flat_map(|rule| rule.hosts).collect()
+        };
+        assert!(redirected(&route).is_empty());
+        for key in ["networking.knative.dev/http-protocol", "networking.knative.dev/httpOption"] {
+            let value = |value: &str| Some([(key.to_owned(), value.to_owned())].into());
+            route.metadata.annotations = value("Redirected");
+            assert_eq!(redirected(&route), ["app.ns.test", "t-app.ns.test"], "{key}");
+            route.metadata.annotations = value("Enabled");
+            assert!(redirected(&route).is_empty());
+        }
+    }
+
+    /// SRV-TT-01: each way to miss has its verdict and its reason.
+    #[test]
+    fn what_is_missing_is_named_and_what_is_coming_is_unknown() {
+        for (target, verdict, reason, word) in [
+            (json!({"configurationName": "no"}), Verdict::False, "ConfigurationMissing", "\"no\""),
+            (json!({"configurationName": "coming"}), Verdict::Unknown, "RevisionMissing", "waiting"),
+            (json!({"configurationName": "broken"}), Verdict::False, "RevisionMissing", "any ready"),
+            (json!({"revisionName": "no"}), Verdict::False, "RevisionMissing", "not found"),
+            (json!({"revisionName": "bad"}), Verdict::False, "RevisionMissing", "failed"),
+            (json!({"revisionName": "new"}), Verdict::Unknown, "RevisionMissing", "not yet ready"),
+        ] {
+            let why = resolve(&route(json!([target])), &objects(), NAMING).unwrap_err();
+            assert_eq!((why.verdict, why.reason), (verdict, reason));
+            assert!(why.message.contains(word), "{}", why.message);
+        }
+    }
+}

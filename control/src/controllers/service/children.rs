@@ -1,0 +1,57 @@
+//! A Service's children: its Configuration and its Route, as the Service wants them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+
+use crate::kinds::serving::annotations::{LAST_APPLIED, ROLLOUT_DURATION, ROUTES, SERVICE, inherited};
+use crate::kinds::serving::configuration::{Configuration, ConfigurationSpec};
+use crate::kinds::serving::route::{Route, RouteSpec};
+use crate::kinds::serving::service::Service;
+use crate::kinds::shared::{name, namespace};
+
+#[must_use]
+pub fn make_configuration(service: &Service) -> Configuration {
+    let meta = &service.metadata;
+    let spec = ConfigurationSpec { template: service.spec.template.clone() };
+    let mut configuration = Configuration::new(namespace(meta), name(meta), spec);
+    configuration.metadata = child_metadata(service, &[LAST_APPLIED, ROLLOUT_DURATION]);
+    let annotations = configuration.metadata.annotations.get_or_insert_default();
+    annotations.insert(ROUTES.to_owned(), name(meta).to_owned());
+    configuration
+}
+
+#[must_use]
+pub fn make_route(service: &Service) -> Route {
+    let meta = &service.metadata;
+    let mut traffic = service.spec.traffic.clone();
+    for target in traffic.iter_mut().filter(|target| target.revision().is_none()) {
+        target.configuration_name = Some(name(meta).to_owned());
+    }
+    let mut route = Route::new(namespace(meta), name(meta), RouteSpec { traffic });
+    route.metadata = child_metadata(service, &[LAST_APPLIED]);
+    route
+}
+
+fn child_metadata(service: &Service, except: &[&str]) -> ObjectMeta {
+    let meta = &service.metadata;
+    let mut labels = inherited(meta.labels.as_ref(), &[]);
+    labels.insert(SERVICE.to_owned(), name(meta).to_owned());
+    ObjectMeta {
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        labels: Some(labels),
+        annotations: Some(inherited(meta.annotations.as_ref(), except)),
+        owner_references: owner(service),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The reference that makes `owner` the controller of a child.
+#[must_use]
+pub fn owner<K: Resource<DynamicType = ()>>(
+    owner: &K,
+) -> Option<Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference>> {
+    let mut reference = owner.controller_owner_ref(&())?;
+    reference.block_owner_deletion = Some(true);
+    Some(vec![reference])
+}

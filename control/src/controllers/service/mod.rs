@@ -1,0 +1,49 @@
+//! Service: keeps a Configuration and a Route of the same name, and shows how they are.
+
+pub mod children;
+pub mod reconcile;
+
+use super::queue::{Item, Kind};
+use super::world::{Error, Object, World, now};
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::route::Route;
+use crate::kinds::shared::{controller, namespace};
+use children::{make_configuration, make_route};
+use reconcile::{Child, decide, status};
+
+/// A changed Service is looked at; so is the owner of a changed child.
+pub fn owner_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Item> {
+    let owner = controller(meta).filter(|owner| owner.kind == "Service")?;
+    Some(Item::new(Kind::Service, namespace(meta), &owner.name))
+}
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    let Some(service) = world.services.get(&item.namespace, &item.name) else { return Ok(()) };
+    if service.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let (ns, name, owner) = (&item.namespace, &item.name, &service.metadata);
+
+    let existing = world.configurations.get(ns, name);
+    let wanted = make_configuration(&service);
+    let take = |to: &mut Configuration, from: Configuration| to.spec = from.spec;
+    let configuration = settle(world, decide(owner, existing.as_deref(), wanted, take)).await?;
+
+    let existing = world.routes.get(ns, name);
+    let take = |to: &mut Route, from: Route| to.spec = from.spec;
+    let route = settle(world, decide(owner, existing.as_deref(), make_route(&service), take)).await?;
+
+    let mut after = (*service).clone();
+    after.status = Some(status(&service, configuration.as_ref(), route.as_ref(), now()));
+    world.set_status(&*service, &after).await
+}
+
+/// Carries out what was decided; `None` for a child that belongs to somebody else.
+pub async fn settle<K: Object>(world: &World, child: Child<K>) -> Result<Option<K>, Error> {
+    Ok(match child {
+        Child::Create(wanted) => Some(world.create(&wanted).await?),
+        Child::Replace(wanted) => Some(world.replace(&wanted).await?),
+        Child::Keep(existing) => Some(existing),
+        Child::NotOwned => None,
+    })
+}

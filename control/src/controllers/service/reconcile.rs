@@ -1,0 +1,249 @@
+//! What a Service wants written: values in, values out.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::kinds::conditions::Conditions;
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::route::Route;
+use crate::kinds::serving::service::{
+    CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus,
+};
+use crate::kinds::shared::{HasConditions, Status, Verdict, is_controlled_by, name};
+
+/// What to do about one child.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Child<K> {
+    Create(K),
+    /// It drifted; this is what it should be.
+    Replace(K),
+    Keep(K),
+    /// There is one of that name that belongs to somebody else; it stays untouched (SRV-OWN-02).
+    NotOwned,
+}
+
+/// Compares a child with what it should be. Only labels, annotations and spec are the owner's; `take`
+/// moves them over.
+pub fn decide<K: kube::Resource + Clone + PartialEq>(
+    owner: &ObjectMeta,
+    existing: Option<&K>,
+    wanted: K,
+    take: impl FnOnce(&mut K, K),
+) -> Child<K> {
+    let Some(existing) = existing else { return Child::Create(wanted) };
+    if !is_controlled_by(existing.meta(), owner) {
+        return Child::NotOwned;
+    }
+    let mut adjusted = existing.clone();
+    // An empty map is stored as none.
+    adjusted.meta_mut().labels = wanted.meta().labels.clone().filter(|map| !map.is_empty());
+    adjusted.meta_mut().annotations = wanted.meta().annotations.clone().filter(|map| !map.is_empty());
+    take(&mut adjusted, wanted);
+    if adjusted == *existing { Child::Keep(adjusted) } else { Child::Replace(adjusted) }
+}
+
+/// The Service's status; `None` for a child that is not owned.
+#[must_use]
+pub fn status(
+    service: &Service,
+    configuration: Option<&Configuration>,
+    route: Option<&Route>,
+    now: Timestamp,
+) -> ServiceStatus {
+    let mut status = service.status.clone().unwrap_or_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = CONDITIONS.manage(&before, now);
+    let name = name(&service.metadata);
+
+    match configuration {
+        Some(configuration) => {
+            mirror(&mut conditions, CONFIGURATIONS_READY, configuration, "Configuration");
+            let from = configuration.status.clone().unwrap_or_default();
+            status.latest_created_revision_name = from.latest_created_revision_name;
+            status.latest_ready_revision_name = from.latest_ready_revision_name;
+        }
+        None => not_owned(&mut conditions, CONFIGURATIONS_READY, "Configuration", name),
+    }
+    match route {
+        Some(route) => {
+            mirror(&mut conditions, ROUTES_READY, route, "Route");
+            let from = route.status.clone().unwrap_or_default();
+            (status.url, status.address, status.traffic) = (from.url, from.address, from.traffic);
+            let latest = status.latest_ready_revision_name.as_deref();
+            if conditions.verdict(ROUTES_READY) == Verdict::True && !has_migrated(&status, latest) {
+                conditions.mark_unknown(
+                    ROUTES_READY,
+                    "TrafficNotMigrated",
+                    "Traffic is not yet migrated to the latest revision.",
+                );
+            }
+        }
+        None => not_owned(&mut conditions, ROUTES_READY, "Route", name),
+    }
+    status.base = Status {
+        observed_generation: service.metadata.generation,
+        conditions: conditions.finish(),
+        annotations: status.base.annotations,
+    };
+    status
+}
+
+fn has_migrated(status: &ServiceStatus, latest: Option<&str>) -> bool {
+    let floating = status.traffic.iter().filter(|target| target.latest_revision == Some(true));
+    floating.map(|target| target.revision()).all(|revision| revision == latest)
+}
+
+/// A child's verdict counts only if the child has seen its current spec.
+fn mirror<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, child: &K, what: &str) {
+    match child.ready() {
+        None => conditions.mark_unknown(
+            kind,
+            "OutOfDate",
+            &format!("The {what} is still working to reflect the latest desired specification."),
+        ),
+        Some(ready) => match ready.status {
+            Verdict::True => conditions.mark_true(kind),
+            Verdict::False => conditions.mark_false(kind, reason(&ready.reason), &ready.message),
+            Verdict::Unknown => conditions.mark_unknown(kind, &ready.reason, &ready.message),
+        },
+    }
+}
+
+/// A False condition has a reason (COND-18), also when whoever wrote the child forgot it.
+fn reason(reason: &str) -> &str {
+    if reason.is_empty() { "NotReady" } else { reason }
+}
+
+fn not_owned(conditions: &mut Conditions<'_>, kind: &str, what: &str, name: &str) {
+    conditions.mark_false(
+        kind,
+        "NotOwned",
+        &format!("There is an existing {what} \"{name}\" that we do not own."),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controllers::service::children::{make_configuration, make_route};
+
+    fn service() -> Service {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "hello", "namespace": "ns", "uid": "u1", "generation": 1, "labels": {"team": "a"},
+                "annotations": {
+                    "note": "x",
+                    "serving.knative.dev/rollout-duration": "10s",
+                    "kubectl.kubernetes.io/last-applied-configuration": "{}"
+                }
+            },
+            "spec": {
+                "template": {"spec": {"containers": [{"image": "a"}]}},
+                "traffic": [{"latestRevision": true, "percent": 90}, {"revisionName": "hello-1", "percent": 10}]
+            }
+        }))
+        .unwrap()
+    }
+
+    fn take(to: &mut Configuration, from: Configuration) {
+        to.spec = from.spec;
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1).unwrap()
+    }
+
+    /// A child that speaks of its current spec.
+    fn settled<K: serde::de::DeserializeOwned + serde::Serialize>(child: &K, status: serde_json::Value) -> K {
+        let mut json = serde_json::to_value(child).unwrap();
+        json["metadata"]["generation"] = 3.into();
+        json["status"] = status;
+        json["status"]["observedGeneration"] = 3.into();
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn ready(word: &str) -> serde_json::Value {
+        json!([{"type": "Ready", "status": word, "reason": "Because", "message": "of that"}])
+    }
+
+    fn find<'a>(status: &'a ServiceStatus, kind: &str) -> &'a crate::kinds::shared::Condition {
+        status.base.conditions.iter().find(|c| c.kind == kind).unwrap()
+    }
+
+    /// SRV-SVC-02, SRV-SVC-03, SRV-SVC-05, SRV-SVC-06: what the children get, and what is kept from them.
+    #[test]
+    fn children_inherit_labels_annotations_template_and_traffic() {
+        let service = service();
+        let configuration = make_configuration(&service);
+        let route = make_route(&service);
+        let keys = |map: &Option<std::collections::BTreeMap<String, String>>| {
+            map.iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(&configuration.metadata.labels), ["serving.knative.dev/service", "team"]);
+        assert_eq!(keys(&configuration.metadata.annotations), ["note", "serving.knative.dev/routes"]);
+        assert_eq!(keys(&route.metadata.annotations), ["note", "serving.knative.dev/rollout-duration"]);
+        assert_eq!(configuration.spec.template, service.spec.template);
+        assert_eq!(route.spec.traffic[0].configuration_name.as_deref(), Some("hello"));
+        assert_eq!(route.spec.traffic[1].configuration_name, None);
+    }
+
+    /// SRV-OWN-02, SRV-SVC-04: created when absent, kept when equal, reset when changed, untouched when foreign.
+    #[test]
+    fn a_child_is_created_kept_reset_or_left_alone() {
+        let service = service();
+        let wanted = make_configuration(&service);
+        let of = |existing: Option<&Configuration>| decide(&service.metadata, existing, wanted.clone(), take);
+
+        assert_eq!(of(None), Child::Create(wanted.clone()));
+        assert_eq!(of(Some(&wanted)), Child::Keep(wanted.clone()));
+
+        let mut drifted = wanted.clone();
+        drifted.spec.template.spec.timeout_seconds = Some(9);
+        drifted.metadata.labels.get_or_insert_default().insert("stray".into(), "1".into());
+        assert_eq!(of(Some(&drifted)), Child::Replace(wanted.clone()));
+
+        let mut foreign = wanted.clone();
+        foreign.metadata.owner_references = None;
+        assert_eq!(of(Some(&foreign)), Child::NotOwned);
+    }
+
+    /// SRV-SVC-07, SRV-SVC-08, SRV-OWN-03: each state of the children and the reason that it gives.
+    #[test]
+    fn the_status_mirrors_the_children() {
+        let service = service();
+        let (configuration, route) = (make_configuration(&service), make_route(&service));
+        let good = settled(
+            &configuration,
+            json!({"latestReadyRevisionName": "hello-2", "conditions": ready("True")}),
+        );
+        let traffic = |revision: &str| {
+            json!({
+                "url": "http://hello", "conditions": ready("True"),
+                "traffic": [{"revisionName": revision, "latestRevision": true, "percent": 100}]
+            })
+        };
+        let flowing = settled(&route, traffic("hello-2"));
+
+        let all_well = status(&service, Some(&good), Some(&flowing), now());
+        assert_eq!(find(&all_well, "Ready").status, Verdict::True);
+        assert_eq!(all_well.url.as_deref(), Some("http://hello"));
+        assert_eq!(all_well.latest_ready_revision_name.as_deref(), Some("hello-2"));
+
+        let behind = status(&service, Some(&configuration), Some(&flowing), now());
+        // A fresh child has no generation and no status yet.
+        assert_eq!(find(&behind, CONFIGURATIONS_READY).reason, "OutOfDate");
+        let old = status(&service, Some(&good), Some(&settled(&route, traffic("hello-1"))), now());
+        assert_eq!(find(&old, ROUTES_READY).reason, "TrafficNotMigrated");
+        assert_eq!(find(&old, "Ready").status, Verdict::Unknown);
+        let failed = settled(&configuration, json!({"conditions": ready("False")}));
+        let failed = status(&service, Some(&failed), Some(&flowing), now());
+        assert_eq!(
+            (find(&failed, "Ready").status, find(&failed, "Ready").reason.as_str()),
+            (Verdict::False, "Because")
+        );
+        let foreign = status(&service, Some(&good), None, now());
+        assert_eq!(find(&foreign, ROUTES_READY).reason, "NotOwned");
+    }
+}

@@ -1,0 +1,123 @@
+//! Subscription: resolved here, added to its channel there, ready when the channel says so.
+
+pub mod reconcile;
+
+use std::sync::Arc;
+
+use super::broker::deliverable;
+use super::cache::Change;
+use super::in_memory_channel::reconcile::{is_channel, reads};
+use super::messaging::unready;
+use super::queue::{Item, Kind};
+use super::resolve::Unresolved;
+use super::world::{Error, World, now};
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::shared::{Destination, name, namespace};
+use reconcile::{Found, status};
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    world.resolver.forget(item);
+    // The look at its channel takes a deleted one off the list.
+    let Some(subscription) = world.subscriptions.get(&item.namespace, &item.name) else { return Ok(()) };
+    let spec = &subscription.spec;
+    let backing = world.in_memory_channels.get(&item.namespace, &spec.channel.name);
+    let backing = backing.filter(|channel| reads(&subscription, channel));
+    let own = spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
+    let found = Found {
+        channel: channel(world, &subscription, backing.as_deref()),
+        backing: backing.as_deref(),
+        subscriber: resolve(world, item, spec.subscriber.as_ref()).await?,
+        reply: resolve(world, item, spec.reply.as_ref()).await?,
+        // AMB-30: its own sink, or else the channel's.
+        sink: match own {
+            Some(own) => Some(deliverable(world, item, own).await?),
+            None => backing.as_deref().and_then(sink),
+        },
+    };
+    let mut after = (*subscription).clone();
+    after.status = Some(status(&subscription, found, now()));
+    world.set_status(&*subscription, &after).await
+}
+
+async fn resolve(
+    world: &World,
+    item: &Item,
+    destination: Option<&Destination>,
+) -> Result<Option<Result<String, Unresolved>>, Error> {
+    Ok(match destination {
+        Some(destination) => Some(deliverable(world, item, destination).await?),
+        None => None,
+    })
+}
+
+/// EV-SUB-05, EV-SUB-06: the channel has to exist and to be ready; the text names it.
+fn channel(
+    world: &World,
+    subscription: &Subscription,
+    backing: Option<&InMemoryChannel>,
+) -> Result<(), Unresolved> {
+    let (ns, reference) = (namespace(&subscription.metadata), &subscription.spec.channel);
+    let what = format!("{} {ns}/{}", reference.kind, reference.name);
+    if !is_channel(reference) {
+        return Err(Unresolved(format!(
+            "{what} ({}) is no channel that is served here",
+            reference.api_version
+        )));
+    }
+    let trouble = if reference.kind == "Channel" {
+        world.channels.get(ns, &reference.name).map(|channel| unready(&*channel))
+    } else {
+        world.in_memory_channels.get(ns, &reference.name).map(|channel| unready(&*channel))
+    };
+    match trouble {
+        None => Err(Unresolved(format!("{what} does not exist"))),
+        Some(Some(why)) => Err(Unresolved(format!("{what} is not ready: {why}"))),
+        Some(None) if backing.is_none() => Err(Unresolved(format!("{what} has no backing channel"))),
+        Some(None) => Ok(()),
+    }
+}
+
+/// The channel's dead letter sink, if it wants one.
+fn sink(channel: &InMemoryChannel) -> Option<Result<String, Unresolved>> {
+    channel.spec.delivery.as_ref()?.dead_letter_sink.as_ref()?;
+    let uri = channel.status.as_ref().and_then(|status| status.delivery.dead_letter_sink_uri.clone());
+    Some(uri.ok_or_else(|| Unresolved("The channel's dead letter sink is not resolved.".to_owned())))
+}
+
+/// The Subscriptions that name the channel, of whichever kind it is.
+pub fn of_channel(world: &World, ns: &str, channel: &str) -> Vec<Item> {
+    let subscriptions = world.subscriptions.list(ns);
+    let of_it = subscriptions.iter().filter(|subscription| subscription.spec.channel.name == channel);
+    of_it.map(|subscription| Item::new(Kind::Subscription, ns, name(&subscription.metadata))).collect()
+}
+
+/// The Subscriptions to which a change of an InMemoryChannel means something: all of them, or only those
+/// whose own entries changed.
+pub fn concerned(world: &World, (before, after): Change<'_, InMemoryChannel>) -> Vec<Item> {
+    let Some(channel) = after.or(before) else { return Vec::new() };
+    let ns = namespace(&channel.metadata);
+    let all = || of_channel(world, ns, name(&channel.metadata));
+    let (Some(before), Some(after)) = (before, after) else { return all() };
+    let common = |channel: &InMemoryChannel| {
+        let sink = channel.status.as_ref().map(|status| status.delivery.clone());
+        let delivery = channel.spec.delivery.clone();
+        (channel.metadata.uid.clone(), unready(channel), sink, delivery)
+    };
+    if common(before) != common(after) {
+        return all();
+    }
+    let subscriptions = world.subscriptions.list(ns);
+    let changed = |subscription: &&Arc<Subscription>| {
+        let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
+        entry_and_status(before, uid) != entry_and_status(after, uid)
+    };
+    let item = |s: &Arc<Subscription>| Item::new(Kind::Subscription, ns, name(&s.metadata));
+    subscriptions.iter().filter(changed).map(item).collect()
+}
+
+fn entry_and_status<'a>(channel: &'a InMemoryChannel, uid: &str) -> impl PartialEq + use<'a> {
+    let entry = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
+    let statuses = channel.status.iter().flat_map(|status| &status.subscribers);
+    (entry, statuses.into_iter().find(|status| status.uid == uid))
+}

@@ -1,0 +1,200 @@
+//! What a Subscription's status says: values in, values out.
+
+use jiff::Timestamp;
+
+use crate::controllers::in_memory_channel::reconcile::entry;
+use crate::controllers::resolve::Unresolved;
+use crate::kinds::conditions::Conditions;
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscription::{
+    ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription,
+    REFERENCES_RESOLVED, Subscription, SubscriptionStatus,
+};
+use crate::kinds::shared::{DeliveryStatus, Status, Verdict};
+
+/// What a Subscription refers to, as found; `None` for what it does not want.
+#[derive(Debug, Clone)]
+pub struct Found<'a> {
+    /// The channel as it is named: there and ready.
+    pub channel: Result<(), Unresolved>,
+    /// What carries its events, ready or not.
+    pub backing: Option<&'a InMemoryChannel>,
+    pub subscriber: Option<Result<String, Unresolved>>,
+    pub reply: Option<Result<String, Unresolved>>,
+    /// Its own sink or else the channel's.
+    pub sink: Option<Result<String, Unresolved>>,
+}
+
+#[must_use]
+pub fn status(subscription: &Subscription, found: Found<'_>, now: Timestamp) -> SubscriptionStatus {
+    let mut status = subscription.status.clone().unwrap_or_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = CONDITIONS.manage(&before, now);
+
+    mark_references(&mut conditions, &found);
+    // EV-SUB-10: what does not resolve leaves no URI behind.
+    let uri = |resolved: Option<Result<String, Unresolved>>| resolved.and_then(Result::ok);
+    status.physical_subscription = PhysicalSubscription {
+        subscriber_uri: uri(found.subscriber),
+        reply_uri: uri(found.reply),
+        delivery: DeliveryStatus { dead_letter_sink_uri: uri(found.sink), ..DeliveryStatus::default() },
+        ..PhysicalSubscription::default()
+    };
+    mark_channel(&mut conditions, subscription, &status.physical_subscription, found.backing);
+    conditions.mark_true_because(
+        OIDC_IDENTITY_CREATED,
+        "AuthenticationOIDCDisabled",
+        "The feature authentication-oidc is disabled.",
+    );
+    status.base = Status {
+        observed_generation: subscription.metadata.generation,
+        conditions: conditions.finish(),
+        annotations: status.base.annotations,
+    };
+    status
+}
+
+/// A destination that is not found is a failure (EV-SUB-08); a channel that is not found is awaited
+/// (AMB-20).
+fn mark_references(conditions: &mut Conditions<'_>, found: &Found<'_>) {
+    let destinations = [
+        (&found.subscriber, "SubscriberResolveFailed", "spec.subscriber"),
+        (&found.reply, "ReplyResolveFailed", "spec.reply"),
+        (&found.sink, "DeadLetterSinkResolveFailed", "the dead letter sink"),
+    ];
+    for (destination, reason, what) in destinations {
+        if let Some(Err(Unresolved(why))) = destination {
+            let why = format!("Failed to resolve {what}: {why}");
+            conditions.mark_false(REFERENCES_RESOLVED, reason, &why);
+            return;
+        }
+    }
+    match &found.channel {
+        Ok(()) => conditions.mark_true(REFERENCES_RESOLVED),
+        Err(Unresolved(why)) => conditions.mark_unknown(REFERENCES_RESOLVED, "ChannelReferenceFailed", why),
+    }
+}
+
+/// EV-SUB-18: an entry stands in the channel's spec only once the cores have it, so an entry that says
+/// what is resolved now means that all future events come this way.
+fn mark_channel(
+    conditions: &mut Conditions<'_>,
+    subscription: &Subscription,
+    physical: &PhysicalSubscription,
+    backing: Option<&InMemoryChannel>,
+) {
+    let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
+    let is_added = backing
+        .is_some_and(|channel| channel.spec.subscribers.contains(&entry(subscription, physical, channel)));
+    if is_added {
+        conditions.mark_true(ADDED_TO_CHANNEL);
+    } else {
+        let why = "The channel does not have the subscriber as it is now.";
+        conditions.mark_unknown(ADDED_TO_CHANNEL, "Resolving", why);
+    }
+    let told = backing.and_then(|channel| channel.status.as_ref()).and_then(|status| {
+        status
+            .subscribers
+            .iter()
+            .find(|told| told.uid == uid && told.generation == subscription.metadata.generation)
+    });
+    let reason = "SubscriptionNotMarkedReadyByChannel";
+    match told {
+        Some(told) if told.ready == Verdict::True => conditions.mark_true(CHANNEL_READY),
+        Some(told) if told.ready == Verdict::False => {
+            conditions.mark_false(CHANNEL_READY, reason, &told.message);
+        }
+        _ => conditions.mark_unknown(CHANNEL_READY, reason, "Subscription not marked ready by channel"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kinds::shared::Condition;
+
+    fn object<K: serde::de::DeserializeOwned>(json: Value) -> K {
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn subscription() -> Subscription {
+        object(json!({
+            "metadata": {"name": "s", "namespace": "ns", "uid": "1", "generation": 2},
+            "spec": {"subscriber": {"uri": "http://s/"}},
+        }))
+    }
+
+    /// A channel that has a subscriber with a URL and a verdict on one of its generations.
+    fn backing(url: &str, generation: i64, ready: &str) -> InMemoryChannel {
+        object(json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "spec": {"subscribers": [{"name": "s", "uid": "1", "generation": generation, "subscriberUri": url}]},
+            "status": {"subscribers": [{"uid": "1", "generation": generation, "ready": ready, "message": "m"}]},
+        }))
+    }
+
+    fn found(backing: Option<&InMemoryChannel>) -> Found<'_> {
+        let subscriber = Some(Ok("http://s/".to_owned()));
+        Found { channel: Ok(()), backing, subscriber, reply: None, sink: None }
+    }
+
+    fn of(found: Found<'_>, kind: &str) -> Condition {
+        let status = status(&subscription(), found, Timestamp::from_second(1).unwrap());
+        status.base.conditions.into_iter().find(|c| c.kind == kind).unwrap()
+    }
+
+    fn unresolved(why: &str) -> Unresolved {
+        Unresolved(why.to_owned())
+    }
+
+    /// EV-SUB-08, EV-SUB-09, EV-SUB-10: each of the three fails by its own name and leaves no URI.
+    #[test]
+    fn a_destination_that_is_lost_is_a_failure() {
+        let lost = || Some(Err(unresolved("Service ns/x not found")));
+        let channel = backing("http://s/", 2, "True");
+        let good = found(Some(&channel));
+        for (found, reason) in [
+            (Found { subscriber: lost(), ..good.clone() }, "SubscriberResolveFailed"),
+            (Found { reply: lost(), ..good.clone() }, "ReplyResolveFailed"),
+            (Found { sink: lost(), ..good.clone() }, "DeadLetterSinkResolveFailed"),
+        ] {
+            let condition = of(found.clone(), REFERENCES_RESOLVED);
+            assert_eq!((condition.status, condition.reason.as_str()), (Verdict::False, reason));
+            assert!(condition.message.contains("ns/x"));
+            assert_eq!(of(found, "Ready").reason, reason);
+        }
+        let mut before = subscription();
+        let all = Found { reply: Some(Ok("http://r/".into())), ..good.clone() };
+        before.status = Some(status(&before, all, Timestamp::from_second(1).unwrap()));
+        let after = status(&before, Found { reply: lost(), ..good }, Timestamp::from_second(2).unwrap());
+        let uris = &after.physical_subscription;
+        assert_eq!((uris.subscriber_uri.as_deref(), &uris.reply_uri), (Some("http://s/"), &None));
+    }
+
+    /// EV-SUB-05, EV-SUB-06, AMB-20: awaited, not failed, and the reason says what for.
+    #[test]
+    fn a_channel_that_is_not_ready_is_awaited() {
+        let channel = Err(unresolved("Channel ns/c does not exist"));
+        let backing = backing("http://s/", 2, "True");
+        for backing in [None, Some(&backing)] {
+            let ready = of(Found { channel: channel.clone(), ..found(backing) }, "Ready");
+            assert_eq!((ready.status, ready.reason.as_str()), (Verdict::Unknown, "ChannelReferenceFailed"));
+            assert!(ready.message.contains("ns/c"));
+        }
+    }
+
+    /// EV-SUB-18: Ready only for the very URL and generation that the channel has and has taken.
+    #[test]
+    fn the_channel_has_to_have_the_subscriber_as_it_is_now() {
+        let ready = |backing: InMemoryChannel| of(found(Some(&backing)), "Ready").status;
+        assert_eq!(ready(backing("http://s/", 2, "True")), Verdict::True);
+        assert_eq!(ready(backing("http://s/", 1, "True")), Verdict::Unknown);
+        assert_eq!(ready(backing("http://other/", 2, "True")), Verdict::Unknown);
+        assert_eq!(ready(backing("http://s/", 2, "Unknown")), Verdict::Unknown);
+        let refused = of(found(Some(&backing("http://s/", 2, "False"))), "Ready");
+        assert_eq!((refused.status, refused.message.as_str()), (Verdict::False, "m"));
+        assert_eq!(of(found(None), "Ready").status, Verdict::Unknown);
+    }
+}

@@ -1,0 +1,56 @@
+//! How hard a Trigger's events are tried: its own options, or its Broker's, never a mixture.
+
+use std::time::Duration;
+
+use dataplane::table::{Backoff, Delivery};
+
+use crate::kinds::duration;
+use crate::kinds::shared::DeliverySpec;
+
+/// Requests in flight to one subscriber from one core: enough to hide a round trip of some
+/// milliseconds, and few enough that a dead subscriber costs next to nothing.
+const WINDOW_DEFAULT: u32 = 64;
+/// Back-off when retries are wanted and none is given (upstream's default for Brokers).
+const BACKOFF_DEFAULT: Duration = Duration::from_millis(200);
+
+/// EV-OBJ-04, AMB-30: own options make the Broker's void as a whole.
+#[must_use]
+pub fn delivery(own: Option<&DeliverySpec>, brokers: Option<&DeliverySpec>) -> Delivery {
+    let nothing = DeliverySpec::default();
+    let spec = own.or(brokers).unwrap_or(&nothing);
+    let delay = spec.backoff_delay.as_deref().and_then(duration::parse).unwrap_or(BACKOFF_DEFAULT);
+    Delivery {
+        retries_max: spec.retry.and_then(|retry| u32::try_from(retry).ok()).unwrap_or(0),
+        backoff: match spec.backoff_policy.as_deref() {
+            Some("linear") => Backoff::Linear(delay),
+            _ => Backoff::Exponential(delay),
+        },
+        timeout: spec.timeout.as_deref().and_then(duration::parse).unwrap_or(Duration::ZERO),
+        window: WINDOW_DEFAULT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(retry: Option<i32>, policy: Option<&str>, delay: Option<&str>) -> DeliverySpec {
+        DeliverySpec {
+            retry,
+            backoff_policy: policy.map(str::to_owned),
+            backoff_delay: delay.map(str::to_owned),
+            ..DeliverySpec::default()
+        }
+    }
+
+    /// EV-OBJ-03, EV-OBJ-04, AMB-30: one own option is enough to ignore all of the Broker's.
+    #[test]
+    fn own_options_replace_the_brokers_as_a_whole() {
+        let brokers = spec(Some(10), Some("linear"), Some("PT1S"));
+        let inherited = delivery(None, Some(&brokers));
+        assert_eq!((inherited.retries_max, inherited.backoff), (10, Backoff::Linear(Duration::from_secs(1))));
+
+        let own = delivery(Some(&spec(Some(0), None, None)), Some(&brokers));
+        assert_eq!((own.retries_max, own.backoff), (0, Backoff::Exponential(BACKOFF_DEFAULT)));
+    }
+}

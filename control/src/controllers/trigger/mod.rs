@@ -1,0 +1,143 @@
+//! Trigger: subscribes to a Broker, and is ready when every future event will reach its subscriber.
+
+pub mod delivery;
+pub mod filter;
+pub mod reconcile;
+
+use dataplane::table::{Reply, Target};
+
+use super::broker;
+use super::queue::Item;
+use super::reference;
+use super::resolve::Unresolved;
+use super::world::{Error, World, now};
+use crate::kinds::eventing::broker::Broker;
+use crate::kinds::eventing::trigger::Trigger;
+use crate::kinds::shared::{KReference, Verdict};
+use crate::publish::SubscriberSpec;
+use delivery::delivery;
+use filter::filter;
+use reconcile::{Found, LAST_SUBSCRIBER, status};
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    world.resolver.forget(item);
+    let Some(trigger) = world.triggers.get(&item.namespace, &item.name) else {
+        world.publisher.flow().await; // the watch has unsubscribed it
+        return Ok(());
+    };
+    let broker = world.brokers.get(&item.namespace, &trigger.spec.broker);
+    // EV-BRK-06: whoever serves the Broker looks after its Triggers.
+    if broker.as_ref().is_some_and(|broker| !broker.is_ours()) {
+        return Ok(());
+    }
+    let broker = broker.as_deref();
+    let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
+    let sink = sink(world, item, &trigger, broker).await?;
+    let dependency = match trigger.dependency() {
+        Some(Ok(reference)) => Some(dependency(world, item, &reference).await?),
+        Some(Err(why)) => Some(Err(Unresolved(why))),
+        None => None,
+    };
+    // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
+    // its place, and with it the events that it has not had yet.
+    let sink_url = sink.as_ref().and_then(|sink| sink.as_deref().ok());
+    let subscribed = match subscriber.as_deref() {
+        Ok(url) => subscribe(world, &trigger, broker, url, sink_url),
+        Err(_) => false,
+    };
+    world.publisher.flow().await;
+
+    let mut after = (*trigger).clone();
+    let found = Found { broker, subscriber, sink, dependency, subscribed: subscribed && broker.is_some() };
+    after.status = Some(status(&trigger, found, now()));
+    world.set_status(&*trigger, &after).await
+}
+
+/// A Trigger that is gone reads no more.
+pub fn unsubscribe(world: &World, trigger: &Trigger) {
+    world.publisher.remove_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default());
+}
+
+/// Subscribes by what the last status says: how things were before a restart.
+pub fn restore(world: &World) {
+    for trigger in world.triggers.all() {
+        let broker = world.brokers.get(namespace(&trigger), &trigger.spec.broker);
+        let Some(status) = &trigger.status else { continue };
+        let last = status.base.annotations.get(LAST_SUBSCRIBER);
+        if let Some(url) = status.subscriber_uri.as_ref().or(last) {
+            let sink = status.delivery.dead_letter_sink_uri.as_deref();
+            subscribe(world, &trigger, broker.as_deref(), url, sink);
+        }
+    }
+}
+
+/// `true` when the cores know it with the next table.
+fn subscribe(
+    world: &World,
+    trigger: &Trigger,
+    broker: Option<&Broker>,
+    url: &str,
+    sink: Option<&str>,
+) -> bool {
+    let Some(target) = parsed(trigger, url) else { return false };
+    let (ns, name) = (namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
+    let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
+    let spec = SubscriberSpec {
+        path: broker::path(ns, &trigger.spec.broker),
+        label: format!("{ns}/{name}"),
+        filter: filter(&trigger.spec),
+        target,
+        reply: Reply::Reenter,
+        dead_letter: sink.and_then(|sink| parsed(trigger, sink)),
+        delivery: delivery(trigger.spec.delivery.as_ref(), brokers),
+    };
+    world.publisher.set_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default(), spec);
+    true
+}
+
+fn parsed(trigger: &Trigger, url: &str) -> Option<Target> {
+    reference::target(url)
+        .inspect_err(|why| tracing::warn!(trigger = trigger.metadata.name, why, "not a URL to deliver to"))
+        .ok()
+}
+
+/// AMB-30: its own sink, or else the Broker's.
+async fn sink(
+    world: &World,
+    item: &Item,
+    trigger: &Trigger,
+    broker: Option<&Broker>,
+) -> Result<Option<Result<String, Unresolved>>, Error> {
+    if let Some(own) = trigger.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref())
+    {
+        return Ok(Some(broker::deliverable(world, item, own).await?));
+    }
+    let Some(broker) = broker else { return Ok(None) };
+    if broker.spec.delivery.as_ref().is_none_or(|delivery| delivery.dead_letter_sink.is_none()) {
+        return Ok(None);
+    }
+    let resolved = broker.status.as_ref().and_then(|status| status.delivery.dead_letter_sink_uri.clone());
+    Ok(Some(resolved.ok_or_else(|| Unresolved("The Broker's dead letter sink is not resolved.".to_owned()))))
+}
+
+async fn dependency(
+    world: &World,
+    item: &Item,
+    reference: &KReference,
+) -> Result<Result<(Verdict, String), Unresolved>, Error> {
+    let object = world.resolver.read(item, reference).await?;
+    Ok(object.map(|object| {
+        let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
+        let verdict = match ready.and_then(|ready| ready["status"].as_str()) {
+            Some("True") => Verdict::True,
+            Some("False") => Verdict::False,
+            _ => Verdict::Unknown,
+        };
+        (verdict, format!("The dependency {} \"{}\" is not ready.", reference.kind, reference.name))
+    }))
+}
+
+fn namespace(trigger: &Trigger) -> &str {
+    crate::kinds::shared::namespace(&trigger.metadata)
+}

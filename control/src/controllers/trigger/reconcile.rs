@@ -1,0 +1,216 @@
+//! What a Trigger's status says: values in, values out.
+
+use jiff::Timestamp;
+
+use crate::controllers::resolve::Unresolved;
+use crate::kinds::conditions::Conditions;
+use crate::kinds::eventing::broker::Broker;
+use crate::kinds::eventing::trigger::{
+    BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, OIDC_IDENTITY_CREATED,
+    SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
+};
+use crate::kinds::shared::{DeliveryStatus, HasConditions, Status, Verdict};
+
+/// Where events went before the subscriber was lost. `subscriberUri` has to be empty then, and yet a
+/// restart must not forget the subscriber's place in the stream.
+pub const LAST_SUBSCRIBER: &str = "sluicegate.dev/last-subscriber-uri";
+
+/// What a Trigger depends on, as found.
+#[derive(Debug, Clone)]
+pub struct Found<'a> {
+    pub broker: Option<&'a Broker>,
+    pub subscriber: Result<String, Unresolved>,
+    /// Its own sink or else the Broker's, if there is any.
+    pub sink: Option<Result<String, Unresolved>>,
+    /// What the dependency annotation names: its Ready, or why there is none.
+    pub dependency: Option<Result<(Verdict, String), Unresolved>>,
+    /// The cores send it its events.
+    pub subscribed: bool,
+}
+
+#[must_use]
+pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerStatus {
+    let mut status = trigger.status.clone().unwrap_or_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = CONDITIONS.manage(&before, now);
+
+    mark_broker(&mut conditions, found.broker, &trigger.spec.broker);
+    mark_dependency(&mut conditions, found.dependency);
+    conditions.mark_true_because(
+        OIDC_IDENTITY_CREATED,
+        "AuthenticationOIDCDisabled",
+        "The feature authentication-oidc is disabled.",
+    );
+    status.subscriber_uri = match found.subscriber {
+        Ok(uri) => {
+            conditions.mark_true(SUBSCRIBER_RESOLVED);
+            status.base.annotations.remove(LAST_SUBSCRIBER);
+            Some(uri)
+        }
+        Err(Unresolved(why)) => {
+            conditions.mark_false(SUBSCRIBER_RESOLVED, "SubscriberResolveFailed", &why);
+            if let Some(last) = status.subscriber_uri.take() {
+                status.base.annotations.insert(LAST_SUBSCRIBER.to_owned(), last);
+            }
+            None
+        }
+    };
+    status.delivery = DeliveryStatus::default();
+    match found.sink {
+        None => conditions.mark_true_because(
+            DEAD_LETTER_SINK_RESOLVED,
+            "DeadLetterSinkNotConfigured",
+            "No dead letter sink is configured.",
+        ),
+        Some(Ok(uri)) => {
+            conditions.mark_true(DEAD_LETTER_SINK_RESOLVED);
+            status.delivery.dead_letter_sink_uri = Some(uri);
+        }
+        Some(Err(Unresolved(why))) => {
+            conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, "DeadLetterSinkResolveFailed", &why);
+        }
+    }
+    if found.subscribed {
+        conditions.mark_true(SUBSCRIPTION_READY);
+    } else {
+        conditions.mark_unknown(
+            SUBSCRIPTION_READY,
+            "NotSubscribed",
+            "The Broker does not send events to it yet.",
+        );
+    }
+    status.base = Status {
+        observed_generation: trigger.metadata.generation,
+        conditions: conditions.finish(),
+        annotations: status.base.annotations,
+    };
+    status
+}
+
+/// EV-TRG-02, EV-TRG-03, AMB-19: always False, and the reason tells missing from not ready.
+fn mark_broker(conditions: &mut Conditions<'_>, broker: Option<&Broker>, name: &str) {
+    let Some(broker) = broker else {
+        conditions.mark_false(
+            BROKER_READY,
+            "BrokerDoesNotExist",
+            &format!("Broker \"{name}\" does not exist."),
+        );
+        return;
+    };
+    match broker.ready() {
+        Some(ready) if ready.status == Verdict::True => conditions.mark_true(BROKER_READY),
+        Some(ready) if !ready.reason.is_empty() => {
+            conditions.mark_false(BROKER_READY, &ready.reason, &ready.message);
+        }
+        _ => conditions.mark_false(
+            BROKER_READY,
+            "BrokerNotConfigured",
+            &format!("Broker \"{name}\" has not yet been reconciled."),
+        ),
+    }
+}
+
+fn mark_dependency(
+    conditions: &mut Conditions<'_>,
+    dependency: Option<Result<(Verdict, String), Unresolved>>,
+) {
+    match dependency {
+        None | Some(Ok((Verdict::True, _))) => conditions.mark_true(DEPENDENCY_READY),
+        Some(Ok((Verdict::False, why))) => {
+            conditions.mark_false(DEPENDENCY_READY, "DependencyNotReady", &why)
+        }
+        Some(Ok((Verdict::Unknown, why))) => {
+            conditions.mark_unknown(DEPENDENCY_READY, "DependencyNotReady", &why)
+        }
+        Some(Err(Unresolved(why))) => conditions.mark_false(DEPENDENCY_READY, "DependencyDoesNotExist", &why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::broker::reconcile::status as broker_status;
+    use crate::kinds::eventing::broker::BrokerSpec;
+    use crate::kinds::eventing::trigger::TriggerSpec;
+    use crate::kinds::shared::Condition;
+
+    fn trigger() -> Trigger {
+        Trigger::new("ns", "t", TriggerSpec { broker: "b".into(), ..TriggerSpec::default() })
+    }
+
+    fn broker(ready: bool) -> Broker {
+        let mut broker = Broker::new("ns", "b", BrokerSpec::default());
+        let sink = (!ready).then(|| Err(Unresolved("Service ns/dls not found".into())));
+        broker.status = Some(broker_status(&broker, "http://b/", sink, Timestamp::from_second(1).unwrap()));
+        broker
+    }
+
+    fn found(broker: Option<&Broker>) -> Found<'_> {
+        Found {
+            broker,
+            subscriber: Ok("http://s/".into()),
+            sink: None,
+            dependency: None,
+            subscribed: broker.is_some(),
+        }
+    }
+
+    fn of(found: Found<'_>, kind: &str) -> Condition {
+        let status = status(&trigger(), found, Timestamp::from_second(1).unwrap());
+        status.base.conditions.into_iter().find(|c| c.kind == kind).unwrap()
+    }
+
+    /// EV-TRG-02, EV-TRG-03, EV-TRG-04: False in both cases, with reasons that differ.
+    #[test]
+    fn a_missing_broker_and_an_unready_one_are_told_apart() {
+        let missing = of(found(None), "Ready");
+        assert_eq!((missing.status, missing.reason.as_str()), (Verdict::False, "BrokerDoesNotExist"));
+
+        let unready = of(found(Some(&broker(false))), "Ready");
+        assert_eq!(
+            (unready.status, unready.reason.as_str()),
+            (Verdict::False, "DeadLetterSinkResolveFailed")
+        );
+
+        let untouched = Broker::new("ns", "b", BrokerSpec::default());
+        let fresh = of(found(Some(&untouched)), "Ready");
+        assert_eq!((fresh.status, fresh.reason.as_str()), (Verdict::False, "BrokerNotConfigured"));
+
+        assert_eq!(of(found(Some(&broker(true))), "Ready").status, Verdict::True);
+    }
+
+    /// EV-TRG-07, EV-TRG-08, EV-ADR-06: the condition names the object, and the URI is empty.
+    #[test]
+    fn an_unresolved_subscriber_leaves_no_uri_behind() {
+        let broker = broker(true);
+        let mut before = trigger();
+        before.status = Some(status(&before, found(Some(&broker)), Timestamp::from_second(1).unwrap()));
+        assert_eq!(before.status.as_ref().unwrap().subscriber_uri.as_deref(), Some("http://s/"));
+
+        let lost =
+            Found { subscriber: Err(Unresolved("Service ns/s not found".into())), ..found(Some(&broker)) };
+        let after = status(&before, lost, Timestamp::from_second(2).unwrap());
+        assert_eq!(after.subscriber_uri, None);
+        assert_eq!(after.base.annotations[LAST_SUBSCRIBER], "http://s/");
+        let condition = after.base.conditions.iter().find(|c| c.kind == SUBSCRIBER_RESOLVED).unwrap();
+        assert!(condition.message.contains("ns/s") && !condition.reason.is_empty());
+    }
+
+    /// EV-TRG-09: a sink that is wanted and not found keeps the Trigger from Ready.
+    #[test]
+    fn an_unresolved_dead_letter_sink_is_not_ready() {
+        let broker = broker(true);
+        let lost = Found { sink: Some(Err(Unresolved("gone".into()))), ..found(Some(&broker)) };
+        assert_eq!(of(lost, "Ready").reason, "DeadLetterSinkResolveFailed");
+    }
+
+    #[test]
+    fn a_dependency_counts_when_it_is_named() {
+        let broker = broker(true);
+        let coming =
+            Found { dependency: Some(Ok((Verdict::Unknown, "soon".into()))), ..found(Some(&broker)) };
+        assert_eq!(of(coming, "Ready").status, Verdict::Unknown);
+        let gone = Found { dependency: Some(Err(Unresolved("gone".into()))), ..found(Some(&broker)) };
+        assert_eq!(of(gone, "Ready").reason, "DependencyDoesNotExist");
+    }
+}

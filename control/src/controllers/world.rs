@@ -1,0 +1,162 @@
+//! What every controller works with: the API, caches of it, the fleet and the way down.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::ControlConfig;
+use super::cache::Cache;
+use super::queue::{Item, Queue};
+use super::resolve::Resolver;
+use crate::events_recorder::{self, Recorder};
+use crate::fleet::Fleet;
+use crate::kinds::eventing::broker::Broker;
+use crate::kinds::eventing::event_type::EventType;
+use crate::kinds::eventing::trigger::Trigger;
+use crate::kinds::flows::parallel::Parallel;
+use crate::kinds::flows::sequence::Sequence;
+use crate::kinds::messaging::channel::Channel;
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::serving::route::Route;
+use crate::kinds::serving::service::Service;
+use crate::kinds::shared::{HasConditions, name, namespace};
+use crate::publish::Publisher;
+
+pub struct World {
+    pub config: ControlConfig,
+    pub client: Client,
+    pub fleet: Fleet,
+    pub publisher: Arc<Publisher>,
+    pub queue: Arc<Queue>,
+    pub resolver: Resolver,
+    /// The operator's.
+    pub config_maps: Cache<ConfigMap>,
+    pub recorder: Recorder,
+    pub services: Cache<Service>,
+    pub configurations: Cache<Configuration>,
+    pub revisions: Cache<Revision>,
+    pub routes: Cache<Route>,
+    pub brokers: Cache<Broker>,
+    pub triggers: Cache<Trigger>,
+    pub channels: Cache<Channel>,
+    pub in_memory_channels: Cache<InMemoryChannel>,
+    pub subscriptions: Cache<Subscription>,
+    pub event_types: Cache<EventType>,
+    pub sequences: Cache<Sequence>,
+    pub parallels: Cache<Parallel>,
+}
+
+/// Why an object has to be looked at again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+}
+
+impl Error {
+    /// Somebody else wrote first. The watch brings the news and a retry settles it.
+    #[must_use]
+    pub fn is_crossing(&self) -> bool {
+        match self {
+            Self::Api(kube::Error::Api(status)) => {
+                status.is_conflict() || status.is_already_exists() || status.is_not_found()
+            }
+            Self::Api(_) => false,
+        }
+    }
+}
+
+/// What the typed clients need of a kind.
+pub trait Object:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + PartialEq
+    + Serialize
+    + DeserializeOwned
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + PartialEq
+        + Serialize
+        + DeserializeOwned
+{
+}
+
+impl World {
+    pub fn new(config: ControlConfig, client: Client, fleet: Fleet, publisher: Arc<Publisher>) -> Self {
+        let queue = Arc::new(Queue::default());
+        Self {
+            resolver: Resolver::new(client.clone(), Arc::clone(&queue)),
+            recorder: Recorder::new(client.clone()),
+            config,
+            client,
+            fleet,
+            publisher,
+            queue,
+            config_maps: Cache::default(),
+            services: Cache::default(),
+            configurations: Cache::default(),
+            revisions: Cache::default(),
+            routes: Cache::default(),
+            brokers: Cache::default(),
+            triggers: Cache::default(),
+            channels: Cache::default(),
+            in_memory_channels: Cache::default(),
+            subscriptions: Cache::default(),
+            event_types: Cache::default(),
+            sequences: Cache::default(),
+            parallels: Cache::default(),
+        }
+    }
+
+    #[must_use]
+    pub fn api<K: Object>(&self, namespace: &str) -> Api<K> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    pub async fn create<K: Object>(&self, object: &K) -> Result<K, Error> {
+        Ok(self.api(namespace(object.meta())).create(&PostParams::default(), object).await?)
+    }
+
+    pub async fn replace<K: Object>(&self, object: &K) -> Result<K, Error> {
+        let meta = object.meta();
+        Ok(self.api(namespace(meta)).replace(name(meta), &PostParams::default(), object).await?)
+    }
+
+    /// Writes `after`'s status unless it says what is there already, and tells of a change of readiness.
+    pub async fn set_status<K: Object + HasConditions>(&self, before: &K, after: &K) -> Result<(), Error> {
+        if before != after {
+            let meta = after.meta();
+            self.api(namespace(meta)).replace_status(name(meta), &PostParams::default(), after).await?;
+            if let Some(news) = events_recorder::readiness(before, after) {
+                self.recorder.record(after, &news, now()).await;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn look_at(&self, item: Item) {
+        self.queue.add(item);
+    }
+}
+
+/// Conditions carry whole seconds, as Kubernetes' times do.
+#[must_use]
+pub fn now() -> jiff::Timestamp {
+    let now = jiff::Timestamp::now();
+    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now)
+}

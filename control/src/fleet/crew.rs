@@ -1,0 +1,424 @@
+//! The instances of one revision, and what each is doing.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use dataplane::load::{BackendLoad, EndpointLoad};
+use dataplane::table::Endpoint;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
+
+use super::decide::{Delay, View, Window, decide, restart_delay};
+use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
+use super::{EndpointSink, Metric, Observed, Plan, State};
+use crate::runtime::{Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
+
+/// What a crew acts with.
+pub(super) struct Hands {
+    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) sink: Arc<dyn EndpointSink>,
+    pub(super) queue: UnboundedSender<(u64, Report)>,
+    pub(super) next_id: u64,
+    /// When the fleet began.
+    pub(super) epoch: Instant,
+}
+
+pub(super) struct Crew {
+    key: Arc<str>,
+    plan: Plan,
+    spec: Arc<InstanceSpec>,
+    load: Arc<BackendLoad>,
+    members: Vec<Member>,
+    /// Ids of the endpoints that cores know of, in the members' order.
+    published: Vec<u64>,
+    desired: u32,
+    /// The instances that had to be ready once were.
+    proven: bool,
+    /// Instances kept for requests that are coming over; `None` as the time = until proven.
+    carry: u32,
+    carry_until: Option<Instant>,
+    retired: bool,
+
+    window: Window,
+    panic: Option<Panic>,
+    delay: Delay,
+    /// When the fleet began.
+    epoch: Instant,
+    next_sample: Instant,
+    requests_seen: u64,
+    asked_at: Option<Instant>,
+
+    /// In a row, without an instance having been well in between.
+    failures: u32,
+    /// No start before this.
+    rest_until: Instant,
+    failure: Option<Gone>,
+}
+
+/// Demand was far above what ran, not long ago.
+#[derive(Clone, Copy)]
+struct Panic {
+    until: Instant,
+    /// The largest count since it began.
+    peak: u32,
+}
+
+struct Member {
+    id: u64,
+    started: Instant,
+    instance: Box<dyn Instance>,
+    phase: Phase,
+    /// There from the first readiness on.
+    endpoint: Option<Arc<Endpoint>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Ready {
+        since: Instant,
+    },
+    /// It refused a connection or a probe: no requests until it proved well again.
+    Doubted {
+        since: Instant,
+    },
+    /// Out of the table; ends when its last request has.
+    Draining {
+        since: Instant,
+        look_at: Instant,
+    },
+    Stopping,
+}
+
+impl Crew {
+    pub(super) fn new(key: Arc<str>, plan: Plan, hands: &Hands, now: Instant) -> Self {
+        let load = hands.sink.load(&key);
+        let requests_seen = load.requests.load(Relaxed);
+        Self {
+            key,
+            spec: Arc::new(plan.instance.clone()),
+            carry: plan.carry,
+            plan,
+            load,
+            members: Vec::new(),
+            published: Vec::new(),
+            desired: 0,
+            proven: false,
+            carry_until: None,
+            retired: false,
+            window: Window::default(),
+            panic: None,
+            delay: Delay::default(),
+            epoch: hands.epoch,
+            next_sample: now,
+            requests_seen,
+            asked_at: None,
+            failures: 0,
+            rest_until: now,
+            failure: None,
+        }
+    }
+
+    pub(super) fn replan(&mut self, plan: Plan, now: Instant, hands: &Hands) {
+        self.retired = false;
+        if *self.spec != plan.instance {
+            if self.spec.volumes != plan.instance.volumes {
+                hands.runtime.refresh(Arc::new(plan.instance.clone()));
+            }
+            // What failed was another program.
+            self.spec = Arc::new(plan.instance.clone());
+            self.failures = 0;
+            self.rest_until = now;
+        }
+        // The predecessor may grow while we start; once it shrinks, its requests are ours.
+        self.carry = self.carry.max(plan.carry);
+        self.plan = plan;
+    }
+
+    pub(super) fn retire(&mut self) {
+        self.retired = true;
+    }
+
+    /// Retires without waiting for requests.
+    pub(super) fn dismiss(&mut self) {
+        self.retired = true;
+        for member in &mut self.members {
+            member.stop();
+        }
+    }
+
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.asked_at = Some(now);
+    }
+
+    /// Looks at the demand, if it is time to.
+    pub(super) fn sample(&mut self, now: Instant) {
+        if now < self.next_sample {
+            return;
+        }
+        // All crews tick together, so that a thousand of them wake the fleet once a second.
+        let into_tick = now.duration_since(self.epoch).as_nanos() % TICK.as_nanos();
+        self.next_sample = now + TICK - Duration::from_nanos(u64::try_from(into_tick).unwrap_or(0));
+        let (demand, requests) = (self.load.demand(), self.load.requests.load(Relaxed));
+        let since = requests.saturating_sub(self.requests_seen);
+        if demand > 0 || since > 0 {
+            self.requests_seen = requests;
+            self.asked_at = Some(now);
+        }
+        let counted = match self.plan.metric {
+            Metric::Concurrency => demand,
+            Metric::Rps => u32::try_from(since).unwrap_or(u32::MAX), // a tick is a second
+        };
+        self.window.add(now, counted, self.plan.stable_window);
+    }
+
+    pub(super) fn ready(&mut self, id: u64, address: SocketAddr, now: Instant) {
+        let Some(member) = self.members.iter_mut().find(|m| m.id == id) else { return };
+        match member.phase {
+            Phase::Starting => {
+                let load = Arc::new(EndpointLoad::default());
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load }));
+                member.phase = Phase::Ready { since: now };
+                let took_ms = now.duration_since(member.started).as_millis();
+                tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");
+                // A new instance stays for one idle window even if nobody comes.
+                self.asked_at = Some(now);
+            }
+            Phase::Doubted { since } => member.phase = Phase::Ready { since },
+            Phase::Ready { .. } | Phase::Draining { .. } | Phase::Stopping => return,
+        }
+        self.failure = None;
+        if !self.proven && self.ready_count() >= self.initial() {
+            self.proven = true;
+            self.carry_until = Some(now + self.plan.stable_window);
+        }
+    }
+
+    pub(super) fn gone(&mut self, id: u64, gone: Gone, now: Instant) {
+        let Some(at) = self.members.iter().position(|m| m.id == id) else { return };
+        let was_ready_since = match self.members.remove(at).phase {
+            Phase::Draining { .. } | Phase::Stopping => return, // as wanted
+            Phase::Starting => None,
+            Phase::Ready { since } | Phase::Doubted { since } => Some(since),
+        };
+        tracing::warn!(revision = %self.key, instance = id, reason = %gone.cause, "instance failed");
+        if now < self.rest_until {
+            return; // several at once are one failure
+        }
+        if was_ready_since.is_some_and(|since| now.duration_since(since) >= WELL_AFTER) {
+            self.failures = 0;
+        }
+        self.failures += 1;
+        let delay = restart_delay(self.failures, was_ready_since.is_some());
+        self.rest_until = now + delay;
+        if !delay.is_zero() {
+            self.failure = Some(gone);
+        }
+    }
+
+    pub(super) fn doubt(&mut self, id: u64) {
+        let Some(member) = self.members.iter_mut().find(|m| m.id == id) else { return };
+        if let Phase::Ready { since } = member.phase {
+            member.phase = Phase::Doubted { since };
+            member.instance.verify();
+        }
+    }
+
+    /// It failed its readiness probe; its runtime goes on asking.
+    pub(super) fn unready(&mut self, id: u64) {
+        let Some(member) = self.members.iter_mut().find(|m| m.id == id) else { return };
+        if let Phase::Ready { since } = member.phase {
+            member.phase = Phase::Doubted { since };
+        }
+    }
+
+    /// Brings the members to the number that is wanted now; returns the ids of new ones.
+    pub(super) fn settle(&mut self, now: Instant, hands: &mut Hands) -> Vec<u64> {
+        self.desired = if self.retired { 0 } else { self.decide(now) };
+        let running = self.running();
+        let started = if running < self.desired {
+            self.grow(self.desired - running, now, hands)
+        } else {
+            self.shrink(running - self.desired, now);
+            Vec::new()
+        };
+        self.finish_drains(now);
+        self.publish(hands);
+        started
+    }
+
+    fn decide(&mut self, now: Instant) -> u32 {
+        self.panic = self.panic.filter(|panic| now < panic.until);
+        let view = self.view(now);
+        let decision = decide(&self.plan, &view);
+        if decision.panics || self.panic.is_some() {
+            let before = self.panic.as_ref();
+            let until =
+                if decision.panics { now + self.plan.stable_window } else { before.map_or(now, |p| p.until) };
+            let peak = before.map_or(0, |panic| panic.peak).max(decision.undelayed);
+            if before.is_none() {
+                tracing::info!(revision = %self.key, wanted = decision.count, "panics: demand outgrows what runs");
+            }
+            self.panic = Some(Panic { until, peak });
+        }
+        self.delay.add(now, decision.undelayed);
+        decision.count
+    }
+
+    fn view(&mut self, now: Instant) -> View {
+        View {
+            stable: self.window.average(now, self.plan.stable_window),
+            panic: self.window.average(now, self.plan.panic_window),
+            panic_peak: self.panic.as_ref().map(|panic| panic.peak),
+            delayed: self.delay.largest(now, self.plan.scale_down_delay),
+            demand: self.load.demand(),
+            waiting: self.load.waiting.load(Relaxed),
+            ready: self.ready_count(),
+            proven: self.proven,
+            carry: if self.carry_until.is_none_or(|until| now < until) { self.carry } else { 0 },
+            idle_for: self.asked_at.map(|at| now.duration_since(at)),
+        }
+    }
+
+    fn grow(&mut self, mut missing: u32, now: Instant, hands: &mut Hands) -> Vec<u64> {
+        // One that is on its way out is back at once.
+        for member in &mut self.members {
+            if missing > 0 && matches!(member.phase, Phase::Draining { .. }) {
+                member.phase = Phase::Ready { since: now };
+                missing -= 1;
+            }
+        }
+        if now < self.rest_until {
+            return Vec::new();
+        }
+        let room = STARTING_MAX.saturating_sub(self.count(|phase| phase == Phase::Starting));
+        (0..missing.min(room)).map(|_| self.start(now, hands)).collect()
+    }
+
+    fn start(&mut self, now: Instant, hands: &mut Hands) -> u64 {
+        let id = hands.next_id;
+        hands.next_id += 1;
+        let reporter = Reporter::new(id, hands.queue.clone());
+        let instance = hands.runtime.start(id, Arc::clone(&self.spec), reporter);
+        self.members.push(Member { id, started: now, instance, phase: Phase::Starting, endpoint: None });
+        id
+    }
+
+    /// Lets `surplus` members go, those first whose end costs least.
+    fn shrink(&mut self, surplus: u32, now: Instant) {
+        for _ in 0..surplus {
+            let cheapest = self.members.iter_mut().filter(|m| m.is_running()).min_by_key(|m| m.cost());
+            let Some(member) = cheapest else { return };
+            match member.phase {
+                Phase::Ready { .. } => {
+                    member.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP };
+                }
+                _ => member.stop(),
+            }
+        }
+    }
+
+    /// RT-LIFE-03: an instance with a request inside is not ended by scaling.
+    fn finish_drains(&mut self, now: Instant) {
+        for member in &mut self.members {
+            let Phase::Draining { since, look_at } = member.phase else { continue };
+            if now < look_at {
+                continue;
+            }
+            if member.in_flight() == 0 || now.duration_since(since) >= DRAIN_MAX {
+                member.stop();
+            } else {
+                member.phase = Phase::Draining { since, look_at: now + DRAIN_STEP };
+            }
+        }
+    }
+
+    fn publish(&mut self, hands: &Hands) {
+        let takes_requests = |m: &&Member| matches!(m.phase, Phase::Ready { .. });
+        let ready: Vec<_> =
+            self.members.iter().filter(takes_requests).filter_map(|m| m.endpoint.clone()).collect();
+        let ids: Vec<u64> = ready.iter().map(|endpoint| endpoint.id).collect();
+        if ids != self.published {
+            self.published = ids;
+            hands.sink.set_endpoints(&self.key, ready);
+        }
+    }
+
+    /// When this crew has to be looked at again without anything happening. `None`: it sleeps.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        let drains = self.members.iter().filter_map(|m| match m.phase {
+            Phase::Draining { look_at, .. } => Some(look_at),
+            _ => None,
+        });
+        let restart = (self.running() < self.desired
+            && self.count(|phase| phase == Phase::Starting) < STARTING_MAX)
+            .then_some(self.rest_until);
+        let awake = self.desired > 0 || self.running() > 0;
+        drains.chain(restart).chain(awake.then_some(self.next_sample)).min()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.retired && self.members.is_empty()
+    }
+
+    pub(super) fn forget(&self, hands: &Hands) {
+        hands.runtime.forget(&self.spec.namespace, &self.spec.revision);
+    }
+
+    pub(super) fn observed(&self) -> Observed {
+        let actual = self.ready_count();
+        let state = if actual > 0 && self.proven {
+            State::Ready
+        } else if let Some(failure) = &self.failure {
+            State::Failed { reason: failure.cause.to_string(), message: failure.message.clone() }
+        } else if self.running() > 0 {
+            State::Starting
+        } else if self.desired == 0 && (self.proven || self.plan.initial == 0) {
+            State::Idle
+        } else {
+            State::Pending
+        };
+        Observed { actual, desired: self.desired, state }
+    }
+
+    fn initial(&self) -> u32 {
+        let most = if self.plan.max == 0 { u32::MAX } else { self.plan.max };
+        self.plan.initial.max(self.carry).clamp(1, most)
+    }
+
+    fn running(&self) -> u32 {
+        self.count(|phase| !matches!(phase, Phase::Draining { .. } | Phase::Stopping))
+    }
+
+    fn ready_count(&self) -> u32 {
+        self.count(|phase| matches!(phase, Phase::Ready { .. }))
+    }
+
+    fn count(&self, wanted: impl Fn(Phase) -> bool) -> u32 {
+        u32::try_from(self.members.iter().filter(|m| wanted(m.phase)).count()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Member {
+    fn stop(&mut self) {
+        if self.phase != Phase::Stopping {
+            self.phase = Phase::Stopping;
+            self.instance.stop();
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        !matches!(self.phase, Phase::Draining { .. } | Phase::Stopping)
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.endpoint.as_ref().map_or(0, |endpoint| endpoint.load.in_flight())
+    }
+
+    /// Unready ones go before ready ones, idle ones before busy ones, young ones before old ones.
+    fn cost(&self) -> (bool, u32, std::cmp::Reverse<u64>) {
+        (matches!(self.phase, Phase::Ready { .. }), self.in_flight(), std::cmp::Reverse(self.id))
+    }
+}

@@ -1,0 +1,358 @@
+//! How many instances a revision should have: arithmetic, with the time passed in.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::limits::{IDLE_WINDOW_MIN, RESTART_MAX, RESTART_MIN, SAMPLES_MAX};
+use super::{Metric, Plan};
+
+/// A target below this asks for absurd numbers of instances (upstream X-AS-01).
+const TARGET_MIN: f64 = 0.01;
+
+/// Demand over time.
+#[derive(Debug, Default)]
+pub struct Window {
+    samples: VecDeque<(Instant, u32)>,
+}
+
+impl Window {
+    /// Notes the demand at `now`, and forgets what is older than `span`.
+    pub fn add(&mut self, now: Instant, demand: u32, span: Duration) {
+        while self.samples.len() == SAMPLES_MAX
+            || self.samples.front().is_some_and(|(at, _)| now.duration_since(*at) >= span)
+        {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((now, demand));
+    }
+
+    /// The average over what is known of the last `span`; 0 if nothing is.
+    #[must_use]
+    pub fn average(&self, now: Instant, span: Duration) -> f64 {
+        let recent = self.samples.iter().rev().take_while(|(at, _)| now.duration_since(*at) < span);
+        let (sum, count) = recent.fold((0_u64, 0_u32), |(s, c), (_, demand)| (s + u64::from(*demand), c + 1));
+        #[expect(clippy::cast_precision_loss, reason = "3600 samples of u32 stay below 2^52")]
+        if count == 0 { 0.0 } else { sum as f64 / f64::from(count) }
+    }
+}
+
+/// What a decision rests on, besides the plan.
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    /// Demand (concurrency or requests per second), averaged over the stable window.
+    pub stable: f64,
+    /// The same over the panic window.
+    pub panic: f64,
+    /// The largest count since the panic began, if there is one.
+    pub panic_peak: Option<u32>,
+    /// The largest count that was wanted within the scale-down delay.
+    pub delayed: u32,
+    /// Requests inside instances and waiting, now.
+    pub demand: u32,
+    /// Those of them that wait: what runs is not enough.
+    pub waiting: u32,
+    /// Instances that take requests.
+    pub ready: u32,
+    /// The plan's `initial` instances were ready once.
+    pub proven: bool,
+    /// Instances kept for requests that come over from a predecessor.
+    pub carry: u32,
+    /// Since anything was last asked of the revision; `None` = never.
+    pub idle_for: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// The number of instances wanted.
+    pub count: u32,
+    /// What it would be without the scale-down delay.
+    pub undelayed: u32,
+    /// The panic window's demand is far above what runs: from now on, and for a stable window, the count
+    /// never falls.
+    pub panics: bool,
+}
+
+/// X-AS-02..05: the averages decide within the rates; whoever waits is not made to wait for an average.
+#[must_use]
+pub fn decide(plan: &Plan, view: &View) -> Decision {
+    let window = plan.idle_window.max(IDLE_WINDOW_MIN);
+    let asked = view.idle_for.is_some_and(|idle| idle < window) || view.demand > 0;
+    let (mut wanted, mut panics) = (0, false);
+    if asked {
+        let base = view.ready.max(1);
+        let panic = needed(view.panic, plan);
+        panics = f64::from(panic) / f64::from(base) >= plan.panic_threshold;
+        let floor =
+            if plan.reachable { floor(f64::from(view.ready) / plan.scale_down_rate.max(1.0)) } else { 0 };
+        let ceiling = ceil(f64::from(base) * plan.scale_up_rate.max(1.0)).max(floor);
+        wanted = needed(view.stable, plan).clamp(floor, ceiling).max(1);
+        if panics || view.panic_peak.is_some() {
+            wanted = wanted.max(panic.clamp(floor, ceiling)).max(view.panic_peak.unwrap_or(0));
+        }
+        if view.waiting > 0 && plan.metric == Metric::Concurrency {
+            wanted = wanted.max(needed(f64::from(view.demand), plan));
+        }
+    } else if plan.keep_one && view.proven {
+        wanted = 1;
+    }
+    if wanted > 0 {
+        wanted = wanted.max(plan.activation);
+    }
+    let undelayed = wanted;
+    if plan.reachable {
+        wanted = wanted.max(view.delayed);
+    }
+    if !view.proven {
+        wanted = wanted.max(plan.initial);
+    }
+    wanted = wanted.max(plan.min).max(view.carry);
+    let count = if plan.max == 0 { wanted } else { wanted.min(plan.max) };
+    Decision { count, undelayed, panics }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates; not negative")]
+fn ceil(count: f64) -> u32 {
+    count.ceil() as u32
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates; not negative")]
+fn floor(count: f64) -> u32 {
+    count.floor() as u32
+}
+
+/// Instances that carry `demand`.
+fn needed(demand: f64, plan: &Plan) -> u32 {
+    let hard = match plan.metric {
+        Metric::Concurrency if plan.concurrency_max > 0 => f64::from(plan.concurrency_max),
+        _ => f64::INFINITY,
+    };
+    // `max` and `min` also turn a NaN into the bound.
+    ceil(demand / plan.target.max(TARGET_MIN).min(hard))
+}
+
+/// The largest of what was wanted within a span that moves on.
+#[derive(Debug, Default)]
+pub struct Delay {
+    /// Each value held from its time until the next one's.
+    values: VecDeque<(Instant, u32)>,
+}
+
+impl Delay {
+    pub fn add(&mut self, now: Instant, value: u32) {
+        if self.values.back().is_none_or(|(_, last)| *last != value) {
+            if self.values.len() == SAMPLES_MAX {
+                self.values.pop_front();
+            }
+            self.values.push_back((now, value));
+        }
+    }
+
+    /// Forgets what was over before `now - span`.
+    pub fn largest(&mut self, now: Instant, span: Duration) -> u32 {
+        if span.is_zero() {
+            return 0;
+        }
+        while self.values.get(1).is_some_and(|(next, _)| now.duration_since(*next) >= span) {
+            self.values.pop_front();
+        }
+        self.values.iter().map(|(_, value)| *value).max().unwrap_or(0)
+    }
+}
+
+/// How long to wait before the next start after `failures` of them in a row.
+#[must_use]
+pub fn restart_delay(failures: u32, was_ready: bool) -> Duration {
+    match failures {
+        0 => Duration::ZERO,
+        1 if was_ready => Duration::ZERO,
+        _ => RESTART_MIN.saturating_mul(1 << (failures - 1).min(16)).min(RESTART_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::tests::plan;
+
+    const QUIET: View = View {
+        stable: 0.0,
+        panic: 0.0,
+        panic_peak: None,
+        delayed: 0,
+        demand: 0,
+        waiting: 0,
+        ready: 0,
+        proven: true,
+        carry: 0,
+        idle_for: None,
+    };
+
+    fn decide(plan: &Plan, view: &View) -> u32 {
+        super::decide(plan, view).count
+    }
+
+    fn seconds(n: u64) -> Option<Duration> {
+        Some(Duration::from_secs(n))
+    }
+
+    /// SRV-REV-06: the count follows the demand.
+    #[test]
+    fn the_count_follows_the_average_within_its_bounds() {
+        let plan = Plan { target: 10.0, max: 5, ..plan() };
+        for (average, ready, wanted) in
+            [(0.0, 1, 1), (10.0, 1, 1), (10.1, 1, 2), (35.0, 4, 4), (1000.0, 5, 5), (5.0, 5, 2)]
+        {
+            let view = View { stable: average, ready, idle_for: seconds(0), ..QUIET };
+            assert_eq!(decide(&plan, &view), wanted, "average {average}, ready {ready}");
+        }
+    }
+
+    #[test]
+    fn waiting_requests_count_at_once_and_inside_ones_only_on_average() {
+        let plan = Plan { target: 10.0, ..plan() };
+        let burst = View { demand: 100, ready: 1, idle_for: seconds(0), ..QUIET };
+        assert_eq!(decide(&plan, &burst), 1);
+        assert_eq!(decide(&plan, &View { waiting: 1, ..burst }), 10);
+    }
+
+    #[test]
+    fn it_goes_to_zero_only_after_the_whole_idle_window() {
+        let plan = Plan { idle_window: Duration::from_secs(30), ..plan() };
+        let at = |idle| View { ready: 1, idle_for: seconds(idle), ..QUIET };
+        assert_eq!(decide(&plan, &at(29)), 1);
+        assert_eq!(decide(&plan, &at(30)), 0);
+        assert_eq!(decide(&Plan { min: 2, ..plan.clone() }, &at(30)), 2);
+        // RT-LIFE-03: a request inside counts, however long ago it came.
+        assert_eq!(decide(&plan, &View { demand: 1, ..at(300) }), 1);
+    }
+
+    #[test]
+    fn demand_counts_whatever_the_idle_window() {
+        let plan = Plan { idle_window: Duration::ZERO, ..plan() };
+        assert_eq!(decide(&plan, &View { idle_for: seconds(0), ..QUIET }), 1);
+        assert_eq!(decide(&plan, &View { idle_for: seconds(2), ..QUIET }), 0);
+    }
+
+    /// RT-PROBE-06, RT-PROBE-07: the first instances run without any request.
+    #[test]
+    fn an_unproven_revision_gets_its_initial_instances() {
+        let new = View { proven: false, ..QUIET };
+        assert_eq!(decide(&Plan { initial: 3, ..plan() }, &new), 3);
+        assert_eq!(decide(&Plan { initial: 3, max: 2, ..plan() }, &new), 2);
+        assert_eq!(decide(&Plan { initial: 0, ..plan() }, &new), 0);
+    }
+
+    #[test]
+    fn what_a_predecessor_carried_is_kept_within_the_bounds() {
+        let view = View { carry: 4, ..QUIET };
+        assert_eq!(decide(&plan(), &view), 4);
+        assert_eq!(decide(&Plan { max: 3, ..plan() }, &view), 3);
+        assert_eq!(decide(&plan(), &View { proven: false, ..view }), 4);
+    }
+
+    #[test]
+    fn the_hard_limit_counts_when_it_is_below_the_target() {
+        let plan = Plan { target: 100.0, concurrency_max: 1, ..plan() };
+        let view = View { demand: 8, waiting: 8, idle_for: seconds(0), ..QUIET };
+        assert_eq!(decide(&plan, &view), 8);
+    }
+
+    #[test]
+    fn odd_targets_give_bounded_answers() {
+        for target in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE] {
+            let plan = Plan { target, max: 7, ..plan() };
+            let view = View { stable: 1e9, panic: 1e9, idle_for: seconds(0), ..QUIET };
+            assert!((1..=7).contains(&decide(&plan, &view)), "target {target}");
+        }
+    }
+
+    /// X-AS-03: the panic window alone lifts the count, and nothing lowers it until the panic is over.
+    #[test]
+    fn a_panic_lifts_at_once_and_never_lowers() {
+        let plan = Plan { target: 10.0, panic_threshold: 2.0, ..plan() };
+        let calm = View { stable: 10.0, panic: 19.0, ready: 1, idle_for: seconds(0), ..QUIET };
+        // 19 needs two instances where one runs: exactly the threshold of 200 percent.
+        assert_eq!(super::decide(&plan, &calm), Decision { count: 2, undelayed: 2, panics: true });
+        let two = View { ready: 2, ..calm };
+        assert_eq!(super::decide(&plan, &two), Decision { count: 1, undelayed: 1, panics: false });
+        let after = View { panic_peak: Some(7), ready: 7, panic: 0.0, ..calm };
+        assert_eq!(super::decide(&plan, &after), Decision { count: 7, undelayed: 7, panics: false });
+    }
+
+    /// X-AS-02: neither window moves the count faster than the rates.
+    #[test]
+    fn the_rates_bound_each_step() {
+        let plan = Plan { target: 1.0, scale_up_rate: 3.0, scale_down_rate: 2.0, ..plan() };
+        let view = |stable, ready| View { stable, panic: stable, ready, idle_for: seconds(0), ..QUIET };
+        for (stable, ready, wanted) in [(100.0, 2, 6), (100.0, 0, 3), (0.0, 9, 4), (0.0, 1, 1)] {
+            assert_eq!(decide(&plan, &view(stable, ready)), wanted, "{stable} on {ready}");
+        }
+        let unreachable = Plan { reachable: false, ..plan };
+        assert_eq!(decide(&unreachable, &view(0.0, 9)), 1);
+    }
+
+    /// X-AS-04, X-AS-05, X-AS-07: delay, activation and bounds, in this order.
+    #[test]
+    fn delay_activation_and_bounds_come_last() {
+        let asked = View { stable: 1.0, ready: 1, idle_for: seconds(0), ..QUIET };
+        let activated = Plan { activation: 3, ..plan() };
+        assert_eq!(decide(&activated, &asked), 3);
+        assert_eq!(decide(&activated, &QUIET), 0);
+        let delayed = View { delayed: 5, ..asked };
+        let decision = super::decide(&plan(), &delayed);
+        assert_eq!((decision.count, decision.undelayed), (5, 1));
+        assert_eq!(decide(&Plan { reachable: false, ..plan() }, &delayed), 1);
+        assert_eq!(decide(&Plan { max: 4, ..plan() }, &delayed), 4);
+        assert_eq!(decide(&Plan { keep_one: true, ..plan() }, &QUIET), 1);
+    }
+
+    #[test]
+    fn requests_per_second_are_divided_by_their_own_target() {
+        let plan = Plan { metric: Metric::Rps, target: 150.0, concurrency_max: 1, ..plan() };
+        let view = View { stable: 1500.0, ready: 10, demand: 40, waiting: 40, idle_for: seconds(0), ..QUIET };
+        assert_eq!(decide(&plan, &view), 10);
+    }
+
+    #[test]
+    fn the_largest_wish_counts_until_its_span_is_over() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let span = Duration::from_secs(10);
+        let mut delay = Delay::default();
+        assert_eq!(delay.largest(at(0), span), 0);
+        for (second, value) in [(0, 2), (1, 5), (3, 5), (4, 1)] {
+            delay.add(at(second), value);
+        }
+        // Five was wanted until second 4.
+        for (second, largest) in [(4, 5), (13, 5), (14, 1), (100, 1)] {
+            assert_eq!(delay.largest(at(second), span), largest, "second {second}");
+        }
+        assert_eq!(delay.largest(at(100), Duration::ZERO), 0);
+    }
+
+    #[test]
+    fn only_samples_inside_the_window_count() {
+        let start = Instant::now();
+        let span = Duration::from_secs(10);
+        let mut window = Window::default();
+        assert_eq!(window.average(start, span), 0.0);
+        for second in 0..20 {
+            window.add(start + Duration::from_secs(second), if second < 15 { 0 } else { 4 }, span);
+        }
+        let now = start + Duration::from_secs(19);
+        assert_eq!(window.average(now, span), 2.0);
+        assert_eq!(window.average(now, Duration::from_secs(5)), 4.0);
+        assert_eq!(window.samples.len(), 10);
+    }
+
+    #[test]
+    fn restarts_back_off_up_to_the_bound() {
+        assert_eq!(restart_delay(1, true), Duration::ZERO);
+        assert_eq!(restart_delay(1, false), RESTART_MIN);
+        assert_eq!(restart_delay(2, true), RESTART_MIN * 2);
+        assert_eq!(restart_delay(3, false), RESTART_MIN * 4);
+        assert_eq!(restart_delay(u32::MAX, true), RESTART_MAX);
+    }
+}

@@ -1,0 +1,133 @@
+//! The task that owns the fleet: it hears everybody, lets the crew concerned decide, and sleeps until the
+//! next thing is due. Without instances and without mail it does not wake at all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use super::crew::{Crew, Hands};
+use super::{Board, EndpointSink, Mail};
+use crate::runtime::{Report, Runtime};
+
+pub(super) async fn run(
+    runtime: Arc<dyn Runtime>,
+    sink: Arc<dyn EndpointSink>,
+    first_id: u64,
+    mut inbox: UnboundedReceiver<Mail>,
+    board: Arc<Board>,
+) {
+    let (queue, mut reports) = mpsc::unbounded_channel();
+    let hands = Hands { runtime, sink, queue, next_id: first_id, epoch: Instant::now() };
+    let mut manager = Manager { crews: HashMap::new(), owners: HashMap::new(), hands, board, leaving: None };
+    let mut closed = false;
+
+    while !((manager.leaving.is_some() || closed) && manager.crews.is_empty()) {
+        let due = manager.crews.values().filter_map(Crew::wake_at).min();
+        tokio::select! {
+            mail = inbox.recv(), if !closed => match mail {
+                Some(mail) => manager.hear(mail, Instant::now()),
+                None => {
+                    closed = true; // all handles are gone: nobody can ask for anything any more
+                    manager.leave(Instant::now());
+                }
+            },
+            Some((id, report)) = reports.recv() => manager.learn(id, report, Instant::now()),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => manager.wake(Instant::now()),
+        }
+    }
+    for done in manager.leaving.into_iter().flatten() {
+        let _ = done.send(()); // who asked may have gone
+    }
+}
+
+struct Manager {
+    crews: HashMap<Arc<str>, Crew>,
+    /// Whose instance an id is.
+    owners: HashMap<u64, Arc<str>>,
+    hands: Hands,
+    board: Arc<Board>,
+    /// Who waits for the end, once it has begun.
+    leaving: Option<Vec<oneshot::Sender<()>>>,
+}
+
+impl Manager {
+    fn hear(&mut self, mail: Mail, now: Instant) {
+        match mail {
+            Mail::Declare(key, plan) if self.leaving.is_none() => {
+                match self.crews.get_mut(&key) {
+                    Some(crew) => crew.replan(*plan, now, &self.hands),
+                    None => {
+                        let crew = Crew::new(Arc::clone(&key), *plan, &self.hands, now);
+                        self.crews.insert(Arc::clone(&key), crew);
+                    }
+                }
+                self.settle(&key, now);
+            }
+            Mail::Declare(..) => {} // too late: we are leaving
+            Mail::Retire(key) => self.with(&key, now, |crew| crew.retire()),
+            Mail::Demand(key) => self.with(&key, now, |crew| crew.asked(now)),
+            Mail::Unreachable(key, endpoint) => self.with(&key, now, |crew| crew.doubt(endpoint)),
+            Mail::Shutdown(done) => {
+                self.leave(now);
+                self.leaving.get_or_insert_default().push(done);
+            }
+        }
+    }
+
+    fn learn(&mut self, id: u64, report: Report, now: Instant) {
+        let owner = match report {
+            Report::Ready { .. } | Report::Unready => self.owners.get(&id).cloned(),
+            Report::Gone(_) => self.owners.remove(&id),
+        };
+        let Some(key) = owner else { return };
+        self.with(&key, now, |crew| match report {
+            Report::Ready { address } => crew.ready(id, address, now),
+            Report::Unready => crew.unready(id),
+            Report::Gone(gone) => crew.gone(id, gone, now),
+        });
+    }
+
+    fn wake(&mut self, now: Instant) {
+        let due = |crew: &Crew| crew.wake_at().is_some_and(|at| at <= now);
+        let keys: Vec<_> =
+            self.crews.iter().filter(|(_, c)| due(c)).map(|(key, _)| Arc::clone(key)).collect();
+        for key in keys {
+            self.with(&key, now, |crew| crew.sample(now));
+        }
+    }
+
+    fn leave(&mut self, now: Instant) {
+        self.leaving.get_or_insert_default();
+        let keys: Vec<_> = self.crews.keys().cloned().collect();
+        for key in keys {
+            self.with(&key, now, Crew::dismiss);
+        }
+    }
+
+    /// Something happened to a crew: it changes, then settles.
+    fn with(&mut self, key: &Arc<str>, now: Instant, change: impl FnOnce(&mut Crew)) {
+        if let Some(crew) = self.crews.get_mut(key) {
+            change(crew);
+            self.settle(key, now);
+        }
+    }
+
+    fn settle(&mut self, key: &Arc<str>, now: Instant) {
+        let Some(crew) = self.crews.get_mut(key) else { return };
+        for id in crew.settle(now, &mut self.hands) {
+            self.owners.insert(id, Arc::clone(key));
+        }
+        if crew.is_over() {
+            if self.leaving.is_none() {
+                crew.forget(&self.hands);
+            }
+            self.crews.remove(key);
+            self.board.post(key, None);
+        } else {
+            self.board.post(key, Some(crew.observed()));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The fleet: all instances of all revisions, as many as their demand needs.
+//!
+//! [`Fleet`] is the handle; one task behind it (the future of [`Fleet::new`], run on the control thread)
+//! owns everything, so there is no lock to hold wrongly. How many is arithmetic ([`decide`]); what one
+//! revision's instances are doing is a `crew::Crew`; the task in `manager` carries it out.
+//! Deliberately absent: what a Revision is (controllers), and how an instance runs (runtime).
+
+mod crew;
+pub mod decide;
+pub mod limits;
+mod manager;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dataplane::load::BackendLoad;
+use dataplane::table::Endpoint;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use crate::runtime::{InstanceSpec, Runtime};
+
+/// How a revision is run and scaled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub instance: InstanceSpec,
+    /// Instances that run even without demand.
+    pub min: u32,
+    /// 0 = no limit.
+    pub max: u32,
+    /// Instances that must be ready once before the revision counts as proven. 0: none is started before
+    /// there is demand.
+    pub initial: u32,
+    /// Instances that whoever served before has: this many must be ready as well before the revision counts as
+    /// proven, and are kept for one stable window after that, while the requests come over.
+    pub carry: u32,
+    /// What is counted.
+    pub metric: Metric,
+    /// How much of it one instance is wanted to have on average.
+    pub target: f64,
+    /// Requests in one instance that are allowed; 0 = no limit.
+    pub concurrency_max: u32,
+    /// Without any demand for this long, all instances above `min` end.
+    pub idle_window: Duration,
+    /// Demand is averaged over this.
+    pub stable_window: Duration,
+    /// Demand over this is compared with what runs.
+    pub panic_window: Duration,
+    /// A panic begins when it needs this many times the instances that are ready.
+    pub panic_threshold: f64,
+    /// The fewest instances when there are any.
+    pub activation: u32,
+    /// The largest count of this span is kept.
+    pub scale_down_delay: Duration,
+    /// The averages multiply or divide the ready instances at most by these in one step.
+    pub scale_up_rate: f64,
+    pub scale_down_rate: f64,
+    /// Never to zero once there was one.
+    pub keep_one: bool,
+    /// Requests can come: nobody slows the end of a version that none can reach.
+    pub reachable: bool,
+}
+
+/// What the scaler counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// Requests inside and waiting.
+    Concurrency,
+    /// Requests taken in per second.
+    Rps,
+}
+
+/// Who learns which instances take requests, and who counts what is asked of them. Called on the fleet's
+/// task; must not block.
+pub trait EndpointSink: Send + Sync {
+    /// The ready instances of `key`, all of them.
+    fn set_endpoints(&self, key: &str, endpoints: Vec<Arc<Endpoint>>);
+    /// The counters of `key`, the same ones each time.
+    fn load(&self, key: &str) -> Arc<BackendLoad>;
+}
+
+/// What there is of a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// Ready instances.
+    pub actual: u32,
+    /// Wanted instances.
+    pub desired: u32,
+    pub state: State,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Nothing was started yet.
+    Pending,
+    Starting,
+    Ready,
+    /// At zero because nobody asks; it was ready before, or does not have to be (`initial` 0).
+    Idle,
+    /// The last instance failed, and none is ready. Stays until one is, also at zero.
+    Failed {
+        /// `ExitCode1`
+        reason: String,
+        /// One sentence and the last lines of output.
+        message: String,
+    },
+}
+
+impl Observed {
+    const NOTHING: Self = Self { actual: 0, desired: 0, state: State::Pending };
+}
+
+/// The handle. All calls return at once; what they cause shows in [`Fleet::observe`].
+#[derive(Clone)]
+pub struct Fleet {
+    /// Senders are the controllers and the signal queue, which are bounded by the objects there are and by
+    /// `SIGNALS_MAX`.
+    mail: mpsc::UnboundedSender<Mail>,
+    board: Arc<Board>,
+}
+
+enum Mail {
+    Declare(Arc<str>, Box<Plan>),
+    Retire(Arc<str>),
+    Demand(Arc<str>),
+    Unreachable(Arc<str>, u64),
+    Shutdown(oneshot::Sender<()>),
+}
+
+/// What others may read at any time.
+struct Board {
+    observed: Mutex<HashMap<Arc<str>, Observed>>,
+    changes: broadcast::Sender<Arc<str>>,
+}
+
+impl Fleet {
+    /// The handle, and the future that does the work. It ends after [`Fleet::shutdown`], or when all handles
+    /// are dropped. `first_id` starts the instances' ids: they name log files, so a value above all of the
+    /// last run's (the Unix time in milliseconds) keeps those apart.
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        sink: Arc<dyn EndpointSink>,
+        first_id: u64,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (mail, inbox) = mpsc::unbounded_channel();
+        let (changes, _) = broadcast::channel(limits::CHANGES_MAX);
+        let board = Arc::new(Board { observed: Mutex::default(), changes });
+        let work = manager::run(runtime, sink, first_id, inbox, Arc::clone(&board));
+        (Self { mail, board }, work)
+    }
+
+    /// Runs the revision `key` (`NAMESPACE/REVISION`) by `plan` from now on. A changed plan rescales, and
+    /// leaves running instances as they are.
+    pub fn declare(&self, key: &str, plan: Plan) {
+        self.send(Mail::Declare(key.into(), Box::new(plan)));
+    }
+
+    /// Ends the revision's instances, each after its requests, and forgets it.
+    pub fn retire(&self, key: &str) {
+        self.send(Mail::Retire(key.into()));
+    }
+
+    /// Somebody waits for an instance of `key`.
+    pub fn demand(&self, key: &str) {
+        self.send(Mail::Demand(key.into()));
+    }
+
+    /// An instance refused a connection.
+    pub fn unreachable(&self, key: &str, endpoint: u64) {
+        self.send(Mail::Unreachable(key.into(), endpoint));
+    }
+
+    /// The state of `key`; of one that was never declared, [`State::Pending`] with zeros.
+    #[must_use]
+    pub fn observe(&self, key: &str) -> Observed {
+        let observed = self.board.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        observed.get(key).cloned().unwrap_or(Observed::NOTHING)
+    }
+
+    /// The keys whose [`Fleet::observe`] has changed. Who lags behind misses some and should look at all.
+    #[must_use]
+    pub fn changes(&self) -> broadcast::Receiver<Arc<str>> {
+        self.board.changes.subscribe()
+    }
+
+    /// Ends all instances (SIGTERM, grace, SIGKILL) and returns when they are gone. Does not wait for
+    /// requests: whoever shuts down has stopped taking them before.
+    pub async fn shutdown(&self) {
+        let (done, wait) = oneshot::channel();
+        self.send(Mail::Shutdown(done));
+        let _ = wait.await; // an error: the work is over already
+    }
+
+    fn send(&self, mail: Mail) {
+        let _ = self.mail.send(mail); // fails only after the shutdown, when nothing is left to do
+    }
+}
+
+impl Board {
+    /// `None`: nothing is known of `key` any more.
+    fn post(&self, key: &Arc<str>, now: Option<Observed>) {
+        let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        if observed.get(key) == now.as_ref() {
+            return;
+        }
+        match now {
+            Some(now) => drop(observed.insert(Arc::clone(key), now)),
+            None => drop(observed.remove(key)),
+        }
+        drop(observed);
+        let _ = self.changes.send(Arc::clone(key)); // nobody listening is fine
+    }
+}

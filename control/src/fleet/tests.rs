@@ -1,0 +1,412 @@
+//! The fleet with scripted instances, in a time that only the test moves.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dataplane::load::BackendLoad;
+use dataplane::table::Endpoint;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::crew::{Crew, Hands};
+use super::limits::{DRAIN_MAX, DRAIN_STEP, RESTART_MIN, STARTING_MAX, TICK};
+use super::{EndpointSink, Fleet, Metric, Plan, State};
+use crate::runtime::scripted::{Note, Script, Scripted};
+
+const KEY: &str = "default/hello-00001";
+const MOMENT: Duration = Duration::from_micros(1);
+
+/// One instance at most is wanted until a test says otherwise.
+pub(super) fn plan() -> Plan {
+    Plan {
+        instance: crate::runtime::tests::spec(&["true"]),
+        min: 0,
+        max: 0,
+        initial: 1,
+        carry: 0,
+        metric: Metric::Concurrency,
+        target: 70.0,
+        concurrency_max: 0,
+        idle_window: Duration::from_secs(60),
+        stable_window: Duration::from_secs(60),
+        panic_window: Duration::from_secs(6),
+        panic_threshold: 2.0,
+        activation: 0,
+        scale_down_delay: Duration::ZERO,
+        scale_up_rate: 1000.0,
+        scale_down_rate: 2.0,
+        keep_one: false,
+        reachable: true,
+    }
+}
+
+#[derive(Default)]
+struct Sink {
+    endpoints: Mutex<HashMap<String, Vec<Arc<Endpoint>>>>,
+    /// When the last endpoint of a key was taken out.
+    emptied: Mutex<Vec<Instant>>,
+    load: Arc<BackendLoad>,
+}
+
+impl EndpointSink for Sink {
+    fn set_endpoints(&self, key: &str, endpoints: Vec<Arc<Endpoint>>) {
+        if endpoints.is_empty() {
+            self.emptied.lock().unwrap().push(Instant::now());
+        }
+        self.endpoints.lock().unwrap().insert(key.to_owned(), endpoints);
+    }
+
+    fn load(&self, _key: &str) -> Arc<BackendLoad> {
+        Arc::clone(&self.load)
+    }
+}
+
+struct Stage {
+    fleet: Fleet,
+    runtime: Arc<Scripted>,
+    sink: Arc<Sink>,
+}
+
+impl Stage {
+    fn new(script: impl Fn(u64) -> Script + Send + Sync + 'static) -> Self {
+        let (runtime, sink) = (Scripted::new(script), Arc::new(Sink::default()));
+        let (fleet, work) = Fleet::new(Arc::clone(&runtime) as _, Arc::clone(&sink) as _, 100);
+        tokio::spawn(work);
+        Self { fleet, runtime, sink }
+    }
+
+    async fn with(plan: Plan, script: impl Fn(u64) -> Script + Send + Sync + 'static) -> Self {
+        let stage = Self::new(script);
+        stage.fleet.declare(KEY, plan);
+        sleep(MOMENT).await;
+        stage
+    }
+
+    fn endpoints(&self) -> Vec<Arc<Endpoint>> {
+        self.sink.endpoints.lock().unwrap().get(KEY).cloned().unwrap_or_default()
+    }
+
+    fn state(&self) -> State {
+        self.fleet.observe(KEY).state
+    }
+}
+
+fn at_once(_: u64) -> Script {
+    Script::READY_AT_ONCE
+}
+
+/// SRV-REQ-09: demand starts an instance, and no timer has to pass for it.
+#[tokio::test(start_paused = true)]
+async fn demand_starts_a_sleeping_revision_without_any_delay() {
+    let stage = Stage::with(Plan { initial: 0, ..plan() }, at_once).await;
+    assert_eq!(stage.state(), State::Idle);
+    sleep(Duration::from_secs(1000)).await;
+    assert_eq!(stage.runtime.living(), 0);
+
+    let before = Instant::now();
+    stage.fleet.demand(KEY);
+    for _ in 0..100 {
+        tokio::task::yield_now().await; // never idle, so the paused clock stands still
+    }
+    assert_eq!(Instant::now(), before, "the clock had to move");
+    assert_eq!(stage.state(), State::Ready);
+    stage.fleet.demand(KEY);
+    sleep(MOMENT).await;
+    assert_eq!(stage.runtime.starts(), [before], "one start is enough for both");
+}
+
+/// SRV-REV-06: without demand the instances end, after their endpoint has left the table.
+#[tokio::test(start_paused = true)]
+async fn an_idle_revision_goes_to_zero_after_its_window_and_leaves_the_table_first() {
+    let stage = Stage::with(plan(), at_once).await;
+    let ready_at = Instant::now();
+    assert_eq!(stage.state(), State::Ready);
+
+    sleep(Duration::from_secs(59)).await;
+    assert_eq!(stage.endpoints().len(), 1);
+    sleep(TICK * 2).await;
+    assert_eq!((stage.state(), stage.endpoints().len(), stage.runtime.living()), (State::Idle, 0, 0));
+    let stopped = stage.runtime.times(|note| matches!(note, Note::Stopped(_)))[0];
+    let emptied = stage.sink.emptied.lock().unwrap()[0];
+    assert!(emptied.duration_since(ready_at) >= Duration::from_secs(59));
+    assert!(stopped.duration_since(emptied) >= DRAIN_STEP);
+}
+
+/// RT-LIFE-03: a long request holds its instance, counted by the backend or only by the endpoint.
+#[tokio::test(start_paused = true)]
+async fn a_request_inside_holds_its_instance() {
+    let stage = Stage::with(plan(), at_once).await;
+    let guard = stage.endpoints()[0].load.try_enter(0).unwrap();
+    stage.sink.load.in_flight.store(1, Relaxed);
+    sleep(Duration::from_secs(500)).await;
+    assert_eq!(stage.endpoints().len(), 1, "in use, so not idle");
+
+    // As if the core still counted it in the instance, but not for the backend.
+    stage.sink.load.in_flight.store(0, Relaxed);
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!((stage.endpoints().len(), stage.runtime.living()), (0, 1), "draining");
+    drop(guard);
+    sleep(DRAIN_STEP * 2).await;
+    assert_eq!(stage.runtime.living(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_never_ends_holds_a_retired_instance_for_a_bounded_time() {
+    let stage = Stage::with(plan(), at_once).await;
+    let guard = stage.endpoints()[0].load.try_enter(0).unwrap();
+    stage.fleet.retire(KEY);
+    sleep(DRAIN_MAX - TICK).await;
+    assert_eq!(stage.runtime.living(), 1);
+    sleep(TICK * 2).await;
+    assert_eq!(stage.runtime.living(), 0);
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn demand_brings_a_draining_instance_back_instead_of_starting_another() {
+    let stage = Stage::with(plan(), at_once).await;
+    let guard = stage.endpoints()[0].load.try_enter(0).unwrap();
+    sleep(Duration::from_secs(62)).await;
+    assert!(stage.endpoints().is_empty());
+    stage.fleet.demand(KEY);
+    sleep(MOMENT).await;
+    assert_eq!((stage.endpoints().len(), stage.runtime.starts().len()), (1, 1));
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleeping_revision_has_nothing_to_wake_for() {
+    let (queue, _reports) = mpsc::unbounded_channel();
+    let (runtime, sink) = (Scripted::new(at_once), Arc::new(Sink::default()));
+    let now = Instant::now();
+    let mut hands = Hands { runtime, sink, queue, next_id: 1, epoch: now };
+    let mut crew = Crew::new(KEY.into(), Plan { initial: 0, ..plan() }, &hands, now);
+    assert!(crew.settle(now, &mut hands).is_empty());
+    assert_eq!(crew.wake_at(), None);
+
+    crew.asked(now);
+    assert_eq!(crew.settle(now, &mut hands), [1]);
+    assert!(crew.wake_at().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_is_kept_without_demand() {
+    let stage = Stage::with(Plan { min: 2, ..plan() }, at_once).await;
+    sleep(Duration::from_secs(5000)).await;
+    assert_eq!((stage.endpoints().len(), stage.runtime.starts().len()), (2, 2));
+}
+
+/// SRV-REV-06: the count rises with waiting requests and falls when they are gone.
+#[tokio::test(start_paused = true)]
+async fn the_count_rises_and_falls_with_the_demand() {
+    let stage = Stage::with(Plan { target: 10.0, max: 8, ..plan() }, at_once).await;
+    stage.sink.load.in_flight.store(10, Relaxed);
+    stage.sink.load.waiting.store(30, Relaxed);
+    sleep(TICK).await;
+    assert_eq!(stage.fleet.observe(KEY).actual, 4);
+
+    stage.sink.load.waiting.store(3000, Relaxed);
+    stage.fleet.demand(KEY);
+    sleep(MOMENT).await;
+    assert_eq!(stage.fleet.observe(KEY).actual, 8, "as far as the maximum");
+
+    stage.sink.load.waiting.store(0, Relaxed);
+    stage.sink.load.in_flight.store(1, Relaxed);
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(stage.fleet.observe(KEY).actual, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_starts_a_bounded_number_at_once() {
+    let slow = |_| Script { ready_after: Some(Duration::from_secs(3)), ..Script::READY_AT_ONCE };
+    let stage = Stage::with(Plan { concurrency_max: 1, ..plan() }, slow).await;
+    stage.sink.load.waiting.store(100, Relaxed);
+    stage.fleet.demand(KEY);
+    sleep(TICK).await;
+    assert_eq!(stage.runtime.living(), STARTING_MAX);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(stage.runtime.living(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crashing_program_is_restarted_ever_more_slowly_and_says_why() {
+    let crash = |_| Script { ready_after: None, crash_after: Some(TICK), ..Script::READY_AT_ONCE };
+    let stage = Stage::with(plan(), crash).await;
+    assert_eq!(stage.state(), State::Starting);
+    sleep(Duration::from_secs(20)).await;
+
+    let starts = stage.runtime.starts();
+    let rests: Vec<_> = starts.windows(2).map(|pair| pair[1].duration_since(pair[0]) - TICK).collect();
+    assert!(rests.len() > 3);
+    for (nth, rest) in (0..).zip(&rests) {
+        let wanted = RESTART_MIN * 2_u32.pow(nth);
+        assert!(*rest >= wanted && *rest < wanted + Duration::from_millis(5), "{nth}: {rest:?}");
+    }
+    let State::Failed { reason, message } = stage.state() else { panic!("{:?}", stage.state()) };
+    assert_eq!(reason, "ExitCode1");
+    assert!(message.ends_with("is over"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_a_good_time_is_answered_at_once_and_is_no_failure() {
+    let first_crashes = |id| match id {
+        100 => Script { crash_after: Some(Duration::from_secs(30)), ..Script::READY_AT_ONCE },
+        _ => Script::READY_AT_ONCE,
+    };
+    let stage = Stage::with(Plan { min: 1, ..plan() }, first_crashes).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!((stage.runtime.starts().len(), stage.state()), (2, State::Ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_stays_visible_until_an_instance_is_ready() {
+    let second_works = |id| match id {
+        100 => Script { ready_after: None, crash_after: Some(TICK), ..Script::READY_AT_ONCE },
+        _ => Script { ready_after: Some(TICK * 5), ..Script::READY_AT_ONCE },
+    };
+    let stage = Stage::with(plan(), second_works).await;
+    sleep(TICK * 3).await;
+    assert_eq!(stage.runtime.starts().len(), 2);
+    assert!(matches!(stage.state(), State::Failed { .. }), "the second try has not succeeded yet");
+    sleep(TICK * 5).await;
+    assert_eq!(stage.state(), State::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_revision_is_not_ready_before_its_initial_count_is() {
+    let third_is_slow = |id| match id {
+        102 => Script { ready_after: Some(TICK * 5), ..Script::READY_AT_ONCE },
+        _ => Script::READY_AT_ONCE,
+    };
+    let stage = Stage::with(Plan { initial: 3, ..plan() }, third_is_slow).await;
+    sleep(TICK * 2).await;
+    assert_eq!((stage.fleet.observe(KEY).actual, stage.state()), (2, State::Starting));
+    sleep(TICK * 5).await;
+    assert_eq!(stage.state(), State::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retired_revision_ends_and_is_forgotten() {
+    let stage = Stage::with(Plan { min: 3, ..plan() }, at_once).await;
+    let mut changes = stage.fleet.changes();
+    stage.fleet.retire(KEY);
+    sleep(TICK).await;
+    assert_eq!((stage.endpoints().len(), stage.runtime.living()), (0, 0));
+    assert_eq!(stage.fleet.observe(KEY), super::Observed::NOTHING);
+    assert_eq!(stage.runtime.times(|note| *note == Note::Forgotten(KEY.into())).len(), 1);
+    assert_eq!(&*changes.try_recv().unwrap(), KEY);
+    stage.fleet.demand(KEY);
+    sleep(TICK).await;
+    assert_eq!(stage.runtime.living(), 0, "demand for what is gone starts nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_refused_a_connection_gets_none_until_it_proved_well() {
+    let stage = Stage::with(plan(), at_once).await;
+    let id = stage.endpoints()[0].id;
+    stage.fleet.unreachable(KEY, id + 7); // one that is long gone
+    stage.fleet.unreachable(KEY, id);
+    sleep(MOMENT).await;
+    assert!(stage.endpoints().is_empty());
+    sleep(TICK).await;
+    assert_eq!(stage.endpoints()[0].id, id);
+    assert_eq!(stage.runtime.times(|note| *note == Note::Verified(id)).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_returns_when_the_last_instance_is_gone_and_nothing_starts_after() {
+    let slow_end = |_| Script { stop_takes: Duration::from_secs(7), ..Script::READY_AT_ONCE };
+    let stage = Stage::with(Plan { min: 3, ..plan() }, slow_end).await;
+    let _request = stage.endpoints()[0].load.try_enter(0).unwrap();
+    let before = Instant::now();
+    let (fleet, other) = (stage.fleet.clone(), stage.fleet.clone());
+    tokio::join!(fleet.shutdown(), other.shutdown());
+    assert_eq!(stage.runtime.living(), 0);
+    let took = before.elapsed();
+    assert!(took >= Duration::from_secs(7) && took < Duration::from_secs(8), "{took:?}");
+
+    stage.fleet.declare("default/late", plan());
+    stage.fleet.shutdown().await; // and a late one does not hang
+    assert_eq!(stage.runtime.starts().len(), 3);
+    assert_eq!(stage.runtime.times(|note| matches!(note, Note::Forgotten(_))).len(), 0, "logs stay");
+}
+
+/// Random demand, slow starts and crashes: never more than the maximum runs, and once it is quiet all end.
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_the_bounds_hold_and_quiet_ends_everything() {
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let script = move |id: u64| {
+            let mut rng = fastrand::Rng::with_seed(seed ^ id);
+            let mut some = |of: u64| Duration::from_millis(rng.u64(..of));
+            Script {
+                ready_after: Some(some(4000)),
+                crash_after: id.is_multiple_of(3).then(|| some(20_000)),
+                stop_takes: some(3000),
+            }
+        };
+        let bounded = Plan { max: 5, concurrency_max: 2, initial: 0, ..plan() };
+        let stage = Stage::with(bounded, script).await;
+        for _ in 0..200 {
+            stage.sink.load.waiting.store(rng.u32(..20), Relaxed);
+            stage.fleet.demand(KEY);
+            if let Some(endpoint) = stage.endpoints().first().filter(|_| rng.u8(..8) == 0) {
+                stage.fleet.unreachable(KEY, endpoint.id);
+            }
+            sleep(Duration::from_millis(rng.u64(..1500))).await;
+            let observed = stage.fleet.observe(KEY);
+            assert!(observed.actual <= 5 && observed.desired <= 5, "seed {seed}: {observed:?}");
+            assert!(stage.endpoints().len() <= 5, "seed {seed}");
+        }
+        assert!(!stage.runtime.starts().is_empty());
+        stage.sink.load.waiting.store(0, Relaxed);
+        sleep(Duration::from_secs(400)).await;
+        assert_eq!((stage.runtime.living(), stage.endpoints().len()), (0, 0), "seed {seed}");
+    }
+}
+
+/// SRV-CFG-10: a successor is proven when it carries what its predecessor had, and keeps that while the
+/// requests come over.
+#[tokio::test(start_paused = true)]
+async fn a_successor_is_ready_only_with_its_predecessors_strength() {
+    let slow = |id| Script { ready_after: Some(Duration::from_secs(id - 99)), ..Script::READY_AT_ONCE };
+    let successor = Plan { carry: 3, stable_window: Duration::from_secs(20), ..plan() };
+    let stage = Stage::with(successor.clone(), slow).await;
+    sleep(Duration::from_millis(2_500)).await;
+    assert_eq!((stage.endpoints().len(), stage.state()), (2, State::Starting));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((stage.endpoints().len(), stage.state()), (3, State::Ready));
+
+    // Ready now, so it is declared without anything to carry.
+    stage.fleet.declare(KEY, Plan { carry: 0, initial: 0, ..successor });
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(stage.endpoints().len(), 3);
+    sleep(Duration::from_secs(10)).await;
+    assert!(stage.endpoints().len() < 3, "nobody came over, and they are kept for ever");
+}
+
+/// X-AS-03: a burst inside instances is answered within the panic window, and its instances stay until
+/// the stable window has passed without another.
+#[tokio::test(start_paused = true)]
+async fn a_burst_panics_and_its_instances_outlast_it() {
+    let bursty = Plan {
+        target: 1.0,
+        panic_window: Duration::from_secs(2),
+        stable_window: Duration::from_secs(20),
+        ..plan()
+    };
+    let stage = Stage::with(bursty, at_once).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(stage.endpoints().len(), 1);
+
+    stage.sink.load.in_flight.store(6, Relaxed);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(stage.endpoints().len(), 6, "the stable window alone would want two");
+    stage.sink.load.in_flight.store(0, Relaxed);
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(stage.endpoints().len(), 6);
+    sleep(Duration::from_secs(15)).await;
+    assert!(stage.endpoints().len() < 6);
+}

@@ -1,0 +1,219 @@
+//! What the API server must know of a kind, so that a new kind is mostly data.
+//!
+//! A kind is a serde type that implements [`Resource`]; [`Entry::of`] turns it into a row of the
+//! [`Registry`]. The API server works on JSON values and asks the row for everything kind-specific.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_ignored::Path;
+use serde_json::Value;
+
+use crate::schema;
+
+/// Unknown fields that are told one by one; a client that has more has the wrong kind.
+const UNKNOWN_TOLD_MAX: usize = 100;
+
+/// A column of `kubectl get`, after Name.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    pub name: &'static str,
+    /// JSONPath as in a CRD's `additionalPrinterColumns`.
+    pub path: &'static str,
+    /// `string`, `integer` or `date`.
+    pub format: &'static str,
+    /// 0 = always shown, 1 = only with `-o wide`.
+    pub priority: i32,
+}
+
+/// Names and shape of a kind.
+#[derive(Debug, Clone, Copy)]
+pub struct KindMeta {
+    /// Empty for the core group.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub singular: &'static str,
+    pub short_names: &'static [&'static str],
+    pub categories: &'static [&'static str],
+    pub namespaced: bool,
+    pub has_status: bool,
+    pub unknown_fields: UnknownFields,
+    /// `false`: POST from outside answers 403; only controllers create it (AMB-62).
+    pub developers_create: bool,
+    pub columns: &'static [Column],
+}
+
+/// What happens to fields that a kind's schema does not name (AMB-01).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// Dropped; the request succeeds (serving, networking).
+    Prune,
+    /// 400 (eventing, messaging, flows, sources).
+    Refuse,
+}
+
+/// One thing wrong with an object, as it stands in `Status.details.causes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// `spec.traffic[0].percent`
+    pub field: String,
+    pub message: String,
+}
+
+/// Collects problems with the path they are at.
+#[derive(Debug, Default)]
+pub struct Problems {
+    pub list: Vec<Problem>,
+}
+
+impl Problems {
+    pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.list.push(Problem { field: field.into(), message: message.into() });
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Requester {
+    pub user: String,
+    /// A controller of ours, over the in-process client.
+    pub internal: bool,
+}
+
+/// A kind's own rules. Values in, values out: no I/O, no clock.
+pub trait Resource: Serialize + DeserializeOwned + JsonSchema + 'static {
+    const META: KindMeta;
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta;
+
+    /// Fills what the client left out. `before` is the stored object on update.
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester);
+
+    /// Says what is wrong, immutability on update included.
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems);
+}
+
+/// Why an object was not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denied {
+    /// It does not have the kind's shape: 400.
+    Malformed(String),
+    /// It has it, and breaks the kind's rules: 422 with causes.
+    Invalid(Vec<Problem>),
+}
+
+type Admit = fn(Value, Option<&Value>, &Requester) -> Result<Value, Denied>;
+
+/// A kind with its rules, as the API server holds it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub meta: &'static KindMeta,
+    /// Defaults and validates a whole object (`spec` writes; status writes skip it).
+    pub admit: Admit,
+    /// The paths of fields that the kind's type does not name (`spec.containers[0].foo`).
+    pub unknown: fn(&Value) -> Vec<String>,
+    /// The kind's schema, in the dialect of Kubernetes. Made on each call.
+    pub schema: fn() -> Value,
+    pub access: Access,
+}
+
+/// What clients may do with a kind's objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Full,
+    /// Look and not touch: they are derived from what the program is.
+    ReadOnly,
+    /// Ask and be answered: nothing is stored.
+    CreateOnly,
+}
+
+impl Entry {
+    #[must_use]
+    pub fn of<R: Resource>() -> Self {
+        Self {
+            meta: &R::META,
+            admit: admit::<R>,
+            unknown: unknown::<R>,
+            schema: schema::of::<R>,
+            access: Access::Full,
+        }
+    }
+
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { access: Access::ReadOnly, ..self }
+    }
+
+    #[must_use]
+    pub fn create_only(self) -> Self {
+        Self { access: Access::CreateOnly, ..self }
+    }
+}
+
+/// All kinds served.
+#[derive(Debug, Clone, Default)]
+pub struct Registry {
+    pub entries: Vec<Entry>,
+}
+
+impl Registry {
+    #[must_use]
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Entry> {
+        self.entries
+            .iter()
+            .find(|e| e.meta.group == group && e.meta.version == version && e.meta.plural == plural)
+    }
+}
+
+fn admit<R: Resource>(new: Value, before: Option<&Value>, requester: &Requester) -> Result<Value, Denied> {
+    let mut unknown = Vec::new();
+    let mut object: R = serde_ignored::deserialize(new, |path| note(&mut unknown, &path))
+        .map_err(|why| Denied::Malformed(why.to_string()))?;
+    if R::META.unknown_fields == UnknownFields::Refuse
+        && let Some(field) = unknown.iter().find(|path| path.starts_with("spec"))
+    {
+        return Err(Denied::Malformed(format!("unknown field \"{field}\"")));
+    }
+
+    // What is stored was admitted once, so it parses; if a newer version narrowed the type, the
+    // update is judged as a creation.
+    let before: Option<R> = before.and_then(|value| serde_json::from_value(value.clone()).ok());
+    object.set_defaults(before.as_ref(), requester);
+    let mut problems = Problems::default();
+    object.validate(before.as_ref(), &mut problems);
+    if !problems.list.is_empty() {
+        return Err(Denied::Invalid(problems.list));
+    }
+    serde_json::to_value(&object).map_err(|why| Denied::Malformed(why.to_string()))
+}
+
+fn unknown<R: Resource>(object: &Value) -> Vec<String> {
+    let mut unknown = Vec::new();
+    // An object of the wrong shape is refused by `admit`, with what is wrong.
+    let _: Result<R, _> = serde_ignored::deserialize(object, |path| note(&mut unknown, &path));
+    unknown
+}
+
+fn note(unknown: &mut Vec<String>, path: &Path<'_>) {
+    if unknown.len() < UNKNOWN_TOLD_MAX {
+        unknown.push(written(path));
+    }
+}
+
+/// `spec.containers[0].foo`
+fn written(path: &Path<'_>) -> String {
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", written(parent)),
+        Path::Map { parent, key } => match written(parent) {
+            parent if parent.is_empty() => key.clone(),
+            parent => format!("{parent}.{key}"),
+        },
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+            written(parent)
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Core kinds that others refer to. They hold data; nothing reconciles them.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::serving::autoscaler::validate_config_map;
+use crate::kind::{Column, Entry, KindMeta, Problems, Requester, Resource, UnknownFields};
+
+pub(super) const AGE: Column =
+    Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
+
+/// What all core kinds have in common.
+pub(super) const CORE: KindMeta = KindMeta {
+    group: "",
+    version: "v1",
+    kind: "",
+    plural: "",
+    singular: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    has_status: false,
+    unknown_fields: UnknownFields::Prune,
+    developers_create: true,
+    columns: &[AGE],
+};
+
+pub const NAMESPACE: KindMeta = KindMeta {
+    kind: "Namespace",
+    plural: "namespaces",
+    singular: "namespace",
+    short_names: &["ns"],
+    namespaced: false,
+    has_status: true,
+    columns: &[Column { name: "Status", path: ".status.phase", format: "string", priority: 0 }, AGE],
+    ..CORE
+};
+
+/// Holds a namespace that is being deleted until it is empty.
+pub const NAMESPACE_FINALIZER: &str = "kubernetes";
+
+/// The core kinds' rows.
+#[must_use]
+pub fn entries() -> Vec<Entry> {
+    vec![
+        Entry::of::<Namespace>(),
+        Entry::of::<ConfigMap>(),
+        Entry::of::<Secret>(),
+        Entry::of::<Service>(),
+        Entry::of::<ServiceAccount>(),
+    ]
+}
+
+impl Resource for Namespace {
+    const META: KindMeta = NAMESPACE;
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+        // Nobody but the collector takes the finalizer away, and it does so by itself.
+        let finalizers = match before {
+            Some(before) => before.spec.as_ref().and_then(|spec| spec.finalizers.clone()),
+            None => Some(vec![NAMESPACE_FINALIZER.into()]),
+        };
+        self.spec.get_or_insert_default().finalizers = finalizers;
+        if before.is_none() {
+            self.status.get_or_insert_default().phase = Some("Active".into());
+        }
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let labels = self.metadata.labels.get_or_insert_default();
+        labels.insert("kubernetes.io/metadata.name".into(), name);
+    }
+
+    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+}
+
+impl Resource for ConfigMap {
+    const META: KindMeta = KindMeta {
+        kind: "ConfigMap",
+        plural: "configmaps",
+        singular: "configmap",
+        short_names: &["cm"],
+        ..CORE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        validate_config_map(&self.metadata, self.data.as_ref(), problems);
+        let Some(before) = before.filter(|before| before.immutable == Some(true)) else { return };
+        if self.immutable != Some(true) {
+            problems.add("immutable", "Forbidden: field is immutable when `immutable` is set");
+        }
+        if self.data != before.data || self.binary_data != before.binary_data {
+            problems.add("data", "Forbidden: field is immutable when `immutable` is set");
+        }
+    }
+}
+
+impl Resource for Secret {
+    const META: KindMeta = KindMeta {
+        kind: "Secret",
+        plural: "secrets",
+        singular: "secret",
+        columns: &[Column { name: "Type", path: ".type", format: "string", priority: 0 }, AGE],
+        ..CORE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        for (key, text) in self.string_data.take().into_iter().flatten() {
+            let data = self.data.get_or_insert_default();
+            data.insert(key, k8s_openapi::ByteString(text.into_bytes()));
+        }
+        self.type_.get_or_insert_with(|| "Opaque".into());
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        let Some(before) = before else { return };
+        if self.type_ != before.type_ {
+            problems.add("type", "Invalid value: field is immutable");
+        }
+        if before.immutable == Some(true) && (self.data != before.data || self.immutable != Some(true)) {
+            problems.add("data", "Forbidden: field is immutable when `immutable` is set");
+        }
+    }
+}
+
+impl Resource for Service {
+    const META: KindMeta = KindMeta {
+        kind: "Service",
+        plural: "services",
+        singular: "service",
+        short_names: &["svc"],
+        categories: &["all"],
+        has_status: true,
+        columns: &[
+            Column { name: "Type", path: ".spec.type", format: "string", priority: 0 },
+            Column { name: "Cluster-IP", path: ".spec.clusterIP", format: "string", priority: 0 },
+            Column { name: "External-IP", path: ".spec.externalName", format: "string", priority: 0 },
+            Column { name: "Port(s)", path: ".spec.ports[*].port", format: "string", priority: 0 },
+            AGE,
+        ],
+        ..CORE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        let Some(spec) = &mut self.spec else { return };
+        spec.type_.get_or_insert_with(|| "ClusterIP".into());
+        for port in spec.ports.iter_mut().flatten() {
+            port.protocol.get_or_insert_with(|| "TCP".into());
+        }
+    }
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        let Some(spec) = &self.spec else { return problems.add("spec", "Required value") };
+        if spec.type_.as_deref() == Some("ExternalName")
+            && spec.external_name.as_deref().unwrap_or("").is_empty()
+        {
+            problems.add("spec.externalName", "Required value");
+        }
+        for (index, port) in spec.ports.iter().flatten().enumerate() {
+            if !(1..=65535).contains(&port.port) {
+                let why = format!("Invalid value: {}: must be between 1 and 65535, inclusive", port.port);
+                problems.add(format!("spec.ports[{index}].port"), why);
+            }
+        }
+    }
+}
+
+impl Resource for ServiceAccount {
+    const META: KindMeta = KindMeta {
+        kind: "ServiceAccount",
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        short_names: &["sa"],
+        ..CORE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+}

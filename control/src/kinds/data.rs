@@ -1,0 +1,187 @@
+//! Kubernetes' own kinds that are kept as data: clients and controllers write them for each other, and
+//! nothing here acts on them.
+
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authorization::v1::{
+    LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
+};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Endpoints, Event};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::column;
+use super::core::{AGE, CORE};
+use crate::kind::{Column, Entry, KindMeta, Problems, Requester, Resource};
+
+/// Where events live, whichever group they are asked for in.
+pub const EVENT: KindMeta = KindMeta {
+    kind: "Event",
+    plural: "events",
+    singular: "event",
+    short_names: &["ev"],
+    columns: &[
+        Column { name: "Last Seen", path: ".lastTimestamp", format: "date", priority: 0 },
+        column("Type", ".type"),
+        column("Reason", ".reason"),
+        column("Kind", ".involvedObject.kind"),
+        column("Object", ".involvedObject.name"),
+        column("Message", ".message"),
+        Column { name: "Count", path: ".count", format: "integer", priority: 1 },
+    ],
+    ..CORE
+};
+
+const COORDINATION: KindMeta = KindMeta { group: "coordination.k8s.io", ..CORE };
+const DISCOVERY: KindMeta = KindMeta { group: "discovery.k8s.io", ..CORE };
+const RBAC: KindMeta = KindMeta { group: "rbac.authorization.k8s.io", ..CORE };
+const AUTHORIZATION: KindMeta =
+    KindMeta { group: "authorization.k8s.io", namespaced: false, columns: &[], ..CORE };
+const AUTHENTICATION: KindMeta = KindMeta { group: "authentication.k8s.io", ..AUTHORIZATION };
+
+/// The rows of kinds that are data.
+#[must_use]
+pub fn entries() -> Vec<Entry> {
+    vec![
+        Entry::of::<Event>(),
+        Entry::of::<Endpoints>(),
+        Entry::of::<EndpointSlice>(),
+        Entry::of::<Lease>(),
+        Entry::of::<Role>(),
+        Entry::of::<RoleBinding>(),
+        Entry::of::<ClusterRole>(),
+        Entry::of::<ClusterRoleBinding>(),
+        Entry::of::<SelfSubjectAccessReview>().create_only(),
+        Entry::of::<SubjectAccessReview>().create_only(),
+        Entry::of::<LocalSubjectAccessReview>().create_only(),
+        Entry::of::<SelfSubjectRulesReview>().create_only(),
+        Entry::of::<SelfSubjectReview>().create_only(),
+    ]
+}
+
+/// A kind without defaults and rules of its own.
+macro_rules! data {
+    ($kind:ty, $meta:expr) => {
+        impl Resource for $kind {
+            const META: KindMeta = $meta;
+
+            fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+
+            fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+            fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+        }
+    };
+}
+
+data!(Event, EVENT);
+data!(
+    Endpoints,
+    KindMeta { kind: "Endpoints", plural: "endpoints", singular: "endpoints", short_names: &["ep"], ..CORE }
+);
+data!(
+    EndpointSlice,
+    KindMeta {
+        kind: "EndpointSlice",
+        plural: "endpointslices",
+        singular: "endpointslice",
+        columns: &[
+            column("AddressType", ".addressType"),
+            column("Ports", ".ports[*].port"),
+            column("Endpoints", ".endpoints[*].addresses"),
+            AGE,
+        ],
+        ..DISCOVERY
+    }
+);
+data!(
+    Lease,
+    KindMeta {
+        kind: "Lease",
+        plural: "leases",
+        singular: "lease",
+        columns: &[column("Holder", ".spec.holderIdentity"), AGE],
+        ..COORDINATION
+    }
+);
+data!(Role, KindMeta { kind: "Role", plural: "roles", singular: "role", ..RBAC });
+data!(
+    RoleBinding,
+    KindMeta {
+        kind: "RoleBinding",
+        plural: "rolebindings",
+        singular: "rolebinding",
+        columns: &[column("Role", ".roleRef.name"), AGE],
+        ..RBAC
+    }
+);
+data!(
+    ClusterRole,
+    KindMeta {
+        kind: "ClusterRole",
+        plural: "clusterroles",
+        singular: "clusterrole",
+        namespaced: false,
+        ..RBAC
+    }
+);
+data!(
+    ClusterRoleBinding,
+    KindMeta {
+        kind: "ClusterRoleBinding",
+        plural: "clusterrolebindings",
+        singular: "clusterrolebinding",
+        namespaced: false,
+        columns: &[column("Role", ".roleRef.name"), AGE],
+        ..RBAC
+    }
+);
+data!(
+    SelfSubjectAccessReview,
+    KindMeta {
+        kind: "SelfSubjectAccessReview",
+        plural: "selfsubjectaccessreviews",
+        singular: "selfsubjectaccessreview",
+        ..AUTHORIZATION
+    }
+);
+data!(
+    SubjectAccessReview,
+    KindMeta {
+        kind: "SubjectAccessReview",
+        plural: "subjectaccessreviews",
+        singular: "subjectaccessreview",
+        ..AUTHORIZATION
+    }
+);
+data!(
+    LocalSubjectAccessReview,
+    KindMeta {
+        kind: "LocalSubjectAccessReview",
+        plural: "localsubjectaccessreviews",
+        singular: "localsubjectaccessreview",
+        namespaced: true,
+        ..AUTHORIZATION
+    }
+);
+data!(
+    SelfSubjectRulesReview,
+    KindMeta {
+        kind: "SelfSubjectRulesReview",
+        plural: "selfsubjectrulesreviews",
+        singular: "selfsubjectrulesreview",
+        ..AUTHORIZATION
+    }
+);
+data!(
+    SelfSubjectReview,
+    KindMeta {
+        kind: "SelfSubjectReview",
+        plural: "selfsubjectreviews",
+        singular: "selfsubjectreview",
+        ..AUTHENTICATION
+    }
+);

@@ -1,0 +1,110 @@
+//! CustomResourceDefinition: how clients learn which kinds there are, and what can be done with them.
+//!
+//! Derived from the registry, never written by clients: `kn source list-types` and everybody who looks
+//! for addressable kinds by label reads them.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::column;
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+
+const ADDRESSABLE: &str = "duck.knative.dev/addressable";
+const BINDING: &str = "duck.knative.dev/binding";
+const PODSPECABLE: &str = "duck.knative.dev/podspecable";
+const SOURCE: &str = "duck.knative.dev/source";
+const EVENTING_SOURCE: &str = "eventing.knative.dev/source";
+const SUBSCRIBABLE: &str = "messaging.knative.dev/subscribable";
+
+/// What kinds can be, as the labels of their definitions. A kind may stand in several rows.
+const LABELS: [(&str, &[&str]); 6] = [
+    (
+        ADDRESSABLE,
+        &[
+            "services.serving.knative.dev",
+            "routes.serving.knative.dev",
+            "brokers.eventing.knative.dev",
+            "eventtransforms.eventing.knative.dev",
+            "channels.messaging.knative.dev",
+            "inmemorychannels.messaging.knative.dev",
+            "sequences.flows.knative.dev",
+            "parallels.flows.knative.dev",
+            "integrationsinks.sinks.knative.dev",
+            "jobsinks.sinks.knative.dev",
+        ],
+    ),
+    (PODSPECABLE, &["services.serving.knative.dev", "configurations.serving.knative.dev"]),
+    (SUBSCRIBABLE, &["channels.messaging.knative.dev", "inmemorychannels.messaging.knative.dev"]),
+    (SOURCE, &SOURCES),
+    (EVENTING_SOURCE, &SOURCES),
+    (BINDING, &["sinkbindings.sources.knative.dev"]),
+];
+
+const SOURCES: [&str; 5] = [
+    "apiserversources.sources.knative.dev",
+    "pingsources.sources.knative.dev",
+    "containersources.sources.knative.dev",
+    "sinkbindings.sources.knative.dev",
+    "integrationsources.sources.knative.dev",
+];
+
+/// The annotation that lists what a source can send.
+pub const EVENT_TYPES: &str = "registry.knative.dev/eventTypes";
+const PING_TYPES: &str = r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
+const API_SERVER_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
+
+/// The labels of the definition `PLURAL.GROUP`; all have the value `true`.
+pub fn labels(definition: &str) -> impl Iterator<Item = &'static str> {
+    let named = move |(_, kinds): &&(&str, &[&str])| kinds.contains(&definition);
+    LABELS.iter().filter(named).map(|(label, _)| *label)
+}
+
+/// What objects of the kind send, for those that say so.
+#[must_use]
+pub fn event_types(definition: &str) -> Option<&'static str> {
+    match definition {
+        "pingsources.sources.knative.dev" => Some(PING_TYPES),
+        "apiserversources.sources.knative.dev" => Some(API_SERVER_TYPES),
+        _ => None,
+    }
+}
+
+impl Resource for CustomResourceDefinition {
+    const META: KindMeta = KindMeta {
+        group: "apiextensions.k8s.io",
+        version: "v1",
+        kind: "CustomResourceDefinition",
+        plural: "customresourcedefinitions",
+        singular: "customresourcedefinition",
+        short_names: &["crd", "crds"],
+        categories: &["api-extensions"],
+        namespaced: false,
+        has_status: true,
+        unknown_fields: UnknownFields::Prune,
+        developers_create: true,
+        columns: &[column("Created At", ".metadata.creationTimestamp")],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_about_event_types_is_json() {
+        for name in ["pingsources.sources.knative.dev", "apiserversources.sources.knative.dev"] {
+            let types: Vec<serde_json::Value> = serde_json::from_str(event_types(name).unwrap()).unwrap();
+            assert!(types.iter().all(|one| one["type"].is_string() && one["description"].is_string()));
+        }
+        let labels: Vec<_> = labels("sinkbindings.sources.knative.dev").collect();
+        assert_eq!(labels, [SOURCE, EVENTING_SOURCE, BINDING]);
+    }
+}

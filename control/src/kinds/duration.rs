@@ -1,0 +1,94 @@
+//! Lengths of time as text: ISO 8601 periods (`PT0.2S`, `P1D`) in delivery options, and the Go
+//! notation (`60s`, `1h30m`) in serving's annotations.
+
+use std::time::Duration;
+
+use jiff::fmt::temporal::SpanParser;
+
+/// A year and a month have no fixed length; the Gregorian means are close enough for a back-off.
+const YEAR_SECONDS: f64 = 31_556_952.0;
+const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
+/// Longest period taken: more than any retry should wait, and far from every overflow.
+const PERIOD_SECONDS_MAX: f64 = 100.0 * YEAR_SECONDS;
+
+/// The period's length; `None` when the text is not an ISO 8601 period, is negative or absurdly long.
+#[must_use]
+pub fn parse(text: &str) -> Option<Duration> {
+    let span = SpanParser::new().parse_span(text).ok()?;
+    let seconds = f64::from(span.get_years()) * YEAR_SECONDS
+        + f64::from(span.get_months()) * MONTH_SECONDS
+        + f64::from(span.get_weeks()) * 604_800.0
+        + f64::from(span.get_days()) * 86_400.0
+        + f64::from(span.get_hours()) * 3_600.0
+        + span.get_minutes() as f64 * 60.0
+        + span.get_seconds() as f64
+        + span.get_milliseconds() as f64 / 1e3
+        + span.get_microseconds() as f64 / 1e6
+        + span.get_nanoseconds() as f64 / 1e9;
+    if !(0.0..=PERIOD_SECONDS_MAX).contains(&seconds) {
+        return None;
+    }
+    // Rounded, because 0.2 s is no binary fraction and should still be 200 ms.
+    Some(Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+/// A duration in Go's notation; `None` when it is none, is negative or absurdly long.
+#[must_use]
+pub fn parse_go(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..digits].parse().ok()?;
+        let unit_at = &rest[digits..];
+        let unit_end = unit_at.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(unit_at.len());
+        let scale = match &unit_at[..unit_end] {
+            "h" => 3_600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        seconds += number * scale;
+        rest = &unit_at[unit_end..];
+    }
+    if text.is_empty() || !(0.0..=PERIOD_SECONDS_MAX).contains(&seconds) {
+        return None;
+    }
+    Some(Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// EV-OBJ-48: `PT0.5S` is taken, `1s` is not.
+    #[test]
+    fn only_iso_8601_periods_are_taken() {
+        for (text, millis) in
+            [("PT0.5S", 500), ("PT0.2S", 200), ("PT1M", 60_000), ("P1DT1H", 90_000_000), ("PT0S", 0)]
+        {
+            assert_eq!(parse(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["1s", "", "PT", "5", "-PT1S", "P9999Y", "PT1X"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn go_durations_add_up_their_parts() {
+        for (text, millis) in
+            [("60s", 60_000), ("1h30m", 5_400_000), ("0", 0), ("1.5s", 1_500), ("250ms", 250)]
+        {
+            assert_eq!(parse_go(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "60", "s", "-1s", "1d", "1.2.3s", "s1", "9e99s", "é"] {
+            assert_eq!(parse_go(text), None, "{text}");
+        }
+    }
+}

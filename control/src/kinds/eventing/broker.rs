@@ -1,0 +1,208 @@
+//! Broker: an address that takes events, and the Triggers' common source.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, rules};
+use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::shared::{
+    Addressable, DeliverySpec, DeliveryStatus, KReference, Status, annotation, namespace,
+};
+use crate::kinds::{READY, REASON, column, kind};
+
+pub const INGRESS_READY: &str = "IngressReady";
+pub const TRIGGER_CHANNEL_READY: &str = "TriggerChannelReady";
+pub const FILTER_READY: &str = "FilterReady";
+pub const ADDRESSABLE: &str = "Addressable";
+pub const DEAD_LETTER_SINK_RESOLVED: &str = "DeadLetterSinkResolved";
+pub const EVENT_POLICIES_READY: &str = "EventPoliciesReady";
+pub const CONDITIONS: ConditionSet = ConditionSet {
+    dependents: &[
+        INGRESS_READY,
+        TRIGGER_CHANNEL_READY,
+        FILTER_READY,
+        ADDRESSABLE,
+        DEAD_LETTER_SINK_RESOLVED,
+        EVENT_POLICIES_READY,
+    ],
+};
+
+/// Upstream's delivery defaults for Brokers (AMB-29).
+const RETRY_DEFAULT: i32 = 10;
+const BACKOFF_POLICY_DEFAULT: &str = "exponential";
+const BACKOFF_DELAY_DEFAULT: &str = "PT0.2S";
+
+kind! {
+    /// `eventing.knative.dev/v1` Broker.
+    Broker { spec: BrokerSpec, status: BrokerStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct BrokerSpec {
+    /// An object with options of the Broker's class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<KReference>,
+    /// What is done so that events arrive, unless the Trigger says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliverySpec>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct BrokerStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    /// Where events go in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Addressable>,
+    #[serde(flatten)]
+    pub delivery: DeliveryStatus,
+}
+
+/// How hard is tried when nobody says: Brokers are filled with it, channels use it unseen (AMB-29).
+#[must_use]
+pub fn default_delivery() -> DeliverySpec {
+    DeliverySpec {
+        retry: Some(RETRY_DEFAULT),
+        backoff_policy: Some(BACKOFF_POLICY_DEFAULT.to_owned()),
+        backoff_delay: Some(BACKOFF_DELAY_DEFAULT.to_owned()),
+        ..DeliverySpec::default()
+    }
+}
+
+impl Broker {
+    /// Whether this program serves it; a foreign class is left alone (EV-BRK-07).
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        annotation(&self.metadata, BROKER_CLASS) == Some(OUR_CLASS)
+    }
+}
+
+impl Resource for Broker {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Broker",
+        plural: "brokers",
+        singular: "broker",
+        short_names: &[],
+        categories: &["all", "knative", "eventing"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Refuse,
+        developers_create: true,
+        columns: &[
+            column("URL", ".status.address.url"),
+            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            READY,
+            REASON,
+            Column {
+                name: "Class",
+                path: ".metadata.annotations['eventing.knative.dev/broker.class']",
+                format: "string",
+                priority: 1,
+            },
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+        // An update that leaves the class out keeps it: the class is immutable anyway.
+        let class =
+            before.and_then(|b| annotation(&b.metadata, BROKER_CLASS)).unwrap_or(OUR_CLASS).to_owned();
+        self.metadata.annotations.get_or_insert_default().entry(BROKER_CLASS.to_owned()).or_insert(class);
+
+        let home = namespace(&self.metadata).to_owned();
+        if let Some(config) = &mut self.spec.config {
+            rules::default_reference(config, &home);
+        }
+        let delivery = self.spec.delivery.get_or_insert_with(default_delivery);
+        rules::default_delivery(delivery, &home);
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        let class = annotation(&self.metadata, BROKER_CLASS).unwrap_or_default();
+        if class.is_empty() {
+            problems.add(format!("metadata.annotations[{BROKER_CLASS}]"), "missing field(s)");
+        }
+        if let Some(config) = &self.spec.config {
+            rules::validate_reference(config, "spec.config", problems);
+        }
+        if let Some(delivery) = &self.spec.delivery {
+            rules::validate_delivery(delivery, "spec.delivery", problems);
+        }
+        let Some(before) = before else { return };
+        if before.spec.config != self.spec.config {
+            problems.add("spec.config", "Immutable fields changed (-old +new)");
+        }
+        if annotation(&before.metadata, BROKER_CLASS) != Some(class) {
+            problems.add(
+                format!("metadata.annotations[{BROKER_CLASS}]"),
+                "Immutable annotations changed (-old +new)",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kind::{Denied, Entry};
+
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
+        (Entry::of::<Broker>().admit)(new, before, &Requester { user: "alice".into(), internal: false })
+    }
+
+    fn bare() -> Value {
+        json!({"metadata": {"name": "default", "namespace": "ns"}})
+    }
+
+    /// EV-BRK-08, EV-BRK-09, AMB-29: class and delivery are filled and seen.
+    #[test]
+    fn a_bare_broker_gets_our_class_and_the_default_delivery() {
+        let stored = admit(bare(), None).unwrap();
+        assert_eq!(stored["metadata"]["annotations"][BROKER_CLASS], OUR_CLASS);
+        assert_eq!(
+            stored["spec"]["delivery"],
+            json!({"retry": 10, "backoffPolicy": "exponential", "backoffDelay": "PT0.2S"})
+        );
+    }
+
+    /// EV-BRK-10, EV-BRK-11, AMB-17: class and config stay, delivery may change.
+    #[test]
+    fn class_and_config_are_immutable_and_delivery_is_not() {
+        let mut new = bare();
+        new["spec"] = json!({"config": {"kind": "ConfigMap", "name": "c", "apiVersion": "v1"}});
+        let stored = admit(new, None).unwrap();
+
+        let mut delivery = stored.clone();
+        delivery["spec"]["delivery"] = json!({"retry": 1});
+        assert!(admit(delivery, Some(&stored)).is_ok());
+
+        let mut class = stored.clone();
+        class["metadata"]["annotations"][BROKER_CLASS] = json!("Other");
+        let Err(Denied::Invalid(problems)) = admit(class, Some(&stored)) else { panic!("class changed") };
+        assert!(problems[0].message.contains("Immutable annotations changed"));
+
+        let mut config = stored.clone();
+        config["spec"]["config"]["name"] = json!("d");
+        assert!(matches!(admit(config, Some(&stored)), Err(Denied::Invalid(_))));
+    }
+
+    /// EV-API-10 (AMB-01): eventing kinds refuse spec fields that they do not know; AMB-15: `class` is one.
+    #[test]
+    fn an_unknown_spec_field_is_malformed() {
+        let mut new = bare();
+        new["spec"] = json!({"class": "Sluicegate"});
+        let Err(Denied::Malformed(why)) = admit(new, None) else { panic!("admitted") };
+        assert!(why.contains("spec.class"), "{why}");
+    }
+}

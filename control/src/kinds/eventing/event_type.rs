@@ -1,0 +1,150 @@
+//! EventType: says which events can be had from where. Data for people and tools; nothing is routed by it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{GROUP, VERSION, rules};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::shared::{KReference, Status, namespace};
+use crate::kinds::{READY, REASON, column, kind};
+
+pub const REFERENCE_EXISTS: &str = "ReferenceExists";
+pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[REFERENCE_EXISTS] };
+
+kind! {
+    /// `eventing.knative.dev/v1beta2` EventType.
+    EventType { spec: EventTypeSpec, status: EventTypeStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EventTypeSpec {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema_data: Option<String>,
+    /// The old way to name a Broker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broker: Option<String>,
+    /// Where the events can be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<KReference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EventTypeStatus {
+    #[serde(flatten)]
+    pub base: Status,
+}
+
+impl Resource for EventType {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: "v1beta2",
+        kind: "EventType",
+        plural: "eventtypes",
+        singular: "eventtype",
+        short_names: &[],
+        categories: &["all", "knative", "eventing"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Refuse,
+        developers_create: true,
+        columns: &[
+            column("Type", ".spec.type"),
+            column("Source", ".spec.source"),
+            column("Schema", ".spec.schema"),
+            column("Reference Name", ".spec.reference.name"),
+            column("Reference Kind", ".spec.reference.kind"),
+            column("Description", ".spec.description"),
+            READY,
+            REASON,
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        let broker = self.spec.broker.as_deref().filter(|broker| !broker.is_empty());
+        if let (None, Some(broker)) = (&self.spec.reference, broker) {
+            self.spec.reference = Some(KReference {
+                api_version: format!("{GROUP}/{VERSION}"),
+                kind: "Broker".to_owned(),
+                name: broker.to_owned(),
+                ..KReference::default()
+            });
+        }
+        let home = namespace(&self.metadata).to_owned();
+        if let Some(reference) = &mut self.spec.reference {
+            rules::default_reference(reference, &home);
+        }
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        if self.spec.kind.is_empty() {
+            problems.add("spec.type", "missing field(s)");
+        }
+        if let Some(reference) = &self.spec.reference {
+            rules::validate_reference(reference, "spec.reference", problems);
+        }
+        for (url, at) in [(&self.spec.source, "spec.source"), (&self.spec.schema, "spec.schema")] {
+            if let Some(url) = url
+                && url.parse::<http::Uri>().is_err()
+            {
+                problems.add(at, format!("invalid value: {url}"));
+            }
+        }
+        if before.is_some_and(|before| before.spec != self.spec) {
+            problems.add("spec", "Immutable fields changed (-old +new)");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kind::{Denied, Entry};
+
+    fn admit(spec: Value, before: Option<&Value>) -> Result<Value, Denied> {
+        let object = json!({"metadata": {"name": "e", "namespace": "ns"}, "spec": spec});
+        (Entry::of::<EventType>().admit)(object, before, &Requester { user: "alice".into(), internal: false })
+    }
+
+    #[test]
+    fn a_broker_named_the_old_way_becomes_a_reference() {
+        let stored = admit(json!({"type": "t", "broker": "b"}), None).unwrap();
+        let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b", "namespace": "ns"});
+        assert_eq!(stored["spec"]["reference"], reference);
+        assert_eq!(admit(json!({"type": "t"}), None).unwrap()["spec"], json!({"type": "t"}));
+    }
+
+    #[test]
+    fn an_event_type_has_a_type_and_stays_as_it_is() {
+        for spec in [
+            json!({}),
+            json!({"type": "t", "reference": {"name": "x"}}),
+            json!({"type": "t", "source": "a b"}),
+        ] {
+            assert!(matches!(admit(spec.clone(), None), Err(Denied::Invalid(_))), "{spec}");
+        }
+        let stored = admit(json!({"type": "t", "source": "/s"}), None).unwrap();
+        assert!(admit(json!({"type": "t", "source": "/s"}), Some(&stored)).is_ok());
+        assert!(matches!(
+            admit(json!({"type": "u", "source": "/s"}), Some(&stored)),
+            Err(Denied::Invalid(_))
+        ));
+    }
+}

@@ -1,0 +1,158 @@
+//! `spec.filters`: filters in one dialect each, that stand in one another.
+
+use std::collections::BTreeMap;
+
+use dataplane::events::filter::cesql;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kind::Problems;
+use crate::kinds::names::is_attribute;
+
+/// Deepest nesting of `all`, `any` and `not`: each level is a frame of the stack for every event.
+pub const FILTER_DEPTH_MAX: usize = 32;
+
+/// A filter. A dialect counts as set when it is not empty, as upstream's clients leave out what is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SubscriptionsApiFilter {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exact: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub prefix: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub suffix: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub all: Vec<SubscriptionsApiFilter>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub any: Vec<SubscriptionsApiFilter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not: Option<Box<SubscriptionsApiFilter>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cesql: Option<String>,
+}
+
+/// The one dialect of a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect<'f> {
+    Exact(&'f BTreeMap<String, String>),
+    Prefix(&'f BTreeMap<String, String>),
+    Suffix(&'f BTreeMap<String, String>),
+    All(&'f [SubscriptionsApiFilter]),
+    Any(&'f [SubscriptionsApiFilter]),
+    Not(&'f SubscriptionsApiFilter),
+    Sql(&'f str),
+}
+
+impl SubscriptionsApiFilter {
+    /// What is set, in the order of the fields.
+    pub fn dialects(&self) -> impl Iterator<Item = Dialect<'_>> {
+        let map = |map| Some(map).filter(|map: &&BTreeMap<_, _>| !map.is_empty());
+        let list = |list| Some(list).filter(|list: &&[Self]| !list.is_empty());
+        [
+            map(&self.exact).map(Dialect::Exact),
+            map(&self.prefix).map(Dialect::Prefix),
+            map(&self.suffix).map(Dialect::Suffix),
+            list(&self.all).map(Dialect::All),
+            list(&self.any).map(Dialect::Any),
+            self.not.as_deref().map(Dialect::Not),
+            self.cesql.as_deref().filter(|text| !text.is_empty()).map(Dialect::Sql),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+/// X-FLT-11: one dialect each, names that attributes have, expressions that parse; likewise inside.
+pub fn validate(filters: &[SubscriptionsApiFilter], at: &str, problems: &mut Problems) {
+    each(filters, at, FILTER_DEPTH_MAX, problems);
+}
+
+fn each(filters: &[SubscriptionsApiFilter], at: &str, levels: usize, problems: &mut Problems) {
+    for (index, filter) in filters.iter().enumerate() {
+        one(filter, &format!("{at}[{index}]"), levels, problems);
+    }
+}
+
+fn one(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut Problems) {
+    let Some(levels) = levels.checked_sub(1) else {
+        problems.add(at, format!("filters are nested more than {FILTER_DEPTH_MAX} levels deep"));
+        return;
+    };
+    if filter.dialects().count() > 1 {
+        problems.add(at, "multiple dialects found, filters can have only one dialect set");
+    }
+    for dialect in filter.dialects() {
+        match dialect {
+            Dialect::Exact(map) => names(map, &format!("{at}.exact"), problems),
+            Dialect::Prefix(map) => names(map, &format!("{at}.prefix"), problems),
+            Dialect::Suffix(map) => names(map, &format!("{at}.suffix"), problems),
+            Dialect::All(filters) => each(filters, &format!("{at}.all"), levels, problems),
+            Dialect::Any(filters) => each(filters, &format!("{at}.any"), levels, problems),
+            Dialect::Not(filter) => one(filter, &format!("{at}.not"), levels, problems),
+            Dialect::Sql(text) => {
+                if let Err(why) = cesql::parse(text) {
+                    problems.add(format!("{at}.cesql"), format!("invalid value: {why}"));
+                }
+            }
+        }
+    }
+}
+
+pub fn names(attributes: &BTreeMap<String, String>, at: &str, problems: &mut Problems) {
+    for name in attributes.keys().filter(|name| !is_attribute(name)) {
+        problems.add(at, format!("Invalid attribute name: \"{name}\": must match ^[a-z][a-z0-9]*$"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn problems(filters: Value) -> Vec<(String, String)> {
+        let filters: Vec<SubscriptionsApiFilter> = serde_json::from_value(filters).unwrap();
+        let mut problems = Problems::default();
+        validate(&filters, "spec.filters", &mut problems);
+        problems.list.into_iter().map(|problem| (problem.field, problem.message)).collect()
+    }
+
+    /// X-FLT-11: what is wrong is named where it stands, however deep.
+    #[test]
+    fn each_refusal_names_its_place() {
+        for (filter, field, message) in [
+            (json!({"exact": {"type": "a"}, "prefix": {"type": "a"}}), "[0]", "only one dialect"),
+            (json!({"cesql": "TRUE", "not": {}}), "[0]", "only one dialect"),
+            (json!({"exact": {"Type": "a"}}), "[0].exact", "\"Type\""),
+            (json!({"prefix": {"1a": "a"}}), "[0].prefix", "\"1a\""),
+            (json!({"suffix": {"": "a"}}), "[0].suffix", "\"\""),
+            (json!({"cesql": "type ="}), "[0].cesql", "at character 7"),
+            (json!({"cesql": " "}), "[0].cesql", "at character 2"),
+            (json!({"all": [{}, {"exact": {"a_b": "a"}}]}), "[0].all[1].exact", "\"a_b\""),
+            (json!({"any": [{"not": {"cesql": "("}}]}), "[0].any[0].not.cesql", "at character 2"),
+        ] {
+            let found = problems(json!([filter]));
+            assert_eq!(found.len(), 1, "{filter}: {found:?}");
+            assert_eq!(found[0].0, format!("spec.filters{field}"));
+            assert!(found[0].1.contains(message), "{found:?}");
+        }
+    }
+
+    /// X-FLT-10, X-FLT-11: none is one too few, and no reason to refuse.
+    #[test]
+    fn what_has_one_dialect_or_none_is_taken() {
+        let filters = json!([
+            {}, {"cesql": ""}, {"exact": {}, "prefix": {"type": "a"}}, {"exact": {"type": ""}},
+            {"any": [{"suffix": {"type": "a", "source": "b"}}, {"cesql": "EXISTS a"}]}, {"not": {}},
+        ]);
+        assert_eq!(problems(filters), []);
+    }
+
+    #[test]
+    fn filters_in_filters_have_a_bottom() {
+        let nested = |levels: usize| (1..levels).fold(json!({}), |inner, _| json!({ "not": inner }));
+        assert_eq!(problems(json!([nested(FILTER_DEPTH_MAX)])), []);
+        assert!(problems(json!([nested(FILTER_DEPTH_MAX + 1)]))[0].1.contains("nested"));
+    }
+}

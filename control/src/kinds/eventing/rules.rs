@@ -1,0 +1,165 @@
+//! Destinations and delivery options: their defaults and rules.
+
+use crate::kind::Problems;
+use crate::kinds::duration;
+use crate::kinds::shared::{DeliverySpec, Destination, KReference};
+
+const MISSING: &str = "missing field(s)";
+
+/// A reference without a namespace means the referrer's (EV-ADR-12).
+pub fn default_destination(destination: &mut Destination, namespace: &str) {
+    if let Some(reference) = &mut destination.reference {
+        default_reference(reference, namespace);
+    }
+}
+
+pub fn default_reference(reference: &mut KReference, namespace: &str) {
+    if reference.namespace.as_deref().unwrap_or_default().is_empty() && !namespace.is_empty() {
+        reference.namespace = Some(namespace.to_owned());
+    }
+}
+
+pub fn default_delivery(delivery: &mut DeliverySpec, namespace: &str) {
+    if let Some(sink) = &mut delivery.dead_letter_sink {
+        default_destination(sink, namespace);
+    }
+}
+
+pub fn validate_destination(destination: &Destination, at: &str, problems: &mut Problems) {
+    let uri = destination.uri.as_deref().filter(|uri| !uri.is_empty());
+    match (&destination.reference, uri) {
+        (None, None) => problems.add(at, "expected at least one, got none: ref, uri"),
+        (Some(reference), uri) => {
+            validate_reference(reference, &format!("{at}.ref"), problems);
+            if uri.is_some_and(is_absolute) {
+                problems.add(at, "Absolute URI is not allowed when Ref or [apiVersion, kind, name] is present");
+            }
+        }
+        (None, Some(uri)) if !is_absolute_http(uri) => problems.add(
+            format!("{at}.uri"),
+            format!("invalid value: {uri}: Relative URI is not allowed when Ref and [apiVersion, kind, name] is absent"),
+        ),
+        (None, Some(_)) => {}
+    }
+    if let Some(certificates) = &destination.ca_certs
+        && !certificates.contains("-----BEGIN CERTIFICATE-----")
+    {
+        problems.add(format!("{at}.CACerts"), "CA Cert provided is invalid: not a PEM CERTIFICATE");
+    }
+}
+
+pub fn validate_reference(reference: &KReference, at: &str, problems: &mut Problems) {
+    for (field, value) in
+        [("name", &reference.name), ("kind", &reference.kind), ("apiVersion", &reference.api_version)]
+    {
+        if value.is_empty() {
+            problems.add(format!("{at}.{field}"), MISSING);
+        }
+    }
+}
+
+pub fn validate_delivery(delivery: &DeliverySpec, at: &str, problems: &mut Problems) {
+    if let Some(sink) = &delivery.dead_letter_sink {
+        validate_destination(sink, &format!("{at}.deadLetterSink"), problems);
+    }
+    if let Some(retry) = delivery.retry
+        && retry < 0
+    {
+        problems.add(format!("{at}.retry"), format!("invalid value: {retry}"));
+    }
+    one_of(delivery.backoff_policy.as_deref(), &["linear", "exponential"], at, "backoffPolicy", problems);
+    one_of(delivery.format.as_deref(), &["json", "binary"], at, "format", problems);
+    period(delivery.backoff_delay.as_deref(), false, at, "backoffDelay", problems);
+    period(delivery.timeout.as_deref(), true, at, "timeout", problems);
+    if delivery.retry_after_max.is_some() {
+        problems.add(
+            format!("{at}.retryAfterMax"),
+            "must not set the field(s): feature delivery-retryafter is off",
+        );
+    }
+}
+
+fn one_of(value: Option<&str>, allowed: &[&str], at: &str, field: &str, problems: &mut Problems) {
+    if let Some(value) = value
+        && !allowed.contains(&value)
+    {
+        problems.add(format!("{at}.{field}"), format!("invalid value: {value}"));
+    }
+}
+
+fn period(value: Option<&str>, positive: bool, at: &str, field: &str, problems: &mut Problems) {
+    let Some(text) = value else { return };
+    if duration::parse(text).is_none_or(|length| positive && length.is_zero()) {
+        problems.add(format!("{at}.{field}"), format!("invalid value: {text}"));
+    }
+}
+
+fn is_absolute(uri: &str) -> bool {
+    uri.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some())
+}
+
+fn is_absolute_http(uri: &str) -> bool {
+    uri.parse::<http::Uri>().is_ok_and(|uri| {
+        uri.scheme_str().is_some_and(|scheme| scheme == "http" || scheme == "https")
+            && uri.host().is_some_and(|host| !host.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn destination(json: Value) -> Vec<String> {
+        let destination: Destination = serde_json::from_value(json).unwrap();
+        let mut problems = Problems::default();
+        validate_destination(&destination, "spec.subscriber", &mut problems);
+        problems.list.into_iter().map(|p| p.field).collect()
+    }
+
+    /// EV-ADR-04, EV-OBJ-36, EV-OBJ-50, EV-OBJ-51, EV-OBJ-53, AMB-24, AMB-25.
+    #[test]
+    fn a_destination_names_an_object_or_an_absolute_url() {
+        let reference = json!({"kind": "Service", "name": "a", "apiVersion": "v1"});
+        assert!(destination(json!({"ref": reference})).is_empty());
+        assert!(destination(json!({"ref": reference, "uri": "/x"})).is_empty());
+        assert!(destination(json!({"uri": "http://198.51.100.1:81/x"})).is_empty());
+
+        assert_eq!(destination(json!({})), ["spec.subscriber"]);
+        assert_eq!(destination(json!({"ref": reference, "uri": "http://a/x"})), ["spec.subscriber"]);
+        assert_eq!(destination(json!({"uri": "/relative"})), ["spec.subscriber.uri"]);
+        assert_eq!(destination(json!({"uri": "ftp://a/x"})), ["spec.subscriber.uri"]);
+        assert_eq!(
+            destination(json!({"ref": {}})),
+            ["spec.subscriber.ref.name", "spec.subscriber.ref.kind", "spec.subscriber.ref.apiVersion"]
+        );
+    }
+
+    /// EV-OBJ-47, EV-OBJ-48, EV-OBJ-49: each option out of its range is refused by name.
+    #[test]
+    fn delivery_options_have_their_ranges() {
+        let found = |json: Value| {
+            let delivery: DeliverySpec = serde_json::from_value(json).unwrap();
+            let mut problems = Problems::default();
+            validate_delivery(&delivery, "spec.delivery", &mut problems);
+            problems.list.into_iter().map(|p| p.field).collect::<Vec<_>>()
+        };
+        assert!(
+            found(
+                json!({"retry": 0, "backoffPolicy": "linear", "backoffDelay": "PT0.5S", "timeout": "PT10S"})
+            )
+            .is_empty()
+        );
+        for (field, value) in [
+            ("retry", json!(-1)),
+            ("backoffPolicy", json!("quadratic")),
+            ("backoffDelay", json!("1s")),
+            ("timeout", json!("PT0S")),
+            ("format", json!("xml")),
+            ("retryAfterMax", json!("PT1S")),
+        ] {
+            assert_eq!(found(json!({field: value})), [format!("spec.delivery.{field}")]);
+        }
+    }
+}

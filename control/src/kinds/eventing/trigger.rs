@@ -1,0 +1,263 @@
+//! Trigger: which of a Broker's events go to which subscriber.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::filters::{self, SubscriptionsApiFilter};
+use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, rules};
+use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::shared::{
+    DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
+};
+use crate::kinds::{READY, REASON, column, kind};
+
+pub const BROKER_READY: &str = "BrokerReady";
+pub const SUBSCRIPTION_READY: &str = "SubscriptionReady";
+pub const DEPENDENCY_READY: &str = "DependencyReady";
+pub const SUBSCRIBER_RESOLVED: &str = "SubscriberResolved";
+pub const DEAD_LETTER_SINK_RESOLVED: &str = "DeadLetterSinkResolved";
+pub const OIDC_IDENTITY_CREATED: &str = "OIDCIdentityCreated";
+pub const CONDITIONS: ConditionSet = ConditionSet {
+    dependents: &[
+        BROKER_READY,
+        SUBSCRIPTION_READY,
+        DEPENDENCY_READY,
+        SUBSCRIBER_RESOLVED,
+        DEAD_LETTER_SINK_RESOLVED,
+        OIDC_IDENTITY_CREATED,
+    ],
+};
+
+kind! {
+    /// `eventing.knative.dev/v1` Trigger.
+    Trigger { spec: TriggerSpec, status: TriggerStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TriggerSpec {
+    /// The Broker whose events are meant. Cannot be changed.
+    pub broker: String,
+    /// Which events are meant; none means all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<TriggerFilter>,
+    /// If there are any, `filter` does not count (X-FLT-01).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<SubscriptionsApiFilter>,
+    /// Where the events go.
+    pub subscriber: Destination,
+    /// What is done so that events arrive; wins over the Broker's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliverySpec>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TriggerFilter {
+    /// Attributes and their exact values; an empty value means that the attribute has to be there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TriggerStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    /// Where the events go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber_uri: Option<String>,
+    #[serde(flatten)]
+    pub delivery: DeliveryStatus,
+}
+
+impl Resource for Trigger {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Trigger",
+        plural: "triggers",
+        singular: "trigger",
+        short_names: &[],
+        categories: &["all", "knative", "eventing"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Refuse,
+        developers_create: true,
+        columns: &[
+            column("Broker", ".spec.broker"),
+            column("Subscriber_URI", ".status.subscriberUri"),
+            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            READY,
+            REASON,
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        if !self.spec.broker.is_empty() {
+            self.metadata
+                .labels
+                .get_or_insert_default()
+                .insert(BROKER_LABEL.to_owned(), self.spec.broker.clone());
+        }
+        self.spec.filter.get_or_insert_default();
+        let home = namespace(&self.metadata).to_owned();
+        rules::default_destination(&mut self.spec.subscriber, &home);
+        if let Some(delivery) = &mut self.spec.delivery {
+            rules::default_delivery(delivery, &home);
+        }
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        if self.spec.broker.is_empty() {
+            problems.add("spec.broker", "missing field(s)");
+        }
+        if let Some(filter) = &self.spec.filter {
+            filters::names(&filter.attributes, "spec.filter.attributes", problems);
+        }
+        filters::validate(&self.spec.filters, "spec.filters", problems);
+        rules::validate_destination(&self.spec.subscriber, "spec.subscriber", problems);
+        if let Some(delivery) = &self.spec.delivery {
+            rules::validate_delivery(delivery, "spec.delivery", problems);
+        }
+        self.validate_annotations(problems);
+        if before.is_some_and(|b| b.spec.broker != self.spec.broker) {
+            problems.add("spec.broker", "Immutable fields changed (-old +new)");
+        }
+    }
+}
+
+impl Trigger {
+    /// The object that has to be ready first, if the author named one.
+    #[must_use]
+    pub fn dependency(&self) -> Option<Result<KReference, String>> {
+        let text = annotation(&self.metadata, DEPENDENCY)?;
+        Some(serde_json::from_str(text).map_err(|why| why.to_string()))
+    }
+
+    fn validate_annotations(&self, problems: &mut Problems) {
+        let at = |key: &str| format!("metadata.annotations[{key}]");
+        match self.dependency() {
+            Some(Err(why)) => problems.add(
+                at(DEPENDENCY),
+                format!("The provided annotation was not a corev1.ObjectReference: {why}"),
+            ),
+            Some(Ok(reference)) => {
+                rules::validate_reference(&reference, &at(DEPENDENCY), problems);
+                let other = reference.namespace.as_deref().filter(|ns| !ns.is_empty());
+                if other.is_some_and(|ns| ns != namespace(&self.metadata)) {
+                    problems.add(
+                        format!("{}.namespace", at(DEPENDENCY)),
+                        format!(
+                            "Namespace must be empty or equal to the trigger namespace \"{}\"",
+                            namespace(&self.metadata)
+                        ),
+                    );
+                }
+            }
+            None => {}
+        }
+        if let Some(injection) = annotation(&self.metadata, INJECTION) {
+            if !["enabled", "disabled"].contains(&injection) {
+                problems.add(
+                    at(INJECTION),
+                    format!("The provided injection annotation value can only be \"enabled\" or \"disabled\", not \"{injection}\""),
+                );
+            }
+            if self.spec.broker != "default" {
+                problems.add(
+                    at(INJECTION),
+                    format!("The provided injection annotation is only used for default broker, but non-default broker specified here: \"{}\"", self.spec.broker),
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kind::{Denied, Entry};
+
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
+        (Entry::of::<Trigger>().admit)(new, before, &Requester { user: "alice".into(), internal: false })
+    }
+
+    fn trigger() -> Value {
+        json!({
+            "metadata": {"name": "t", "namespace": "ns"},
+            "spec": {"broker": "b", "subscriber": {"ref": {"kind": "Service", "name": "s", "apiVersion": "v1"}}}
+        })
+    }
+
+    /// AMB-44, EV-ADR-12: filter, label and the reference's namespace are filled.
+    #[test]
+    fn a_trigger_is_filled_with_filter_label_and_namespace() {
+        let stored = admit(trigger(), None).unwrap();
+        assert_eq!(stored["spec"]["filter"], json!({}));
+        assert_eq!(stored["metadata"]["labels"][BROKER_LABEL], "b");
+        assert_eq!(stored["spec"]["subscriber"]["ref"]["namespace"], "ns");
+    }
+
+    /// EV-OBJ-09, EV-OBJ-11, EV-OBJ-58: each refusal names its field.
+    #[test]
+    fn what_a_trigger_needs_is_asked_for_by_name() {
+        for (pointer, value, field) in [
+            ("/spec/broker", json!(""), "spec.broker"),
+            ("/spec/subscriber", json!({}), "spec.subscriber"),
+            ("/spec/filter", json!({"attributes": {"Type": "x"}}), "spec.filter.attributes"),
+            ("/spec/filter", json!({"attributes": {"1type": "x"}}), "spec.filter.attributes"),
+            ("/spec/filters", json!([{"exact": {"Type": "x"}}]), "spec.filters[0].exact"),
+            ("/spec/filters", json!([{"not": {"cesql": "type = "}}]), "spec.filters[0].not.cesql"),
+        ] {
+            let mut new = trigger();
+            new["spec"]["filter"] = json!({});
+            new["spec"]["filters"] = json!([]);
+            *new.pointer_mut(pointer).unwrap() = value;
+            let Err(Denied::Invalid(problems)) = admit(new, None) else { panic!("{pointer} admitted") };
+            assert_eq!(problems[0].field, field);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_dialect_is_refused() {
+        let mut new = trigger();
+        new["spec"]["filters"] = json!([{"all": [{"exacts": {"type": "x"}}]}]);
+        let Err(Denied::Malformed(why)) = admit(new, None) else { panic!("admitted") };
+        assert!(why.contains("exacts"), "{why}");
+    }
+
+    /// EV-TRG-10, EV-TRG-11: the broker stays; subscriber, filter and delivery may change.
+    #[test]
+    fn only_the_broker_of_a_trigger_is_fixed() {
+        let stored = admit(trigger(), None).unwrap();
+        let mut moved = stored.clone();
+        moved["spec"]["broker"] = json!("other");
+        assert!(matches!(admit(moved, Some(&stored)), Err(Denied::Invalid(_))));
+
+        let mut changed = stored.clone();
+        changed["spec"]["subscriber"] = json!({"uri": "http://a.example/"});
+        changed["spec"]["filter"] = json!({"attributes": {"type": "x"}});
+        changed["spec"]["delivery"] = json!({"retry": 3});
+        assert!(admit(changed, Some(&stored)).is_ok());
+    }
+
+    #[test]
+    fn annotations_are_checked() {
+        for (key, value) in [(DEPENDENCY, "no json"), (INJECTION, "maybe"), (INJECTION, "enabled")] {
+            let mut new = trigger();
+            new["metadata"]["annotations"] = json!({key: value});
+            assert!(matches!(admit(new, None), Err(Denied::Invalid(_))), "{key}={value}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Parallel: branches that all get every event, each with a filter in front if it wants one.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
+use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::eventing::rules;
+use crate::kinds::messaging::channel::ChannelTemplate;
+use crate::kinds::shared::{Addressable, DeliverySpec, Destination, Status, namespace};
+use crate::kinds::{READY, REASON, column, kind};
+
+kind! {
+    /// `flows.knative.dev/v1` Parallel.
+    Parallel { spec: ParallelSpec, status: ParallelStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ParallelSpec {
+    pub branches: Vec<Branch>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel_template: Option<ChannelTemplate>,
+    /// For the answers of branches without a `reply` of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply: Option<Destination>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Branch {
+    /// Is asked with each event; what it answers, if anything, is what the subscriber gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Destination>,
+    pub subscriber: Destination,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply: Option<Destination>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliverySpec>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ParallelStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ingress_channel_status: Option<FlowChannelStatus>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub branch_statuses: Vec<BranchStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Addressable>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BranchStatus {
+    pub filter_subscription_status: FlowSubscriptionStatus,
+    pub filter_channel_status: FlowChannelStatus,
+    pub subscriber_subscription_status: FlowSubscriptionStatus,
+}
+
+impl Resource for Parallel {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Parallel",
+        plural: "parallels",
+        singular: "parallel",
+        short_names: &[],
+        categories: &["all", "knative", "flows"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Refuse,
+        developers_create: true,
+        columns: &[
+            column("URL", ".status.address.url"),
+            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            READY,
+            REASON,
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        self.spec.channel_template.get_or_insert_with(ChannelTemplate::in_memory);
+        let home = namespace(&self.metadata).to_owned();
+        for branch in &mut self.spec.branches {
+            rules::default_destination(&mut branch.subscriber, &home);
+            for destination in [&mut branch.filter, &mut branch.reply].into_iter().flatten() {
+                rules::default_destination(destination, &home);
+            }
+            if let Some(delivery) = &mut branch.delivery {
+                rules::default_delivery(delivery, &home);
+            }
+        }
+        if let Some(reply) = &mut self.spec.reply {
+            rules::default_destination(reply, &home);
+        }
+    }
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        if self.spec.branches.is_empty() {
+            problems.add("spec.branches", "missing field(s)");
+        }
+        for (n, branch) in self.spec.branches.iter().enumerate() {
+            let at = format!("spec.branches[{n}]");
+            rules::validate_destination(&branch.subscriber, &format!("{at}.subscriber"), problems);
+            for (destination, field) in [(&branch.filter, "filter"), (&branch.reply, "reply")] {
+                if let Some(destination) = destination {
+                    rules::validate_destination(destination, &format!("{at}.{field}"), problems);
+                }
+            }
+            if let Some(delivery) = &branch.delivery {
+                rules::validate_delivery(delivery, &format!("{at}.delivery"), problems);
+            }
+        }
+        match &self.spec.channel_template {
+            Some(template) => template.validate("spec.channelTemplate", problems),
+            None => problems.add("spec.channelTemplate", "missing field(s)"),
+        }
+        if let Some(reply) = &self.spec.reply {
+            rules::validate_destination(reply, "spec.reply", problems);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kind::{Denied, Entry};
+
+    fn admit(spec: Value) -> Result<Value, Denied> {
+        let object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});
+        (Entry::of::<Parallel>().admit)(object, None, &Requester { user: "alice".into(), internal: false })
+    }
+
+    #[test]
+    fn every_branch_has_a_subscriber_and_what_it_names_leads_somewhere() {
+        let to = json!({"uri": "http://a/"});
+        let stored = admit(json!({"branches": [{"subscriber": to}]})).unwrap();
+        assert_eq!(stored["spec"]["channelTemplate"]["kind"], "InMemoryChannel");
+        for (spec, field) in [
+            (json!({"branches": []}), "spec.branches"),
+            (json!({"branches": [{"filter": to}]}), "spec.branches[0].subscriber"),
+            (json!({"branches": [{"subscriber": to, "filter": {}}]}), "spec.branches[0].filter"),
+            (json!({"branches": [{"subscriber": to, "reply": {"uri": "/x"}}]}), "spec.branches[0].reply.uri"),
+        ] {
+            let Err(Denied::Invalid(problems)) = admit(spec.clone()) else { panic!("{spec}") };
+            assert_eq!(problems[0].field, field);
+        }
+    }
+}

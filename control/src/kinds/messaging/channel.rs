@@ -1,0 +1,214 @@
+//! Channel: an address whose events every Subscription gets. What carries them is made from a template.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::subscribable::{SubscriberSpec, SubscriberStatus};
+use super::{API_VERSION, GROUP, IMMUTABLE, MISSING, MUST_NOT, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
+use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::eventing::rules;
+use crate::kinds::shared::{Addressable, DeliverySpec, DeliveryStatus, KReference, Status, namespace};
+use crate::kinds::{READY, REASON, column, kind};
+
+pub const BACKING_CHANNEL_READY: &str = "BackingChannelReady";
+pub const ADDRESSABLE: &str = "Addressable";
+pub const DEAD_LETTER_SINK_RESOLVED: &str = "DeadLetterSinkResolved";
+pub const EVENT_POLICIES_READY: &str = "EventPoliciesReady";
+pub const CONDITIONS: ConditionSet = ConditionSet {
+    dependents: &[BACKING_CHANNEL_READY, ADDRESSABLE, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY],
+};
+
+/// The kind that carries events when nobody says otherwise (AMB-43).
+pub const DEFAULT_KIND: &str = "InMemoryChannel";
+
+kind! {
+    /// `messaging.knative.dev/v1` Channel.
+    Channel { spec: ChannelSpec, status: ChannelStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ChannelSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel_template: Option<ChannelTemplate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliverySpec>,
+    /// Written on the backing channel only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub subscribers: Vec<SubscriberSpec>,
+}
+
+/// What the backing channel is made from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ChannelTemplate {
+    pub api_version: String,
+    pub kind: String,
+    /// The backing kind's own business.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<Value>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ChannelStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Addressable>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub subscribers: Vec<SubscriberStatus>,
+    #[serde(flatten)]
+    pub delivery: DeliveryStatus,
+    /// The backing channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<KReference>,
+}
+
+impl ChannelTemplate {
+    /// The template of who gives none.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: DEFAULT_KIND.to_owned(), spec: None }
+    }
+
+    /// Whether this program can make the backing channel.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.api_version == API_VERSION && self.kind == DEFAULT_KIND
+    }
+
+    pub fn validate(&self, at: &str, problems: &mut Problems) {
+        for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind)] {
+            if value.is_empty() {
+                problems.add(format!("{at}.{field}"), MISSING);
+            }
+        }
+    }
+}
+
+impl Resource for Channel {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Channel",
+        plural: "channels",
+        singular: "channel",
+        short_names: &["ch"],
+        categories: &["all", "knative", "messaging", "channel"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Refuse,
+        developers_create: true,
+        columns: &[
+            column("URL", ".status.address.url"),
+            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            READY,
+            REASON,
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+        let annotations = self.metadata.annotations.get_or_insert_default();
+        annotations.insert(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned());
+        // An update that leaves the template out keeps it: it is immutable anyway.
+        if self.spec.channel_template.is_none() {
+            let kept = before.and_then(|before| before.spec.channel_template.clone());
+            self.spec.channel_template = Some(kept.unwrap_or_else(ChannelTemplate::in_memory));
+        }
+        let home = namespace(&self.metadata).to_owned();
+        if let Some(delivery) = &mut self.spec.delivery {
+            rules::default_delivery(delivery, &home);
+        }
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        match &self.spec.channel_template {
+            Some(template) => template.validate("spec.channelTemplate", problems),
+            None => problems.add("spec.channelTemplate", MISSING),
+        }
+        if !self.spec.subscribers.is_empty() {
+            problems.add("spec.subscribers", MUST_NOT);
+        }
+        if let Some(delivery) = &self.spec.delivery {
+            rules::validate_delivery(delivery, "spec.delivery", problems);
+        }
+        if before.is_some_and(|before| before.spec.channel_template != self.spec.channel_template) {
+            problems.add("spec.channelTemplate", IMMUTABLE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kind::{Denied, Entry};
+
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
+        (Entry::of::<Channel>().admit)(new, before, &Requester { user: "alice".into(), internal: false })
+    }
+
+    fn bare() -> Value {
+        json!({"metadata": {"name": "c", "namespace": "ns"}})
+    }
+
+    fn refused(new: Value, before: Option<&Value>) -> String {
+        match admit(new, before) {
+            Err(Denied::Invalid(problems)) => problems[0].field.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// EV-CH-06, EV-CH-07, AMB-43: the template is filled and seen, and delivery is not (AMB-29).
+    #[test]
+    fn a_bare_channel_is_backed_in_memory() {
+        let stored = admit(bare(), None).unwrap();
+        let template = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel"});
+        assert_eq!(stored["spec"], json!({"channelTemplate": template}));
+        assert_eq!(stored["metadata"]["annotations"][SUBSCRIBABLE], "v1");
+    }
+
+    /// EV-CH-08, EV-OBJ-17, AMB-42: the template stays as it was given, delivery may change.
+    #[test]
+    fn the_template_is_immutable_and_delivery_is_not() {
+        let mut new = bare();
+        let template =
+            json!({"apiVersion": "x.dev/v1", "kind": "Y", "spec": {"partitions": [1, {"a": "b"}]}});
+        new["spec"]["channelTemplate"] = template.clone();
+        let stored = admit(new, None).unwrap();
+        assert_eq!(stored["spec"]["channelTemplate"], template);
+
+        let mut delivery = stored.clone();
+        delivery["spec"]["delivery"] = json!({"retry": 3});
+        assert!(admit(delivery, Some(&stored)).is_ok());
+        let kept = admit(bare(), Some(&stored)).unwrap();
+        assert_eq!(kept["spec"]["channelTemplate"], template);
+
+        let mut other = stored.clone();
+        other["spec"]["channelTemplate"]["spec"] = json!({});
+        assert_eq!(refused(other, Some(&stored)), "spec.channelTemplate");
+    }
+
+    /// EV-OBJ-18: subscribers are the controllers' to write, and on the backing channel.
+    #[test]
+    fn subscribers_and_half_a_template_are_refused() {
+        let mut new = bare();
+        new["spec"] = json!({"subscribers": [{"uid": "1", "subscriberUri": "http://a/"}]});
+        assert_eq!(refused(new, None), "spec.subscribers");
+        let mut new = bare();
+        new["spec"] = json!({"channelTemplate": {"kind": "InMemoryChannel"}});
+        assert_eq!(refused(new, None), "spec.channelTemplate.apiVersion");
+        let mut new = bare();
+        new["spec"] = json!({"delivery": {"retry": -1}});
+        assert_eq!(refused(new, None), "spec.delivery.retry");
+    }
+}

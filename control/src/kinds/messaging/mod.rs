@@ -1,0 +1,19 @@
+//! `messaging.knative.dev/v1`: Channel, the InMemoryChannel behind it, and Subscription.
+
+pub mod channel;
+pub mod in_memory_channel;
+pub mod subscribable;
+pub mod subscription;
+
+pub const GROUP: &str = "messaging.knative.dev";
+pub const VERSION: &str = "v1";
+/// Group and version as references name them.
+pub const API_VERSION: &str = "messaging.knative.dev/v1";
+
+/// Says by which contract a kind takes subscribers.
+pub const SUBSCRIBABLE: &str = "messaging.knative.dev/subscribable";
+pub const SUBSCRIBABLE_VERSION: &str = "v1";
+
+const MISSING: &str = "missing field(s)";
+const MUST_NOT: &str = "must not set the field(s)";
+const IMMUTABLE: &str = "Immutable fields changed (-old +new)";

@@ -1,0 +1,83 @@
+//! What kinds that take subscribers have in common: the list that controllers write, and what became of
+//! each entry.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kind::Problems;
+use crate::kinds::shared::{DeliverySpec, Verdict};
+
+/// One subscriber of a channel, resolved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubscriberSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The Subscription's.
+    pub uid: String,
+    /// The Subscription's, as it was resolved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber_uri: Option<String>,
+    #[serde(rename = "subscriberCACerts", skip_serializing_if = "Option::is_none")]
+    pub subscriber_ca_certs: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber_audience: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_uri: Option<String>,
+    #[serde(rename = "replyCACerts", skip_serializing_if = "Option::is_none")]
+    pub reply_ca_certs: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_audience: Option<String>,
+    /// Its own options or the channel's, with the dead letter sink as a URL. Absent when nobody gave any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliverySpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<SubscriberAuth>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubscriberAuth {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+}
+
+/// What became of a subscriber. The generation stands under both of its names, because clients of either
+/// are about (AMB-37).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubscriberStatus {
+    pub uid: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    pub ready: Verdict,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl SubscriberStatus {
+    /// What `entry` is told; `trouble` keeps it from being served.
+    #[must_use]
+    pub fn of(entry: &SubscriberSpec, trouble: Option<&str>) -> Self {
+        Self {
+            uid: entry.uid.clone(),
+            generation: entry.generation,
+            observed_generation: entry.generation,
+            ready: if trouble.is_none() { Verdict::True } else { Verdict::False },
+            message: trouble.unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// Every subscriber leads somewhere.
+pub fn validate_subscribers(subscribers: &[SubscriberSpec], at: &str, problems: &mut Problems) {
+    for (n, subscriber) in subscribers.iter().enumerate() {
+        if subscriber.subscriber_uri.is_none() && subscriber.reply_uri.is_none() {
+            problems.add(format!("{at}[{n}]"), "expected at least one, got none: replyURI, subscriberURI");
+        }
+    }
+}

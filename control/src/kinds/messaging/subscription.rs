@@ -1,0 +1,210 @@
+//! Subscription: sends a channel's events to a subscriber, and what that answers to a reply target.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{GROUP, IMMUTABLE, MISSING, MUST_NOT, VERSION};
+use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::eventing::rules;
+use crate::kinds::shared::{DeliverySpec, DeliveryStatus, Destination, KReference, Status, namespace};
+use crate::kinds::{READY, REASON, kind};
+
+pub const REFERENCES_RESOLVED: &str = "ReferencesResolved";
+pub const ADDED_TO_CHANNEL: &str = "AddedToChannel";
+pub const CHANNEL_READY: &str = "ChannelReady";
+pub const OIDC_IDENTITY_CREATED: &str = "OIDCIdentityCreated";
+pub const CONDITIONS: ConditionSet = ConditionSet {
+    dependents: &[REFERENCES_RESOLVED, ADDED_TO_CHANNEL, CHANNEL_READY, OIDC_IDENTITY_CREATED],
+};
+
+kind! {
+    /// `messaging.knative.dev/v1` Subscription.
+    Subscription { spec: SubscriptionSpec, status: SubscriptionStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SubscriptionSpec {
+    pub channel: KReference,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber: Option<Destination>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply: Option<Destination>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliverySpec>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubscriptionStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    pub physical_subscription: PhysicalSubscription,
+}
+
+/// Where events really go.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PhysicalSubscription {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber_uri: Option<String>,
+    #[serde(rename = "subscriberCACerts", skip_serializing_if = "Option::is_none")]
+    pub subscriber_ca_certs: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber_audience: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_uri: Option<String>,
+    #[serde(rename = "replyCACerts", skip_serializing_if = "Option::is_none")]
+    pub reply_ca_certs: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_audience: Option<String>,
+    #[serde(flatten)]
+    pub delivery: DeliveryStatus,
+}
+
+impl Resource for Subscription {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Subscription",
+        plural: "subscriptions",
+        singular: "subscription",
+        short_names: &["sub"],
+        categories: &["all", "knative", "messaging"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Refuse,
+        developers_create: true,
+        columns: &[
+            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            READY,
+            REASON,
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        let home = namespace(&self.metadata).to_owned();
+        for destination in [&mut self.spec.subscriber, &mut self.spec.reply] {
+            // `subscriber: {}` says as little as no subscriber.
+            destination.take_if(|found| *found == Destination::default());
+            if let Some(destination) = destination {
+                rules::default_destination(destination, &home);
+            }
+        }
+        if let Some(delivery) = &mut self.spec.delivery {
+            rules::default_delivery(delivery, &home);
+        }
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        let spec = &self.spec;
+        if spec.channel == KReference::default() {
+            problems.add("spec.channel", format!("{MISSING}: the Subscription must reference a channel"));
+        } else {
+            rules::validate_reference(&spec.channel, "spec.channel", problems);
+        }
+        // AMB-40: a channel is read in its own namespace only.
+        if spec.channel.namespace.as_deref().is_some_and(|namespace| !namespace.is_empty()) {
+            problems.add(
+                "spec.channel.namespace",
+                format!("{MUST_NOT}: only name, apiVersion and kind are supported fields"),
+            );
+        }
+        if spec.subscriber.is_none() && spec.reply.is_none() {
+            let why = "the Subscription must reference a subscriber or a reply";
+            problems.add("spec.subscriber", format!("{MISSING}: {why}"));
+        }
+        for (destination, at) in [(&spec.subscriber, "spec.subscriber"), (&spec.reply, "spec.reply")] {
+            if let Some(destination) = destination {
+                rules::validate_destination(destination, at, problems);
+            }
+        }
+        if let Some(delivery) = &spec.delivery {
+            rules::validate_delivery(delivery, "spec.delivery", problems);
+        }
+        if before.is_some_and(|before| before.spec.channel != spec.channel) {
+            problems.add("spec.channel", IMMUTABLE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kind::{Denied, Entry};
+
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
+        (Entry::of::<Subscription>().admit)(new, before, &Requester { user: "alice".into(), internal: false })
+    }
+
+    fn subscription(spec: Value) -> Value {
+        let mut whole =
+            json!({"channel": {"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c"}});
+        for (key, value) in spec.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        json!({"metadata": {"name": "s", "namespace": "ns"}, "spec": whole})
+    }
+
+    fn refused(new: Value, before: Option<&Value>) -> Vec<String> {
+        match admit(new, before) {
+            Err(Denied::Invalid(problems)) => problems.into_iter().map(|problem| problem.field).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// EV-SUB-12, EV-OBJ-27, EV-OBJ-28, AMB-21, AMB-22: one of the two is enough, and none is too little.
+    #[test]
+    fn a_subscription_leads_to_a_subscriber_or_to_a_reply() {
+        let to = json!({"uri": "http://a/"});
+        for spec in [json!({"subscriber": to}), json!({"reply": to}), json!({"subscriber": {}, "reply": to})]
+        {
+            let stored = admit(subscription(spec), None).unwrap();
+            assert_eq!(stored["spec"].as_object().unwrap().len(), 2, "{}", stored["spec"]);
+        }
+        for spec in [json!({}), json!({"subscriber": {}}), json!({"subscriber": {}, "reply": {}})] {
+            assert_eq!(refused(subscription(spec), None), ["spec.subscriber"]);
+        }
+        assert_eq!(refused(subscription(json!({"reply": {"uri": "/x"}})), None)[0], "spec.reply.uri");
+    }
+
+    /// EV-SUB-04, EV-OBJ-26, EV-ADR-12, AMB-40: the channel is named in full and is at home here; other
+    /// references get the namespace that they mean.
+    #[test]
+    fn the_channel_is_one_of_the_same_namespace() {
+        let to = json!({"uri": "http://a/"});
+        for namespace in ["other", "ns"] {
+            let channel = json!({"apiVersion": "v1", "kind": "K", "name": "c", "namespace": namespace});
+            let new = subscription(json!({"subscriber": to, "channel": channel}));
+            assert_eq!(refused(new, None), ["spec.channel.namespace"]);
+        }
+        assert_eq!(refused(subscription(json!({"subscriber": to, "channel": {}})), None), ["spec.channel"]);
+        let half = subscription(json!({"subscriber": to, "channel": {"name": "c"}}));
+        assert_eq!(refused(half, None), ["spec.channel.kind", "spec.channel.apiVersion"]);
+
+        let reference = json!({"ref": {"apiVersion": "v1", "kind": "Service", "name": "s"}});
+        let stored = admit(subscription(json!({"subscriber": reference})), None).unwrap();
+        assert_eq!(stored["spec"]["subscriber"]["ref"]["namespace"], "ns");
+        assert_eq!(stored["spec"]["channel"].get("namespace"), None);
+    }
+
+    /// EV-SUB-16, EV-SUB-17.
+    #[test]
+    fn only_the_channel_of_a_subscription_is_fixed() {
+        let stored = admit(subscription(json!({"subscriber": {"uri": "http://a/"}})), None).unwrap();
+        let mut moved = stored.clone();
+        moved["spec"]["channel"]["name"] = json!("other");
+        assert_eq!(refused(moved, Some(&stored)), ["spec.channel"]);
+
+        let changes = json!({"subscriber": {"uri": "http://b/"}, "reply": {"uri": "http://c/"}, "delivery": {"retry": 1}});
+        assert!(admit(subscription(changes), Some(&stored)).is_ok());
+    }
+}

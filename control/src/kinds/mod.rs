@@ -1,0 +1,168 @@
+//! The kinds: what users write, with their defaults, rules and columns.
+//!
+//! One file says everything about one kind and does no I/O. A kind reaches the API server as a row of
+//! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
+
+pub mod conditions;
+pub mod core;
+pub mod data;
+pub mod definition;
+pub mod duration;
+pub mod eventing;
+pub mod flows;
+pub mod messaging;
+pub mod names;
+pub mod serving;
+pub mod shared;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use crate::kind::{Column, Entry, Registry};
+
+/// All kinds that the appliance serves.
+#[must_use]
+pub fn registry() -> Registry {
+    let mut entries = core::entries();
+    entries.extend([
+        Entry::of::<serving::service::Service>(),
+        Entry::of::<serving::configuration::Configuration>(),
+        Entry::of::<serving::revision::Revision>(),
+        Entry::of::<serving::route::Route>(),
+        Entry::of::<eventing::broker::Broker>(),
+        Entry::of::<eventing::trigger::Trigger>(),
+        Entry::of::<CustomResourceDefinition>().read_only(),
+        Entry::of::<eventing::event_type::EventType>(),
+        Entry::of::<messaging::channel::Channel>(),
+        Entry::of::<messaging::in_memory_channel::InMemoryChannel>(),
+        Entry::of::<messaging::subscription::Subscription>(),
+        Entry::of::<flows::sequence::Sequence>(),
+        Entry::of::<flows::parallel::Parallel>(),
+    ]);
+    entries.extend(data::entries());
+    Registry { entries }
+}
+
+/// Declares the outer type of a kind: Kubernetes' five fields, and what `kube` asks of a resource.
+macro_rules! kind {
+    ($(#[$doc:meta])* $kind:ident { spec: $spec:ty, status: $status:ty }) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+        )]
+        #[serde(rename_all = "camelCase")]
+        pub struct $kind {
+            #[serde(default)]
+            pub api_version: String,
+            #[serde(default)]
+            pub kind: String,
+            #[serde(default)]
+            pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+            /// What is wanted.
+            #[serde(default)]
+            pub spec: $spec,
+            /// What is. Written by the controllers.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub status: Option<$status>,
+        }
+
+        impl $kind {
+            /// An object as a client would write it.
+            #[must_use]
+            pub fn new(namespace: &str, name: &str, spec: $spec) -> Self {
+                use crate::kind::Resource as _;
+                Self {
+                    api_version: format!("{}/{}", Self::META.group, Self::META.version),
+                    kind: Self::META.kind.to_owned(),
+                    metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                        namespace: Some(namespace.to_owned()),
+                        name: Some(name.to_owned()),
+                        ..Default::default()
+                    },
+                    spec,
+                    status: None,
+                }
+            }
+        }
+
+        impl kube::Resource for $kind {
+            type DynamicType = ();
+            type Scope = k8s_openapi::NamespaceResourceScope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind::Resource>::META.kind.into()
+            }
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind::Resource>::META.group.into()
+            }
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind::Resource>::META.version.into()
+            }
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind::Resource>::META.plural.into()
+            }
+            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &self.metadata
+            }
+            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &mut self.metadata
+            }
+        }
+
+        impl crate::kinds::shared::HasConditions for $kind {
+            fn status_base(&self) -> Option<&crate::kinds::shared::Status> {
+                self.status.as_ref().map(|status| &status.base)
+            }
+        }
+    };
+}
+pub(crate) use kind;
+
+/// The two columns that every kind has.
+pub(crate) const READY: Column = Column {
+    name: "Ready",
+    path: ".status.conditions[?(@.type==\"Ready\")].status",
+    format: "string",
+    priority: 0,
+};
+pub(crate) const REASON: Column = Column {
+    name: "Reason",
+    path: ".status.conditions[?(@.type==\"Ready\")].reason",
+    format: "string",
+    priority: 0,
+};
+
+pub(crate) const fn column(name: &'static str, path: &'static str) -> Column {
+    Column { name, path, format: "string", priority: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_found_by_its_plural_and_none_is_listed_twice() {
+        let registry = registry();
+        for entry in &registry.entries {
+            let meta = entry.meta;
+            let same = registry
+                .entries
+                .iter()
+                .filter(|other| other.meta.group == meta.group && other.meta.plural == meta.plural)
+                .count();
+            assert_eq!(same, 1, "{}", meta.plural);
+            assert!(registry.find(meta.group, meta.version, meta.plural).is_some());
+        }
+    }
+
+    /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
+    #[test]
+    fn revisions_are_the_only_kind_that_developers_do_not_create() {
+        let closed: Vec<_> = registry()
+            .entries
+            .iter()
+            .filter(|entry| !entry.meta.developers_create)
+            .map(|entry| entry.meta.kind)
+            .collect();
+        assert_eq!(closed, ["Revision"]);
+    }
+}

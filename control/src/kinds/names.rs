@@ -1,0 +1,118 @@
+//! What names may look like.
+
+/// RFC 1123 and RFC 1035 labels end at 63 characters, because DNS ends them there.
+pub const LABEL_CHARS_MAX: usize = 63;
+/// Longest DNS name.
+const SUBDOMAIN_CHARS_MAX: usize = 253;
+/// Longest repository part of an image reference that registries take.
+const REPOSITORY_CHARS_MAX: usize = 255;
+/// Longest tag of an image reference.
+const TAG_CHARS_MAX: usize = 128;
+
+/// `[a-z]([-a-z0-9]*[a-z0-9])?`, as serving kinds and tags need it.
+#[must_use]
+pub fn is_dns1035_label(text: &str) -> bool {
+    is_dns1123_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// `[a-z0-9]([-a-z0-9]*[a-z0-9])?`.
+#[must_use]
+pub fn is_dns1123_label(text: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    match (bytes.first(), bytes.last()) {
+        (Some(&first), Some(&last)) => {
+            bytes.len() <= LABEL_CHARS_MAX
+                && alphanumeric(first)
+                && alphanumeric(last)
+                && bytes.iter().all(|&b| alphanumeric(b) || b == b'-')
+        }
+        _ => false,
+    }
+}
+
+/// Labels with dots between them.
+#[must_use]
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= SUBDOMAIN_CHARS_MAX && text.split('.').all(is_dns1123_label)
+}
+
+/// A CloudEvents attribute as filters name it: `[a-z][a-z0-9]*`.
+#[must_use]
+pub fn is_attribute(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
+/// Whether `text` parses as an image reference: `[REGISTRY/]REPOSITORY[:TAG][@DIGEST]`.
+#[must_use]
+pub fn is_image_reference(text: &str) -> bool {
+    let (rest, digest) = match text.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (text, None),
+    };
+    // A colon behind the last slash begins a tag; one before it belongs to the registry's port.
+    let slash = rest.rfind('/').map_or(0, |at| at + 1);
+    let (name, tag) = match rest[slash..].find(':') {
+        Some(colon) => (&rest[..slash + colon], Some(&rest[slash + colon + 1..])),
+        None => (rest, None),
+    };
+    let repository = match name.split_once('/') {
+        Some((registry, repository)) if registry.contains(['.', ':']) || registry == "localhost" => {
+            let named = |b: u8| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b);
+            if registry.is_empty() || !registry.bytes().all(named) {
+                return false;
+            }
+            repository
+        }
+        _ => name,
+    };
+    is_repository(repository) && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)
+}
+
+fn is_repository(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-./".contains(&b);
+    (1..=REPOSITORY_CHARS_MAX).contains(&text.len())
+        && text.bytes().all(allowed)
+        && text.split('/').all(|part| !part.is_empty())
+}
+
+fn is_tag(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    (1..=TAG_CHARS_MAX).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:")
+        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_begin_with_a_letter_or_a_digit_as_their_kind_says() {
+        for good in ["a", "a-b", "a1", &"a".repeat(63)] {
+            assert!(is_dns1035_label(good), "{good}");
+        }
+        for bad in ["", "A", "1a", "-a", "a-", "a.b", "a_b", &"a".repeat(64)] {
+            assert!(!is_dns1035_label(bad), "{bad}");
+        }
+        assert!(is_dns1123_label("1a"));
+        assert!(is_dns_subdomain("a.1b.c"));
+        assert!(!is_dns_subdomain("a..b"));
+    }
+
+    /// SRV-CON-07: what does not parse as an image reference is refused.
+    #[test]
+    fn image_references_parse_weakly() {
+        let digest = format!("ghcr.io/acme/hello@sha256:{}", "a".repeat(64));
+        for good in ["hello", "ghcr.io/acme/hello:v1", "localhost:5000/x", "a/b/c", "x:Tag_1", &digest] {
+            assert!(is_image_reference(good), "{good}");
+        }
+        for bad in ["", "Hello", "a b", "x:", "x@sha256:1", "/x", "a//b", "x/", "ghcr.io/", "x:a:b"] {
+            assert!(!is_image_reference(bad), "{bad}");
+        }
+    }
+}

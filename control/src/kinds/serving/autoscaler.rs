@@ -1,0 +1,263 @@
+//! ConfigMap `config-autoscaler`: how Revisions are scaled that say nothing themselves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::gc;
+use crate::kind::Problems;
+use crate::kinds::duration;
+use crate::kinds::shared::{name, namespace};
+
+/// A target below this asks for absurd numbers of instances (X-AS-01).
+pub const TARGET_MIN: f64 = 0.01;
+pub const WINDOW_MIN: Duration = Duration::from_secs(6);
+pub const WINDOW_MAX: Duration = Duration::from_secs(3_600);
+
+/// Where the operator's ConfigMaps are, as upstream has it.
+pub const NAMESPACE: &str = "knative-serving";
+pub const NAME: &str = "config-autoscaler";
+
+/// What a fresh ConfigMap shows its reader; a key counts only outside of it.
+pub const EXAMPLE: &str = "\
+container-concurrency-target-percentage: \"70\"
+container-concurrency-target-default: \"100\"
+requests-per-second-target-default: \"200\"
+stable-window: \"60s\"
+panic-window-percentage: \"10.0\"
+panic-threshold-percentage: \"200.0\"
+max-scale-up-rate: \"1000.0\"
+max-scale-down-rate: \"2.0\"
+enable-scale-to-zero: \"true\"
+scale-to-zero-pod-retention-period: \"0s\"
+scale-down-delay: \"0s\"
+initial-scale: \"1\"
+allow-zero-initial-scale: \"false\"
+min-scale: \"0\"
+max-scale: \"0\"
+";
+
+/// A ConfigMap of the operator's must be readable; any other is its owner's business.
+pub fn validate_config_map(
+    meta: &ObjectMeta,
+    data: Option<&BTreeMap<String, String>>,
+    problems: &mut Problems,
+) {
+    match (namespace(meta), name(meta), data) {
+        (NAMESPACE, NAME, Some(data)) => drop(Autoscaler::parse(data, problems)),
+        (NAMESPACE, gc::NAME, Some(data)) => drop(gc::Gc::parse(data, problems)),
+        _ => {}
+    }
+}
+
+/// All keys with upstream's defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Autoscaler {
+    /// Share of the target that is aimed at, so that a burst finds room; 0 to 1.
+    pub target_share: f64,
+    /// Requests in one instance.
+    pub concurrency_target: f64,
+    /// Requests per second and instance.
+    pub rps_target: f64,
+    pub stable_window: Duration,
+    /// Of the stable window, in percent.
+    pub panic_window_percent: f64,
+    pub panic_threshold_percent: f64,
+    pub scale_up_rate: f64,
+    pub scale_down_rate: f64,
+    pub scale_to_zero: bool,
+    pub retention: Duration,
+    pub scale_down_delay: Duration,
+    pub initial_scale: u32,
+    pub min_scale: u32,
+    /// 0 = no limit.
+    pub max_scale: u32,
+}
+
+impl Default for Autoscaler {
+    fn default() -> Self {
+        Self {
+            target_share: 0.7,
+            concurrency_target: 100.0,
+            rps_target: 200.0,
+            stable_window: Duration::from_secs(60),
+            panic_window_percent: 10.0,
+            panic_threshold_percent: 200.0,
+            scale_up_rate: 1_000.0,
+            scale_down_rate: 2.0,
+            scale_to_zero: true,
+            retention: Duration::ZERO,
+            scale_down_delay: Duration::ZERO,
+            initial_scale: 1,
+            min_scale: 0,
+            max_scale: 0,
+        }
+    }
+}
+
+impl Autoscaler {
+    /// Reads `data` over the defaults. What is wrong goes to `problems`, and its key keeps the default.
+    #[must_use]
+    pub fn parse(data: &BTreeMap<String, String>, problems: &mut Problems) -> Self {
+        let mut read = Reader { data, problems };
+        let mut config = Self::default();
+        read.number("container-concurrency-target-percentage", 0.0..=100.0, &mut config.target_share);
+        // X-AS: a value up to 1 is a share already.
+        if config.target_share > 1.0 {
+            config.target_share /= 100.0;
+        }
+        if config.target_share <= 0.0 {
+            read.wrong("container-concurrency-target-percentage", "must be above 0");
+            config.target_share = Self::default().target_share;
+        }
+        let any = TARGET_MIN..=f64::MAX;
+        read.number("container-concurrency-target-default", any.clone(), &mut config.concurrency_target);
+        read.number("requests-per-second-target-default", any, &mut config.rps_target);
+        read.number("panic-window-percentage", 1.0..=100.0, &mut config.panic_window_percent);
+        read.number("panic-threshold-percentage", 110.0..=1_000.0, &mut config.panic_threshold_percent);
+        let above_one = 1.0 + f64::EPSILON..=f64::MAX;
+        read.number("max-scale-up-rate", above_one.clone(), &mut config.scale_up_rate);
+        read.number("max-scale-down-rate", above_one, &mut config.scale_down_rate);
+        let mut burst = 211.0;
+        read.number("target-burst-capacity", -1.0..=f64::MAX, &mut burst);
+        if burst < 0.0 && (burst + 1.0).abs() > f64::EPSILON {
+            read.wrong("target-burst-capacity", "must be -1 or at least 0");
+        }
+
+        read.duration("stable-window", WINDOW_MIN..=WINDOW_MAX, &mut config.stable_window);
+        let up_to_an_hour = Duration::ZERO..=WINDOW_MAX;
+        read.duration("scale-to-zero-pod-retention-period", up_to_an_hour.clone(), &mut config.retention);
+        read.duration("scale-down-delay", up_to_an_hour, &mut config.scale_down_delay);
+        // Upstream waits this long for its proxies to learn of the change; our cores know at once.
+        let mut grace = Duration::from_secs(30);
+        read.duration("scale-to-zero-grace-period", Duration::from_nanos(1)..=Duration::MAX, &mut grace);
+
+        read.flag("enable-scale-to-zero", &mut config.scale_to_zero);
+        let mut allow_zero = false;
+        read.flag("allow-zero-initial-scale", &mut allow_zero);
+        read.count("initial-scale", &mut config.initial_scale);
+        if config.initial_scale == 0 && !allow_zero {
+            read.wrong("initial-scale", "must be at least 1 unless allow-zero-initial-scale is true");
+            config.initial_scale = 1;
+        }
+        read.count("min-scale", &mut config.min_scale);
+        read.count("max-scale", &mut config.max_scale);
+        if config.max_scale != 0 && config.max_scale < config.min_scale {
+            read.wrong("max-scale", "is less than min-scale");
+            config.max_scale = config.min_scale;
+        }
+        config
+    }
+}
+
+/// Takes values out of a ConfigMap, and names the key of one that it cannot take.
+struct Reader<'a> {
+    data: &'a BTreeMap<String, String>,
+    problems: &'a mut Problems,
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, key: &str, why: &str) {
+        let value = self.data.get(key).map_or("", String::as_str);
+        self.problems.add(format!("data[{key}]"), format!("invalid value: {value}: {why}"));
+    }
+
+    fn number(&mut self, key: &str, bounds: std::ops::RangeInclusive<f64>, into: &mut f64) {
+        let Some(text) = self.data.get(key) else { return };
+        match text.trim().parse::<f64>() {
+            Ok(number) if bounds.contains(&number) => *into = number,
+            _ => self.wrong(key, &format!("a number from {} to {} is needed", bounds.start(), bounds.end())),
+        }
+    }
+
+    fn duration(&mut self, key: &str, bounds: std::ops::RangeInclusive<Duration>, into: &mut Duration) {
+        let Some(text) = self.data.get(key) else { return };
+        match duration::parse_go(text.trim()) {
+            Some(value) if bounds.contains(&value) => *into = value,
+            _ => self
+                .wrong(key, &format!("a duration from {:?} to {:?} is needed", bounds.start(), bounds.end())),
+        }
+    }
+
+    fn flag(&mut self, key: &str, into: &mut bool) {
+        let Some(text) = self.data.get(key) else { return };
+        match text.trim().to_ascii_lowercase().as_str() {
+            "true" => *into = true,
+            "false" => *into = false,
+            _ => self.wrong(key, "true or false is needed"),
+        }
+    }
+
+    fn count(&mut self, key: &str, into: &mut u32) {
+        let Some(text) = self.data.get(key) else { return };
+        match text.trim().parse::<i32>() {
+            Ok(number) if number >= 0 => *into = number.unsigned_abs(),
+            _ => self.wrong(key, &format!("a whole number from 0 to {} is needed", i32::MAX)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)]) -> (Autoscaler, Vec<String>) {
+        let data = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let mut problems = Problems::default();
+        let config = Autoscaler::parse(&data, &mut problems);
+        (config, problems.list.into_iter().map(|p| p.field).collect())
+    }
+
+    #[test]
+    fn nothing_said_means_upstreams_defaults_and_the_example_says_nothing() {
+        let (config, problems) = parse(&[("_example", "stable-window: \"never\"")]);
+        assert_eq!((config, problems.len()), (Autoscaler::default(), 0));
+    }
+
+    #[test]
+    fn keys_are_read() {
+        let (config, problems) = parse(&[
+            ("container-concurrency-target-percentage", "50"),
+            ("stable-window", "2m"),
+            ("enable-scale-to-zero", "false"),
+            ("initial-scale", "0"),
+            ("allow-zero-initial-scale", "true"),
+            ("max-scale-down-rate", "1.5"),
+        ]);
+        assert_eq!(problems, [] as [&str; 0]);
+        assert!((config.target_share - 0.5).abs() < 1e-9);
+        assert_eq!(
+            (config.stable_window.as_secs(), config.scale_to_zero, config.initial_scale),
+            (120, false, 0)
+        );
+        assert!(
+            (parse(&[("container-concurrency-target-percentage", "0.6")]).0.target_share - 0.6).abs() < 1e-9
+        );
+    }
+
+    #[test]
+    fn a_value_out_of_bounds_is_named_by_its_key_and_changes_nothing() {
+        for (key, value) in [
+            ("container-concurrency-target-percentage", "0"),
+            ("container-concurrency-target-percentage", "101"),
+            ("requests-per-second-target-default", "0.001"),
+            ("target-burst-capacity", "-0.5"),
+            ("stable-window", "5s"),
+            ("stable-window", "soon"),
+            ("panic-window-percentage", "0.5"),
+            ("panic-threshold-percentage", "109"),
+            ("max-scale-up-rate", "1"),
+            ("max-scale-down-rate", "NaN"),
+            ("scale-to-zero-grace-period", "0s"),
+            ("scale-down-delay", "-1s"),
+            ("initial-scale", "0"),
+            ("min-scale", "-1"),
+            ("enable-scale-to-zero", "perhaps"),
+        ] {
+            let (config, problems) = parse(&[(key, value)]);
+            assert_eq!(problems, [format!("data[{key}]")], "{key}={value}");
+            assert_eq!(config, Autoscaler::default(), "{key}={value}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! `serving.knative.dev/v1`: Service, Configuration, Revision, Route and what they are made of.
+
+pub mod annotations;
+pub mod autoscaler;
+pub mod configuration;
+pub mod gc;
+mod pod;
+pub mod revision;
+pub mod route;
+mod schemas;
+pub mod service;
+pub mod template;
+pub mod traffic;
+
+pub const GROUP: &str = "serving.knative.dev";
+pub const VERSION: &str = "v1";

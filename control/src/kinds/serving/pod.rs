@@ -1,0 +1,463 @@
+//! The rules of the pod part of a revision: containers, ports, environment, probes, volumes.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, Probe, Volume};
+
+use super::template::RevisionSpec;
+use crate::kind::Problems;
+use crate::kinds::names::{is_dns_subdomain, is_dns1123_label, is_image_reference};
+
+/// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
+const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
+/// A TCP port is sixteen bits, a user id 31 (Kubernetes' bounds).
+const PORT_MAX: i32 = 65_535;
+const UID_MAX: i64 = 2_147_483_647;
+const NAMES_RESERVED: [&str; 1] = ["queue-proxy"];
+const ENV_RESERVED: [&str; 4] = ["PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"];
+const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
+
+const MISSING: &str = "missing field(s)";
+const FORBIDDEN: &str = "must not set the field(s)";
+
+pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
+    if spec.containers.is_empty() {
+        problems.add(format!("{at}.containers"), MISSING);
+    }
+    if !spec.init_containers.is_empty() {
+        problems.add(format!("{at}.initContainers"), FORBIDDEN);
+    }
+    if spec.automount_service_account_token == Some(true) {
+        problems.add(format!("{at}.automountServiceAccountToken"), FORBIDDEN);
+    }
+    if let Some(account) = spec.service_account_name.as_deref().filter(|name| !name.is_empty())
+        && !is_dns_subdomain(account)
+    {
+        problems
+            .add(format!("{at}.serviceAccountName"), format!("serviceAccountName: invalid value: {account}"));
+    }
+    validate_port_count(spec, at, problems);
+    let volumes = validate_volumes(&spec.volumes, at, problems);
+    let mut names = HashSet::new();
+    let mut mounted = HashSet::new();
+    for (index, container) in spec.containers.iter().enumerate() {
+        let at = format!("{at}.containers[{index}]");
+        if !names.insert(container.name.as_str()) {
+            problems.add(format!("{at}.name"), format!("duplicate container name \"{}\"", container.name));
+        }
+        let serves = spec.containers.len() == 1 || container.ports.as_ref().is_some_and(|p| !p.is_empty());
+        validate_container(container, serves, &at, problems);
+        validate_mounts(container, &volumes, &mut mounted, &at, problems);
+    }
+    for (index, volume) in spec.volumes.iter().enumerate() {
+        if !volume.name.is_empty() && !mounted.contains(volume.name.as_str()) {
+            problems.add(
+                format!("{at}.volumes[{index}].name"),
+                format!("volume with name \"{}\" not mounted", volume.name),
+            );
+        }
+    }
+}
+
+/// SRV-CON-11, AMB-10: of all containers exactly one serves.
+fn validate_port_count(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
+    let count: usize = spec.containers.iter().map(|c| c.ports.as_ref().map_or(0, Vec::len)).sum();
+    if count > 1 {
+        problems.add(
+            format!("{at}.containers[*].ports"),
+            "more than one container port is set: only a single port is allowed across all containers",
+        );
+    } else if count == 0 && spec.containers.len() > 1 {
+        problems.add(format!("{at}.containers[*].ports"), MISSING);
+    }
+}
+
+fn validate_container(container: &Container, serves: bool, at: &str, problems: &mut Problems) {
+    if NAMES_RESERVED.contains(&container.name.as_str()) {
+        problems.add(format!("{at}.name"), format!("\"{}\" is a reserved container name", container.name));
+    } else if !is_dns1123_label(&container.name) {
+        problems.add(format!("{at}.name"), format!("invalid value: {}", container.name));
+    }
+    match container.image.as_deref().unwrap_or_default() {
+        "" => problems.add(format!("{at}.image"), MISSING),
+        image if !is_image_reference(image) => {
+            problems.add(
+                format!("{at}.image"),
+                format!("invalid value: {image}: Failed to parse image reference"),
+            );
+        }
+        _ => {}
+    }
+    for (field, set) in [
+        ("lifecycle", container.lifecycle.is_some()),
+        ("stdin", container.stdin == Some(true)),
+        ("stdinOnce", container.stdin_once == Some(true)),
+        ("tty", container.tty == Some(true)),
+        ("volumeDevices", container.volume_devices.is_some()),
+    ] {
+        if set {
+            problems.add(format!("{at}.{field}"), FORBIDDEN);
+        }
+    }
+    if let Some(policy) = &container.termination_message_policy
+        && !["", "File", "FallbackToLogsOnError"].contains(&policy.as_str())
+    {
+        problems.add(format!("{at}.terminationMessagePolicy"), format!("invalid value: {policy}"));
+    }
+    validate_ports(container, at, problems);
+    for (index, env) in container.env.iter().flatten().enumerate() {
+        validate_env(env, serves, &format!("{at}.env[{index}]"), problems);
+    }
+    for (index, from) in container.env_from.iter().flatten().enumerate() {
+        let set = usize::from(from.config_map_ref.is_some()) + usize::from(from.secret_ref.is_some());
+        exactly_one(set, &format!("{at}.envFrom[{index}]"), "configMapRef, secretRef", problems);
+    }
+    validate_security(container, at, problems);
+    if serves {
+        for (field, probe) in [
+            ("livenessProbe", &container.liveness_probe),
+            ("readinessProbe", &container.readiness_probe),
+            ("startupProbe", &container.startup_probe),
+        ] {
+            if let Some(probe) = probe {
+                validate_probe(probe, field == "readinessProbe", &format!("{at}.{field}"), problems);
+            }
+        }
+    } else {
+        for (field, set) in [
+            ("livenessProbe", container.liveness_probe.is_some()),
+            ("readinessProbe", container.readiness_probe.is_some()),
+        ] {
+            if set {
+                problems.add(format!("{at}.{field}"), FORBIDDEN);
+            }
+        }
+    }
+}
+
+fn validate_ports(container: &Container, at: &str, problems: &mut Problems) {
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let at = format!("{at}.ports[{index}]");
+        if !(0..=PORT_MAX).contains(&port.container_port) {
+            problems.add(
+                format!("{at}.containerPort"),
+                format!("expected 0 <= {} <= {PORT_MAX}", port.container_port),
+            );
+        } else if PORTS_RESERVED.contains(&port.container_port) {
+            problems
+                .add(format!("{at}.containerPort"), format!("{} is a reserved port", port.container_port));
+        }
+        if let Some(name) = &port.name
+            && !["", "http1", "h2c"].contains(&name.as_str())
+        {
+            problems.add(
+                format!("{at}.name"),
+                format!("Port name {name} is not allowed: Name must be empty, or one of: 'h2c', 'http1'"),
+            );
+        }
+        if let Some(protocol) = &port.protocol
+            && !["", "TCP"].contains(&protocol.as_str())
+        {
+            problems.add(format!("{at}.protocol"), format!("invalid value: {protocol}"));
+        }
+        for (field, set) in
+            [("hostPort", port.host_port.is_some_and(|p| p != 0)), ("hostIP", port.host_ip.is_some())]
+        {
+            if set {
+                problems.add(format!("{at}.{field}"), FORBIDDEN);
+            }
+        }
+    }
+}
+
+fn validate_env(env: &EnvVar, serves: bool, at: &str, problems: &mut Problems) {
+    if env.name.is_empty() {
+        problems.add(format!("{at}.name"), MISSING);
+    }
+    // A sidecar is told its port by whoever wrote the manifest.
+    if ENV_RESERVED.contains(&env.name.as_str()) && (serves || env.name != "PORT") {
+        problems.add(format!("{at}.name"), format!("\"{}\" is a reserved environment variable", env.name));
+    }
+    let Some(from) = &env.value_from else { return };
+    if env.value.as_deref().is_some_and(|value| !value.is_empty()) {
+        problems.add(at, "expected exactly one, got both: value, valueFrom");
+    }
+    let at = format!("{at}.valueFrom");
+    for (field, set) in
+        [("fieldRef", from.field_ref.is_some()), ("resourceFieldRef", from.resource_field_ref.is_some())]
+    {
+        if set {
+            problems.add(format!("{at}.{field}"), FORBIDDEN);
+        }
+    }
+    let set = usize::from(from.config_map_key_ref.is_some()) + usize::from(from.secret_key_ref.is_some());
+    exactly_one(set, &at, "configMapKeyRef, secretKeyRef", problems);
+    if let Some(key) = &from.config_map_key_ref {
+        needs_key(&key.key, &key.name, &format!("{at}.configMapKeyRef"), problems);
+    }
+    if let Some(key) = &from.secret_key_ref {
+        needs_key(&key.key, &key.name, &format!("{at}.secretKeyRef"), problems);
+    }
+}
+
+fn needs_key(key: &str, name: &str, at: &str, problems: &mut Problems) {
+    for (field, value) in [("key", key), ("name", name)] {
+        if value.is_empty() {
+            problems.add(format!("{at}.{field}"), MISSING);
+        }
+    }
+}
+
+fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Problems) {
+    let handlers =
+        [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some(), probe.grpc.is_some()];
+    exactly_one(handlers.iter().filter(|set| **set).count(), at, "exec, grpc, httpGet, tcpSocket", problems);
+
+    let period = probe.period_seconds.unwrap_or(0);
+    let floor = |value: Option<i32>, min: i32, field: &str, problems: &mut Problems| {
+        if let Some(value) = value
+            && value < min
+        {
+            problems.add(format!("{at}.{field}"), format!("expected {min} <= {value} <= {}", i32::MAX));
+        }
+    };
+    floor(probe.period_seconds, 0, "periodSeconds", problems);
+    floor(probe.initial_delay_seconds, 0, "initialDelaySeconds", problems);
+    floor(probe.success_threshold, 1, "successThreshold", problems);
+    if readiness && period == 0 {
+        // "As fast as possible until ready" has no rounds that could be counted.
+        for (field, value) in
+            [("failureThreshold", probe.failure_threshold), ("timeoutSeconds", probe.timeout_seconds)]
+        {
+            if value.unwrap_or(0) != 0 {
+                problems.add(
+                    format!("{at}.{field}"),
+                    format!("{field} is disallowed when periodSeconds is zero"),
+                );
+            }
+        }
+    } else {
+        floor(probe.failure_threshold, 1, "failureThreshold", problems);
+        floor(probe.timeout_seconds, 1, "timeoutSeconds", problems);
+    }
+}
+
+fn validate_security(container: &Container, at: &str, problems: &mut Problems) {
+    let Some(context) = &container.security_context else { return };
+    let at = format!("{at}.securityContext");
+    for (field, id) in [("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)] {
+        if let Some(id) = id
+            && !(0..=UID_MAX).contains(&id)
+        {
+            problems.add(format!("{at}.{field}"), format!("expected 0 <= {id} <= {UID_MAX}"));
+        }
+    }
+    if context.privileged == Some(true) {
+        problems.add(format!("{at}.privileged"), FORBIDDEN);
+    }
+    let added = context.capabilities.as_ref().and_then(|c| c.add.as_ref());
+    for capability in added.into_iter().flatten().filter(|name| *name != "NET_BIND_SERVICE") {
+        problems.add(format!("{at}.capabilities.add"), format!("invalid value: {capability}"));
+    }
+}
+
+fn validate_volumes<'a>(volumes: &'a [Volume], at: &str, problems: &mut Problems) -> HashSet<&'a str> {
+    let mut names = HashSet::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let at = format!("{at}.volumes[{index}]");
+        if !names.insert(volume.name.as_str()) {
+            problems.add(format!("{at}.name"), format!("duplicate volume name \"{}\"", volume.name));
+        }
+        if !is_dns1123_label(&volume.name) {
+            problems.add(format!("{at}.name"), format!("invalid value: {}", volume.name));
+        }
+        let sources = [
+            volume.secret.is_some(),
+            volume.config_map.is_some(),
+            volume.projected.is_some(),
+            volume.empty_dir.is_some(),
+        ];
+        exactly_one(
+            sources.iter().filter(|set| **set).count(),
+            &at,
+            "configMap, emptyDir, projected, secret",
+            problems,
+        );
+    }
+    names
+}
+
+fn validate_mounts<'a>(
+    container: &'a Container,
+    volumes: &HashSet<&str>,
+    mounted: &mut HashSet<&'a str>,
+    at: &str,
+    problems: &mut Problems,
+) {
+    let mut paths = HashSet::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let at = format!("{at}.volumeMounts[{index}]");
+        if !volumes.contains(mount.name.as_str()) {
+            problems.add(format!("{at}.name"), format!("volumeMount has no matching volume: {}", mount.name));
+        }
+        mounted.insert(&mount.name);
+        let path = mount.mount_path.as_str();
+        if path.is_empty() {
+            problems.add(format!("{at}.mountPath"), MISSING);
+        } else if !is_clean_path(path) {
+            problems
+                .add(format!("{at}.mountPath"), format!("invalid value: {path}: must be absolute and clean"));
+        } else if PATHS_RESERVED.contains(&path) {
+            problems.add(format!("{at}.mountPath"), format!("mountPath \"{path}\" is a reserved path"));
+        } else if !paths.insert(path) {
+            problems.add(format!("{at}.mountPath"), format!("\"{path}\" must be unique"));
+        }
+    }
+}
+
+fn is_clean_path(path: &str) -> bool {
+    path == "/"
+        || (path.starts_with('/')
+            && path[1..].split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
+}
+
+/// Mounts are read-only unless their volume can be written to.
+pub(super) fn default_mounts(container: &mut Container, volumes: &[Volume]) {
+    for mount in container.volume_mounts.iter_mut().flatten() {
+        let writable = volumes.iter().any(|volume| volume.name == mount.name && volume.empty_dir.is_some());
+        if !writable {
+            mount.read_only = Some(true);
+        }
+    }
+}
+
+fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut Problems) {
+    match set {
+        1 => {}
+        0 => problems.add(at, format!("expected exactly one, got neither: {fields}")),
+        _ => problems.add(at, format!("expected exactly one, got both: {fields}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What is wrong with a spec of one good container that `patch` was laid over.
+    fn found(patch: Value) -> Vec<String> {
+        let mut container = json!({"name": "user-container", "image": "hello"});
+        for (key, value) in patch.as_object().unwrap() {
+            container[key] = value.clone();
+        }
+        found_in(json!({"containers": [container]}))
+    }
+
+    fn found_in(spec: Value) -> Vec<String> {
+        let spec: RevisionSpec = serde_json::from_value(spec).unwrap();
+        let mut problems = Problems::default();
+        validate(&spec, "spec", &mut problems);
+        problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect()
+    }
+
+    #[test]
+    fn the_least_container_is_taken() {
+        assert!(found(json!({})).is_empty());
+    }
+
+    /// SRV-CON-07, SRV-CON-11, SRV-CON-16, SRV-CON-17, SRV-CON-19, SRV-CON-20, SRV-CON-48, SRV-CON-50:
+    /// each row breaks one rule, and the answer names the field.
+    #[test]
+    fn each_broken_rule_is_named_with_its_field() {
+        for (patch, field) in [
+            (json!({"image": ""}), "spec.containers[0].image: missing"),
+            (json!({"image": "Not An Image"}), "spec.containers[0].image: invalid"),
+            (json!({"name": "queue-proxy"}), "spec.containers[0].name"),
+            (
+                json!({"ports": [{"containerPort": 80}, {"containerPort": 81}]}),
+                "spec.containers[*].ports: more than one",
+            ),
+            (json!({"ports": [{"containerPort": 8012}]}), "spec.containers[0].ports[0].containerPort"),
+            (json!({"ports": [{"containerPort": 70000}]}), "spec.containers[0].ports[0].containerPort"),
+            (json!({"ports": [{"containerPort": 80, "name": "grpc"}]}), "spec.containers[0].ports[0].name"),
+            (
+                json!({"ports": [{"containerPort": 80, "protocol": "UDP"}]}),
+                "spec.containers[0].ports[0].protocol",
+            ),
+            (
+                json!({"ports": [{"containerPort": 80, "hostPort": 1}]}),
+                "spec.containers[0].ports[0].hostPort",
+            ),
+            (json!({"env": [{"name": ""}]}), "spec.containers[0].env[0].name"),
+            (json!({"env": [{"name": "PORT", "value": "1"}]}), "spec.containers[0].env[0].name"),
+            (json!({"env": [{"name": "K_SERVICE", "value": "1"}]}), "spec.containers[0].env[0].name"),
+            (
+                json!({"env": [{"name": "A", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),
+                "spec.containers[0].env[0]: expected exactly one",
+            ),
+            (json!({"env": [{"name": "A", "valueFrom": {}}]}), "spec.containers[0].env[0].valueFrom"),
+            (json!({"envFrom": [{"prefix": "a"}]}), "spec.containers[0].envFrom[0]"),
+            (json!({"lifecycle": {}}), "spec.containers[0].lifecycle"),
+            (json!({"tty": true}), "spec.containers[0].tty"),
+            (json!({"terminationMessagePolicy": "Never"}), "spec.containers[0].terminationMessagePolicy"),
+            (
+                json!({"securityContext": {"privileged": true}}),
+                "spec.containers[0].securityContext.privileged",
+            ),
+            (json!({"securityContext": {"runAsUser": -1}}), "spec.containers[0].securityContext.runAsUser"),
+            (
+                json!({"readinessProbe": {}}),
+                "spec.containers[0].readinessProbe: expected exactly one, got neither",
+            ),
+            (
+                json!({"readinessProbe": {"tcpSocket": {"port": 0}, "failureThreshold": 3}}),
+                "spec.containers[0].readinessProbe.failureThreshold",
+            ),
+            (
+                json!({"livenessProbe": {"tcpSocket": {"port": 0}, "timeoutSeconds": 0}}),
+                "spec.containers[0].livenessProbe.timeoutSeconds",
+            ),
+            (
+                json!({"volumeMounts": [{"name": "no", "mountPath": "/x"}]}),
+                "spec.containers[0].volumeMounts[0].name",
+            ),
+        ] {
+            let problems = found(patch.clone());
+            assert!(problems.len() == 1 && problems[0].starts_with(field), "{patch}: {problems:?}");
+        }
+    }
+
+    /// SRV-REV-09 (AMB-10): several containers are fine as long as one of them serves.
+    #[test]
+    fn of_several_containers_exactly_one_has_the_port() {
+        let serving = json!({"name": "a", "image": "a", "ports": [{"containerPort": 8080}]});
+        let sidecar = json!({"name": "b", "image": "b", "env": [{"name": "PORT", "value": "9"}]});
+        assert!(found_in(json!({"containers": [serving, sidecar]})).is_empty());
+        assert_eq!(
+            found_in(json!({"containers": [sidecar, {"name": "c", "image": "c"}]})),
+            ["spec.containers[*].ports: missing field(s)"]
+        );
+        assert_eq!(found_in(json!({"containers": []})), ["spec.containers: missing field(s)"]);
+        let twin = json!({"name": "a", "image": "a"});
+        assert!(found_in(json!({"containers": [serving, twin]}))[0].contains("duplicate container name"));
+    }
+
+    /// SRV-CON-17, SRV-VOL-05: mounts and volumes belong together, on decent paths.
+    #[test]
+    fn mounts_need_a_volume_and_a_clean_absolute_path() {
+        let with = |path: &str| {
+            found_in(json!({
+                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": path}]}],
+                "volumes": [{"name": "v", "configMap": {"name": "c"}}]
+            }))
+        };
+        assert!(with("/etc/app").is_empty());
+        for bad in ["/", "/dev", "/dev/log", "etc", "/a/../b", "/a//b", ""] {
+            assert_eq!(with(bad).len(), 1, "{bad}");
+        }
+        let unmounted = found_in(json!({
+            "containers": [{"name": "a", "image": "a"}], "volumes": [{"name": "v", "emptyDir": {}}]}));
+        assert_eq!(unmounted, ["spec.volumes[0].name: volume with name \"v\" not mounted"]);
+    }
+}

@@ -1,0 +1,145 @@
+//! Revision: one version, never changed.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::template::RevisionSpec;
+use super::{GROUP, VERSION, annotations};
+use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::shared::Status;
+use crate::kinds::{READY, REASON, column, kind};
+
+pub const RESOURCES_AVAILABLE: &str = "ResourcesAvailable";
+pub const CONTAINER_HEALTHY: &str = "ContainerHealthy";
+/// Tells whether instances run; informs only, because a sleeping Revision is a healthy one.
+pub const ACTIVE: &str = "Active";
+pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[RESOURCES_AVAILABLE, CONTAINER_HEALTHY] };
+
+kind! {
+    /// `serving.knative.dev/v1` Revision.
+    Revision { spec: RevisionSpec, status: RevisionStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RevisionStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    /// Where the logs are found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_url: Option<String>,
+    /// What the images turned out to be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub container_statuses: Vec<ContainerStatus>,
+    /// Instances that run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actual_replicas: Option<i32>,
+    /// Instances that should run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub desired_replicas: Option<i32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    /// Name of the container.
+    pub name: String,
+    /// Empty when the image names no registry artifact (a process of this host).
+    pub image_digest: String,
+}
+
+impl Resource for Revision {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Revision",
+        plural: "revisions",
+        singular: "revision",
+        short_names: &["rev"],
+        categories: &["all", "knative", "serving"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Prune,
+        developers_create: false,
+        columns: &[
+            column("Config Name", ".metadata.labels['serving.knative.dev/configuration']"),
+            column("Generation", ".metadata.labels['serving.knative.dev/configurationGeneration']"),
+            READY,
+            REASON,
+            Column {
+                name: "Actual Replicas",
+                path: ".status.actualReplicas",
+                format: "integer",
+                priority: 0,
+            },
+            Column {
+                name: "Desired Replicas",
+                path: ".status.desiredReplicas",
+                format: "integer",
+                priority: 0,
+            },
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+        if before.is_none() {
+            self.spec.set_defaults();
+        }
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        annotations::validate_name(&self.metadata, problems);
+        annotations::validate_template(&self.metadata, "metadata", problems);
+        annotations::validate_owner_label(
+            &self.metadata,
+            annotations::CONFIGURATION,
+            "Configuration",
+            problems,
+        );
+        match before {
+            Some(before) if before.spec != self.spec => {
+                problems.add("spec", "Immutable fields changed (-old +new)");
+            }
+            Some(_) => {}
+            None => self.spec.validate("spec", problems),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kind::{Denied, Entry};
+
+    /// SRV-API-10, SRV-API-11, SRV-REV-02: labels may change, the spec may not.
+    #[test]
+    fn only_the_metadata_of_a_revision_changes() {
+        let admit = Entry::of::<Revision>().admit;
+        let requester = Requester { user: "alice".into(), internal: false };
+        let new = json!({"metadata": {"name": "a-1"}, "spec": {"containers": [{"image": "a"}]}});
+        let stored = admit(new, None, &requester).unwrap();
+
+        let mut labelled = stored.clone();
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        assert!(admit(labelled, Some(&stored), &requester).is_ok());
+
+        for (pointer, value) in
+            [("/spec/containers/0/image", json!("b")), ("/spec/timeoutSeconds", json!(10))]
+        {
+            let mut changed = stored.clone();
+            *changed.pointer_mut(pointer).unwrap() = value;
+            let Err(Denied::Invalid(problems)) = admit(changed, Some(&stored), &requester) else {
+                panic!("{pointer} was changed")
+            };
+            assert!(problems[0].message.contains("Immutable fields changed"));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Route: a host name, and how its requests are divided over Revisions.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::traffic::{self, TrafficTarget, Within};
+use super::{GROUP, VERSION, annotations};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::shared::{Addressable, Status};
+use crate::kinds::{READY, REASON, column, kind};
+
+pub const ALL_TRAFFIC_ASSIGNED: &str = "AllTrafficAssigned";
+pub const INGRESS_READY: &str = "IngressReady";
+pub const CERTIFICATE_PROVISIONED: &str = "CertificateProvisioned";
+pub const CONDITIONS: ConditionSet =
+    ConditionSet { dependents: &[ALL_TRAFFIC_ASSIGNED, INGRESS_READY, CERTIFICATE_PROVISIONED] };
+
+kind! {
+    /// `serving.knative.dev/v1` Route.
+    Route { spec: RouteSpec, status: RouteStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct RouteSpec {
+    /// How requests are divided over Revisions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub traffic: Vec<TrafficTarget>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct RouteStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    /// Where the Route is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Where events for the Route go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Addressable>,
+    /// How requests are divided now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub traffic: Vec<TrafficTarget>,
+}
+
+impl Resource for Route {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Route",
+        plural: "routes",
+        singular: "route",
+        short_names: &["rt"],
+        categories: &["all", "knative", "serving"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Prune,
+        developers_create: true,
+        columns: &[column("URL", ".status.url"), READY, REASON],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+        for target in &mut self.spec.traffic {
+            target.set_defaults();
+        }
+        let changed = before.is_some_and(|b| b.spec != self.spec);
+        annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        annotations::validate_name(&self.metadata, problems);
+        annotations::validate_owner_label(&self.metadata, annotations::SERVICE, "Service", problems);
+        annotations::validate_rollout_duration(&self.metadata, problems);
+        let changed = before.is_some_and(|b| b.spec != self.spec);
+        annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
+        traffic::validate(&self.spec.traffic, Within::Route, problems);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SRV-ROUTE-05 (AMB-03): a stand-alone Route has to say where its traffic goes.
+    #[test]
+    fn a_route_without_targets_is_refused() {
+        let route = Route::new("default", "a", RouteSpec::default());
+        let mut problems = Problems::default();
+        route.validate(None, &mut problems);
+        assert_eq!(problems.list[0].message, "Traffic targets sum to 0, want 100");
+    }
+}

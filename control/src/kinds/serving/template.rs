@@ -1,0 +1,300 @@
+//! The revision template: what one version of the program is, with its defaults.
+
+use k8s_openapi::api::core::v1::{Container, LocalObjectReference, Probe, TCPSocketAction, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{annotations, pod, schemas};
+use crate::kind::Problems;
+use crate::kinds::names::is_dns1035_label;
+
+/// Longest answer by default, in seconds (AMB-11).
+pub const TIMEOUT_SECONDS_DEFAULT: i64 = 300;
+/// ... and the longest that may be asked for (upstream's `max-revision-timeout-seconds`).
+pub const TIMEOUT_SECONDS_MAX: i64 = 600;
+/// Longest wait for the first byte, applied once `timeoutSeconds` is above it.
+const RESPONSE_START_SECONDS_DEFAULT: i64 = 300;
+const CONTAINER_NAME: &str = "user-container";
+const INIT_CONTAINER_NAME: &str = "init-container";
+
+/// The next Revision; each change makes a new one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct RevisionTemplate {
+    /// Name (optional, has to begin with the parent's), labels and annotations of the Revision.
+    #[schemars(schema_with = "schemas::metadata")]
+    pub metadata: ObjectMeta,
+    /// What runs.
+    pub spec: RevisionSpec,
+}
+
+/// What one version of the program is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RevisionSpec {
+    /// What runs; exactly one of them has the port.
+    #[schemars(schema_with = "schemas::containers")]
+    pub containers: Vec<Container>,
+    /// Run before the others. Behind a feature flag.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schemas::containers")]
+    pub init_containers: Vec<Container>,
+    /// Files that containers can mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schemas::volumes")]
+    pub volumes: Vec<Volume>,
+    /// Whom the program counts as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+    /// Secrets with credentials of image registries.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// Requests that one instance takes at a time; 0 = as many as come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_concurrency: Option<i64>,
+    /// Longest time of one request, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<i64>,
+    /// Longest wait for the first byte of an answer, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_start_timeout_seconds: Option<i64>,
+    /// Longest silence on a connection while a request runs, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<i64>,
+    /// Whether addresses of Services are put into the environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enable_service_links: Option<bool>,
+    /// Not to be set to true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub automount_service_account_token: Option<bool>,
+}
+
+impl RevisionTemplate {
+    /// The name that its author gave (BYO), if any.
+    #[must_use]
+    pub fn own_name(&self) -> Option<&str> {
+        self.metadata.name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    pub fn set_defaults(&mut self) {
+        self.spec.set_defaults();
+    }
+
+    /// Rules of a template below `parent`; `before` is the stored one on update.
+    pub fn validate(&self, parent: &ObjectMeta, before: Option<&Self>, problems: &mut Problems) {
+        let at = "spec.template";
+        self.spec.validate(&format!("{at}.spec"), problems);
+        annotations::validate_template(&self.metadata, &format!("{at}.metadata"), problems);
+        self.validate_own_name(parent, &format!("{at}.metadata.name"), problems);
+        if let (Some(name), Some(before)) = (self.own_name(), before)
+            && before.own_name() == Some(name)
+            && before != self
+        {
+            problems.add(
+                "spec.template.metadata.name",
+                format!(
+                    "Saw the following changes without a name change (-old +new) of \"{name}\": spec.template"
+                ),
+            );
+        }
+    }
+
+    fn validate_own_name(&self, parent: &ObjectMeta, at: &str, problems: &mut Problems) {
+        let Some(name) = self.own_name() else { return };
+        if !is_dns1035_label(name) {
+            problems.add(at, format!("not a DNS 1035 label: \"{name}\""));
+        }
+        let prefix = format!("{}-", parent.name.as_deref().unwrap_or_default());
+        if !name.starts_with(&prefix) {
+            problems.add(at, format!("\"{name}\" must have prefix \"{prefix}\""));
+        }
+    }
+}
+
+impl RevisionSpec {
+    /// The container that serves: the one with a port, or else the first.
+    #[must_use]
+    pub fn serving_container(&self) -> Option<&Container> {
+        self.containers.get(self.serving_index())
+    }
+
+    fn serving_index(&self) -> usize {
+        let has_port = |c: &Container| c.ports.as_ref().is_some_and(|ports| !ports.is_empty());
+        self.containers.iter().position(has_port).unwrap_or(0)
+    }
+
+    pub fn set_defaults(&mut self) {
+        let timeout = *self.timeout_seconds.get_or_insert(0);
+        let timeout = if timeout == 0 { TIMEOUT_SECONDS_DEFAULT } else { timeout };
+        self.timeout_seconds = Some(timeout);
+        if timeout > RESPONSE_START_SECONDS_DEFAULT {
+            self.response_start_timeout_seconds.get_or_insert(RESPONSE_START_SECONDS_DEFAULT);
+        }
+        self.container_concurrency.get_or_insert(0);
+        // Upstream fills this on creation only, for the sake of objects older than the field. We have
+        // none, and a bare manifest applied again must be no change.
+        self.enable_service_links.get_or_insert(false);
+        default_names(&mut self.containers, CONTAINER_NAME);
+        default_names(&mut self.init_containers, INIT_CONTAINER_NAME);
+        let serving = self.serving_index();
+        if let Some(container) = self.containers.get_mut(serving) {
+            default_readiness(container.readiness_probe.get_or_insert_default());
+        }
+        for container in self.containers.iter_mut().chain(&mut self.init_containers) {
+            pod::default_mounts(container, &self.volumes);
+        }
+    }
+
+    pub fn validate(&self, at: &str, problems: &mut Problems) {
+        pod::validate(self, at, problems);
+        let bounded = |value: Option<i64>, max: i64, field: &str, problems: &mut Problems| {
+            if let Some(value) = value
+                && !(0..=max).contains(&value)
+            {
+                problems.add(format!("{at}.{field}"), format!("expected 0 <= {value} <= {max}"));
+            }
+        };
+        bounded(self.timeout_seconds, TIMEOUT_SECONDS_MAX, "timeoutSeconds", problems);
+        let whole = self.timeout_seconds.filter(|&t| t > 0).unwrap_or(TIMEOUT_SECONDS_DEFAULT);
+        bounded(self.response_start_timeout_seconds, whole, "responseStartTimeoutSeconds", problems);
+        bounded(self.idle_timeout_seconds, whole, "idleTimeoutSeconds", problems);
+        bounded(self.container_concurrency, CONCURRENCY_MAX, "containerConcurrency", problems);
+    }
+}
+
+/// Requests inside one instance that anybody may ask for (upstream's limit).
+const CONCURRENCY_MAX: i64 = 1_000;
+
+fn default_names(containers: &mut [Container], base: &str) {
+    let unnamed = containers.iter().filter(|c| c.name.is_empty()).count();
+    if unnamed == 1 && !containers.iter().any(|c| c.name == base) {
+        for container in containers.iter_mut().filter(|c| c.name.is_empty()) {
+            base.clone_into(&mut container.name);
+        }
+        return;
+    }
+    let mut next = 0;
+    for index in 0..containers.len() {
+        if !containers[index].name.is_empty() {
+            continue;
+        }
+        containers[index].name = loop {
+            let name = format!("{base}-{next}");
+            next += 1;
+            if !containers.iter().any(|c| c.name == name) {
+                break name;
+            }
+        };
+    }
+}
+
+fn default_readiness(probe: &mut Probe) {
+    if probe.tcp_socket.is_none() && probe.http_get.is_none() && probe.exec.is_none() && probe.grpc.is_none()
+    {
+        probe.tcp_socket = Some(TCPSocketAction { host: None, port: IntOrString::Int(0) });
+    }
+    if let Some(grpc) = &mut probe.grpc {
+        grpc.service.get_or_insert_default();
+    }
+    if probe.success_threshold.unwrap_or(0) == 0 {
+        probe.success_threshold = Some(1);
+    }
+    if probe.period_seconds.unwrap_or(0) > 0 {
+        for (field, default) in [(&mut probe.failure_threshold, 3), (&mut probe.timeout_seconds, 1)] {
+            if field.unwrap_or(0) == 0 {
+                *field = Some(default);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(json: serde_json::Value) -> RevisionSpec {
+        serde_json::from_value(json).unwrap()
+    }
+
+    /// SRV-REV-11, SRV-REV-12, SRV-CON-10: the defaults of a spec with nothing but an image.
+    #[test]
+    fn an_image_alone_is_a_whole_spec() {
+        let mut spec = spec(serde_json::json!({"containers": [{"image": "hello"}]}));
+        spec.set_defaults();
+        assert_eq!(spec.timeout_seconds, Some(300));
+        assert_eq!(spec.response_start_timeout_seconds, None);
+        assert_eq!(spec.container_concurrency, Some(0));
+        assert_eq!(spec.enable_service_links, Some(false));
+        assert_eq!(spec.containers[0].name, "user-container");
+        let probe = spec.containers[0].readiness_probe.as_ref().unwrap();
+        assert!(probe.tcp_socket.is_some());
+        assert_eq!(probe.success_threshold, Some(1));
+        assert_eq!(probe.failure_threshold, None);
+    }
+
+    #[test]
+    fn defaults_applied_twice_are_the_same_as_once() {
+        let mut once = spec(serde_json::json!({
+            "timeoutSeconds": 400,
+            "containers": [{"image": "a", "ports": [{"containerPort": 8080}], "readinessProbe": {"periodSeconds": 1}},
+                           {"image": "b"}]
+        }));
+        once.set_defaults();
+        let mut twice = once.clone();
+        twice.set_defaults();
+        assert_eq!(once, twice);
+        assert_eq!(once.response_start_timeout_seconds, Some(300));
+        assert_eq!(once.containers[1].name, "user-container-1");
+    }
+
+    #[test]
+    fn unnamed_containers_get_distinct_names() {
+        let mut spec = spec(serde_json::json!({"containers": [
+            {"image": "a"}, {"image": "b", "name": "user-container-0"}, {"image": "c"}]}));
+        spec.set_defaults();
+        let names: Vec<_> = spec.containers.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, ["user-container-1", "user-container-0", "user-container-2"]);
+    }
+
+    /// SRV-CFG-02: a name of one's own begins with the parent's, and goes with one template only.
+    #[test]
+    fn an_own_name_has_the_parents_prefix_and_is_not_reused() {
+        let parent = ObjectMeta { name: Some("app".into()), ..ObjectMeta::default() };
+        let template = |name: &str, image: &str| RevisionTemplate {
+            metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
+            spec: spec(serde_json::json!({"containers": [{"image": image, "name": "x"}]})),
+        };
+        let found = |now: &RevisionTemplate, before: Option<&RevisionTemplate>| {
+            let mut problems = Problems::default();
+            now.validate(&parent, before, &mut problems);
+            problems.list.into_iter().map(|p| p.message).collect::<Vec<_>>()
+        };
+
+        let one = template("app-one", "a");
+        assert!(found(&one, None).is_empty());
+        assert!(found(&one, Some(&one)).is_empty());
+        assert!(found(&template("two", "a"), None)[0].contains("must have prefix \"app-\""));
+        assert!(found(&template("app-one", "b"), Some(&one))[0].contains("without a name change"));
+        assert!(found(&template("app-two", "b"), Some(&one)).is_empty());
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused() {
+        let base = serde_json::json!({"containers": [{"image": "a", "name": "x"}]});
+        for (field, value) in [
+            ("timeoutSeconds", 601),
+            ("timeoutSeconds", -1),
+            ("containerConcurrency", 1001),
+            ("idleTimeoutSeconds", 301),
+        ] {
+            let mut json = base.clone();
+            json[field] = value.into();
+            let mut problems = Problems::default();
+            spec(json).validate("spec", &mut problems);
+            assert_eq!(problems.list.len(), 1, "{field} {value}");
+            assert_eq!(problems.list[0].field, format!("spec.{field}"));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Shapes that many kinds share: status, conditions, addresses, destinations, delivery.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What every status begins with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// The `metadata.generation` that this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How far the object is, one entry per aspect, sorted by type.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// What else the controller has to say, for machines.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// One aspect of an object's state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// The aspect; `Ready` sums up the others.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    #[serde(default)]
+    pub status: Verdict,
+    /// How much it matters: empty (an error when not True), `Warning` or `Info`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub severity: String,
+    /// When status, severity, reason or message last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// Why, in one word, for machines.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// A condition's status; absent means `Unknown` (COND-04).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Verdict {
+    True,
+    False,
+    #[default]
+    Unknown,
+}
+
+/// An object whose conditions others look at.
+pub trait HasConditions: kube::Resource {
+    fn status_base(&self) -> Option<&Status>;
+
+    fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status_base()?.conditions.iter().find(|c| c.kind == kind)
+    }
+
+    /// The Ready condition, if it speaks of the current spec.
+    fn ready(&self) -> Option<&Condition> {
+        let observed = self.status_base()?.observed_generation;
+        if observed == self.meta().generation { self.condition("Ready") } else { None }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready().is_some_and(|c| c.status == Verdict::True)
+    }
+}
+
+/// Where an object is reached.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Addressable {
+    /// Tells several addresses of one object apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where events or requests go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Certificates (PEM) that the address is trusted by, beside the system's.
+    #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
+    pub ca_certs: Option<String>,
+    /// For whom tokens have to be made out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audience: Option<String>,
+}
+
+/// Where events may be sent: an object, a URL, or a path below an object's URL.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Destination {
+    /// An object that has an address.
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub reference: Option<KReference>,
+    /// An absolute URL; with `ref`, a path below the object's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// Certificates (PEM) that the destination is trusted by, beside the system's.
+    #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
+    pub ca_certs: Option<String>,
+    /// For whom tokens have to be made out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audience: Option<String>,
+}
+
+/// Names another object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KReference {
+    /// Kind of the object.
+    pub kind: String,
+    /// Namespace of the object; by default that of whoever refers to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name of the object.
+    pub name: String,
+    /// Group and version of the object's kind.
+    pub api_version: String,
+    /// Which of the object's addresses, if it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+}
+
+/// What is done so that events arrive.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeliverySpec {
+    /// Where events go that could not be delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter_sink: Option<Destination>,
+    /// How often an event is sent again before it counts as undeliverable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<i32>,
+    /// How long one attempt may take (ISO 8601, `PT30S`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+    /// How the pause between attempts grows: `linear` or `exponential`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_policy: Option<String>,
+    /// The first pause (ISO 8601, `PT0.2S`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_delay: Option<String>,
+    /// Longest pause that an answer's Retry-After may ask for (ISO 8601); `PT0S` ignores the header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_max: Option<String>,
+    /// Which CloudEvents mode is sent: `json` (structured) or `binary`; by default what came in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+}
+
+/// What became of the delivery options.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct DeliveryStatus {
+    /// Where undeliverable events go.
+    #[serde(rename = "deadLetterSinkUri", skip_serializing_if = "Option::is_none")]
+    pub dead_letter_sink_uri: Option<String>,
+    /// Certificates (PEM) of the dead-letter sink.
+    #[serde(rename = "deadLetterSinkCACerts", skip_serializing_if = "Option::is_none")]
+    pub dead_letter_sink_ca_certs: Option<String>,
+    /// For whom the dead-letter sink's tokens are made out.
+    #[serde(rename = "deadLetterSinkAudience", skip_serializing_if = "Option::is_none")]
+    pub dead_letter_sink_audience: Option<String>,
+}
+
+/// The name of an object that has one; stored objects always do.
+#[must_use]
+pub fn name(meta: &ObjectMeta) -> &str {
+    meta.name.as_deref().unwrap_or_default()
+}
+
+#[must_use]
+pub fn namespace(meta: &ObjectMeta) -> &str {
+    meta.namespace.as_deref().unwrap_or_default()
+}
+
+#[must_use]
+pub fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+#[must_use]
+pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The owner that manages the object, if it has one.
+#[must_use]
+pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.as_ref()?.iter().find(|owner| owner.controller == Some(true))
+}
+
+/// Whether `owner` is the controller of the object with `meta`.
+#[must_use]
+pub fn is_controlled_by(meta: &ObjectMeta, owner: &ObjectMeta) -> bool {
+    owner.uid.is_some() && controller(meta).map(|found| &found.uid) == owner.uid.as_ref()
+}

@@ -1,0 +1,16 @@
+#![forbid(unsafe_code)]
+//! Control: kinds, API server, controllers, scaler, instance runtimes, publish.
+//!
+//! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path.
+
+pub mod api;
+pub mod controllers;
+pub mod events_recorder;
+pub mod fleet;
+pub mod kind;
+pub mod kinds;
+pub mod manifests;
+pub mod publish;
+pub mod runtime;
+pub mod schema;
+pub mod store;

@@ -1,0 +1,125 @@
+//! What an instance finds in its environment.
+//!
+//! Nothing is inherited from the appliance, whose own variables may hold secrets of the operator. The
+//! platform's come last, so that a developer's variable of the same name changes nothing.
+
+use std::path::Path;
+
+use super::InstanceSpec;
+
+/// Where programs are looked up unless the developer says otherwise; what container images use.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The folder that holds the files of all volumes by their names, for programs that cannot be given mounts.
+const VOLUMES: &str = "SLUICEGATE_VOLUMES";
+
+/// Marks every process of an instance, so that leftovers of a crashed appliance can be told from others.
+pub(super) const MARK: &str = "SLUICEGATE_INSTANCE";
+
+/// Every variable of one instance, each name once.
+pub(super) fn environment(
+    spec: &InstanceSpec,
+    port: u16,
+    mark: &str,
+    volumes: &Path,
+) -> Vec<(String, String)> {
+    let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
+    let mut all: Vec<(String, String)> = vec![("PATH".into(), PATH.into()), ("HOME".into(), home)];
+    for (name, value) in &spec.env {
+        // A name that no process can have is nobody's variable.
+        if !name.is_empty() && !name.contains(['=', '\0']) {
+            set(&mut all, name, value);
+        }
+    }
+    set(&mut all, "PORT", &port.to_string());
+    set(&mut all, "K_SERVICE", &spec.service);
+    set(&mut all, "K_CONFIGURATION", &spec.configuration);
+    set(&mut all, "K_REVISION", &spec.revision);
+    if !spec.volumes.is_empty() {
+        set(&mut all, VOLUMES, &volumes.display().to_string());
+    }
+    set(&mut all, MARK, mark);
+    all
+}
+
+/// SRV-CON-03, SRV-CON-04: the words of a command, in which `$(PORT)` is the instance's.
+pub(super) fn command(spec: &InstanceSpec, environment: &[(String, String)]) -> Vec<String> {
+    spec.command.iter().map(|word| expand(word, environment)).collect()
+}
+
+/// `$(NAME)` is the value of an earlier variable, `$$` is `$`; anything else stays as it is.
+pub(crate) fn expand(text: &str, known: &[(String, String)]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+            match known.iter().rev().find(|(known, _)| known == name) {
+                Some((_, value)) => out.push_str(value),
+                None => out.extend(["$(", name, ")"]),
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+    }
+    out + rest
+}
+
+fn set(all: &mut Vec<(String, String)>, name: &str, value: &str) {
+    match all.iter_mut().find(|(known, _)| known == name) {
+        Some((_, old)) => value.clone_into(old),
+        None => all.push((name.to_owned(), value.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::tests::spec;
+
+    fn value(all: &[(String, String)], name: &str) -> Option<String> {
+        let found: Vec<_> = all.iter().filter(|(known, _)| known == name).collect();
+        assert!(found.len() < 2, "{name} is there twice");
+        found.first().map(|(_, value)| value.clone())
+    }
+
+    /// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04: the platform's variables, whatever the developer wrote.
+    #[test]
+    fn a_developer_cannot_override_the_platforms_variables() {
+        let mut spec = spec(&["true"]);
+        for name in ["PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"] {
+            spec.env.push((name.into(), "forged".into()));
+        }
+        let all = environment(&spec, 4711, "m", Path::new("/v"));
+        assert_eq!(value(&all, "PORT").unwrap(), "4711");
+        assert_eq!(value(&all, "K_SERVICE").unwrap(), "hello");
+        assert_eq!(value(&all, "K_CONFIGURATION").unwrap(), "hello-conf");
+        assert_eq!(value(&all, "K_REVISION").unwrap(), "hello-00001");
+    }
+
+    /// SRV-CON-03: as in a container, `$(NAME)` is filled in, `$$` is a dollar, and the unknown stays.
+    #[test]
+    fn arguments_may_name_variables() {
+        let mut spec = spec(&["serve", "--port=$(PORT)", "$$(PORT)", "$(NOBODY) $HOME $"]);
+        spec.env.push(("A".into(), "1".into()));
+        let words = command(&spec, &environment(&spec, 4711, "m", Path::new("/v")));
+        assert_eq!(words, ["serve", "--port=4711", "$(PORT)", "$(NOBODY) $HOME $"]);
+    }
+
+    #[test]
+    fn the_last_of_equal_names_wins_and_impossible_names_are_left_out() {
+        let mut spec = spec(&["true"]);
+        for (name, text) in [("A", "1"), ("A", "2"), ("PATH", "/x"), ("", "e"), ("B=C", "d")] {
+            spec.env.push((name.into(), text.into()));
+        }
+        let all = environment(&spec, 1, "m", Path::new("/v"));
+        assert_eq!(value(&all, "A").unwrap(), "2");
+        assert_eq!(value(&all, "PATH").unwrap(), "/x");
+        assert!(all.iter().all(|(name, _)| !name.is_empty() && !name.contains('=')));
+    }
+}

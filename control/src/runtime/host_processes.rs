@@ -1,0 +1,88 @@
+//! The processes of this host, as `/proc` shows them.
+
+use std::fs;
+
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+use super::environment::MARK;
+
+/// A process, told apart from a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    pub(super) pid: i32,
+    /// Clock ticks since boot.
+    pub(super) started: u64,
+}
+
+/// One process of this host, as far as it matters here.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) identity: Identity,
+    /// Its session's number, which is the leader's process id.
+    pub(super) session: i32,
+    /// The instance that it belongs to, by its environment.
+    pub(super) mark: Option<String>,
+}
+
+/// The very process: looked at again after the descriptor holds it.
+pub(super) fn open(identity: &Identity) -> Option<OwnedFd> {
+    let pidfd = pidfd_open(Pid::from_raw(identity.pid)?, PidfdFlags::empty()).ok()?;
+    (process(identity.pid)?.identity == *identity).then_some(pidfd)
+}
+
+pub(super) fn all() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// `None` for one that is over; a zombie is.
+pub(super) fn process(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (session, started) = parse_stat(&stat)?;
+    // Another user's environment is not ours to read, and its process not ours to end.
+    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    Some(Process { identity: Identity { pid, started }, session, mark: mark_in(&environ) })
+}
+
+fn mark_in(environ: &[u8]) -> Option<String> {
+    environ.split(|byte| *byte == 0).find_map(|entry| {
+        let value = entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
+        String::from_utf8(value.to_vec()).ok()
+    })
+}
+
+/// Session and start time out of `/proc/PID/stat`, unless it is a zombie. The command's name, in
+/// parentheses, may hold anything, parentheses included.
+fn parse_stat(stat: &str) -> Option<(i32, u64)> {
+    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+    let state = fields.next()?;
+    let session = fields.nth(2)?.parse().ok()?;
+    let started = fields.nth(15)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some((session, started))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_read_whatever_the_command_calls_itself() {
+        let rest = "S 1 7 8 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987 1 2";
+        assert_eq!(parse_stat(&format!("7 (a) b) {rest}")), Some((8, 987)));
+        assert_eq!(parse_stat(&format!("7 (z) {}", rest.replacen('S', "Z", 1))), None);
+        for bad in ["", ")", "7 (x) S 1", "7 (x) S 1 7 y 0"] {
+            assert_eq!(parse_stat(bad), None);
+        }
+    }
+
+    #[test]
+    fn this_very_process_is_found_under_its_own_number() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let found = process(own).unwrap();
+        assert_eq!(found.identity.pid, own);
+        assert!(open(&found.identity).is_some());
+        assert!(open(&Identity { pid: own, started: found.identity.started + 1 }).is_none());
+    }
+}

@@ -1,0 +1,181 @@
+//! The first step of an instance, in its own process: become what an instance must be, then become
+//! the developer's program.
+//!
+//! The appliance starts itself under the hidden verb [`VERB`]:
+//! `sluicegate instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] -- COMMAND [ARGUMENT]...`
+//! A verb instead of code between fork and exec, because that place allows hardly anything and would
+//! need `unsafe`. Environment and descriptors are set by the parent already.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
+use rustix::thread::set_no_new_privs;
+
+use super::mounts::{self, Bind};
+
+/// The verb that the program's `main` hands to [`run`], with everything behind it.
+pub const VERB: &str = "instance-init";
+
+/// As shells say it: found, but cannot be run.
+const EXIT_NOT_RUNNABLE: u8 = 126;
+/// As shells say it: not found.
+const EXIT_NOT_FOUND: u8 = 127;
+
+/// Becomes the command that `arguments` (those behind the verb) name. Returns only if that failed, after
+/// it said why on stderr, which is the instance's log.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let (message, code) = match parse(arguments) {
+        Ok((parent, place, command)) => become_instance(parent, &place, &command),
+        Err(usage) => (usage.to_owned(), EXIT_NOT_RUNNABLE),
+    };
+    eprintln!("sluicegate: {message}");
+    ExitCode::from(code)
+}
+
+/// Where an instance finds itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) binds: Vec<Bind>,
+    /// Entered last, because it may be in a volume.
+    pub(super) working_dir: Option<PathBuf>,
+}
+
+/// The words of the verb, as the parent writes them.
+pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<OsString> {
+    let mut words: Vec<OsString> =
+        vec![VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
+    for bind in &place.binds {
+        let access = if bind.read_only { "ro" } else { "rw" };
+        words.extend([
+            "--bind".into(),
+            bind.source.clone().into(),
+            bind.target.clone().into(),
+            access.into(),
+        ]);
+    }
+    if let Some(dir) = &place.working_dir {
+        words.extend(["--dir".into(), dir.clone().into()]);
+    }
+    words.push("--".into());
+    words.extend(command.iter().map(OsString::from));
+    words
+}
+
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, Vec<OsString>), &'static str> {
+    const USAGE: &str = "usage: instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] -- COMMAND [ARGUMENT]...";
+    let mut words = arguments.into_iter();
+    if words.next().is_none_or(|word| word != "--parent") {
+        return Err(USAGE);
+    }
+    let parent = words
+        .next()
+        .and_then(|word| word.to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid > 0)
+        .and_then(Pid::from_raw)
+        .ok_or(USAGE)?;
+    let mut place = Place::default();
+    loop {
+        match words.next().as_ref().and_then(|word| word.to_str()) {
+            Some("--bind") => {
+                let mut next = || words.next().ok_or(USAGE);
+                let (source, target, access) = (next()?.into(), next()?.into(), next()?);
+                place.binds.push(Bind { source, target, read_only: access != "rw" });
+            }
+            Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
+            Some("--") => break,
+            _ => return Err(USAGE),
+        }
+    }
+    let command: Vec<OsString> = words.collect();
+    if command.is_empty() { Err(USAGE) } else { Ok((parent, place, command)) }
+}
+
+fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String, u8) {
+    if let Err(why) = prepare(parent).map_err(|why| why.to_string()).and_then(|()| settle(place)) {
+        return (format!("cannot prepare the instance: {why}"), EXIT_NOT_RUNNABLE);
+    }
+    let why = Command::new(&command[0]).args(&command[1..]).exec();
+    let code = if why.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
+    (format!("cannot run {}: {why}", command[0].display()), code)
+}
+
+fn prepare(parent: Pid) -> io::Result<()> {
+    // A session of its own: one signal reaches the whole family, and there is no terminal.
+    setsid()?;
+    // Dies with the appliance's hand that started it, however that ends.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The hand may have died before the line above; then nobody sends that signal.
+    if getppid() != Some(parent) {
+        return Err(io::Error::other("the appliance is gone"));
+    }
+    set_no_new_privs(true)?;
+    close_inherited()
+}
+
+fn settle(place: &Place) -> Result<(), String> {
+    mounts::make(&place.binds)?;
+    if let Some(dir) = &place.working_dir {
+        std::env::set_current_dir(dir)
+            .map_err(|why| format!("workingDir {} cannot be entered: {why}", dir.display()))?;
+    }
+    Ok(())
+}
+
+/// Closes what the appliance itself inherited from whoever started it: everything of its own is
+/// close-on-exec, but a shell's or a supervisor's descriptors are not, and are no business of an instance.
+fn close_inherited() -> io::Result<()> {
+    let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2) {
+        let _ = nix::unistd::close(fd); // the listing's own is closed already
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(list: &[&str]) -> Vec<OsString> {
+        list.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn what_the_parent_writes_is_what_init_reads() {
+        let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
+        let bind = |target: &str, read_only| Bind { source: "/a b".into(), target: target.into(), read_only };
+        let place = Place {
+            binds: vec![bind("/--", true), bind("/c", false)],
+            working_dir: Some("/work dir".into()),
+        };
+        let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
+        assert_eq!(written[0], VERB);
+
+        let (parent, read_place, read) = parse(written[1..].iter().cloned()).unwrap();
+        assert_eq!(parent.as_raw_nonzero().get(), 7);
+        assert_eq!(read_place, place);
+        assert_eq!(read, words(&["sh", "-c", "--"]));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for bad in [
+            &[][..],
+            &["--parent"],
+            &["--parent", "x", "--", "sh"],
+            &["--parent", "0", "--", "sh"],
+            &["--parent", "-1", "--", "sh"],
+            &["--parent", "7", "sh"],
+            &["--parent", "7", "--"],
+            &["--parent", "7", "--bind", "/a", "/b"],
+            &["--parent", "7", "--dir"],
+        ] {
+            assert!(parse(words(bad)).is_err(), "{bad:?}");
+        }
+    }
+}

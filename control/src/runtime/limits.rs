@@ -1,0 +1,41 @@
+//! The runtime's numbers, each with its reason.
+
+use std::time::Duration;
+
+/// Between the first readiness attempts. A connect to a closed loopback port costs some 20 µs, and the
+/// timer's grain is 1 ms.
+pub const PROBE_STEP_MIN: Duration = Duration::from_millis(1);
+/// Attempts of a slow starter back off to this; below 25 ms, so that a cold request never waits for
+/// a polling interval that a person could feel.
+pub const PROBE_STEP_MAX: Duration = Duration::from_millis(20);
+/// One attempt may take this long unless the probe says otherwise; Kubernetes' default `timeoutSeconds`.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Between two rounds of a probe that does not say (Kubernetes' default `periodSeconds`).
+pub const PROBE_PERIOD: Duration = Duration::from_secs(10);
+/// Failed rounds in a row that mean something (Kubernetes' default `failureThreshold`).
+pub const PROBE_FAILURES_MAX: u32 = 3;
+/// Of a probe's answer only the status line is read.
+pub const PROBE_HEAD_BYTES_MAX: usize = 1024;
+/// A ready instance that refused a connection gets this long to take one again.
+pub const VERIFY_MAX: Duration = Duration::from_secs(5);
+
+/// Ports are tried at random; with half of the range taken, 64 misses in a row do not happen.
+pub const PORT_ATTEMPTS_MAX: u32 = 64;
+
+/// A longer line of output is kept in pieces of this size, as container runtimes do.
+pub const LINE_BYTES_MAX: usize = 16 * 1024;
+/// One log file of an instance; with its one predecessor it holds between one and two of these.
+pub const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Instances of one revision whose logs stay; the oldest go first. With `LOG_BYTES_MAX` a crash loop
+/// costs the disk at most 5 * 2 * 4 MiB.
+pub const LOGS_KEPT_MAX: usize = 5;
+/// Lines of output quoted in a failure's message.
+pub const TAIL_LINES_MAX: usize = 10;
+/// Bytes of each quoted line: a message ends up in a condition, which people read in a terminal.
+pub const TAIL_LINE_BYTES_MAX: usize = 300;
+/// After the instance's end its pipes are read to their end; a process that left the group may hold them
+/// open, so not for ever.
+pub const OUTPUT_DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// At start, leftovers of a crashed appliance get SIGKILL and this long to vanish.
+pub const LEFTOVER_EXIT_MAX: Duration = Duration::from_secs(5);

@@ -1,0 +1,237 @@
+//! An instance's output: kept in a file, told to the appliance's own log, and its end quoted when the
+//! instance fails.
+//!
+//! Lines of the file have the shape that container runtimes write and log collectors read:
+//! `2026-01-31T12:00:00.123456Z stdout F text`, with `P` for a piece of a line that goes on. Reading never
+//! stops: a full disk costs lines, and must not block the program on its pipe.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use super::limits::{LINE_BYTES_MAX, LOG_BYTES_MAX, LOGS_KEPT_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES_MAX};
+
+/// Which of its two outputs an instance wrote to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Stdout,
+    Stderr,
+}
+
+impl Origin {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Reads `pipe` to its end into `log`.
+pub(super) async fn pump(mut pipe: pipe::Receiver, origin: Origin, log: Rc<RefCell<InstanceLog>>) {
+    let mut held = Vec::with_capacity(2 * LINE_BYTES_MAX);
+    loop {
+        match pipe.read_buf(&mut held).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {
+                let used = cut(&held, |line, whole| log.borrow_mut().keep(origin, line, whole));
+                held.drain(..used);
+            }
+        }
+    }
+    if !held.is_empty() {
+        log.borrow_mut().keep(origin, &held, true);
+    }
+}
+
+/// Hands every line in `bytes` to `keep`, without its end, and pieces of lines that are too long; returns
+/// how many bytes were used up.
+fn cut(bytes: &[u8], mut keep: impl FnMut(&[u8], bool)) -> usize {
+    let mut used = 0;
+    loop {
+        let rest = &bytes[used..];
+        let window = &rest[..rest.len().min(LINE_BYTES_MAX)];
+        match window.iter().position(|byte| *byte == b'\n') {
+            Some(end) => {
+                keep(&rest[..end], true);
+                used += end + 1;
+            }
+            None if window.len() == LINE_BYTES_MAX => {
+                keep(window, false);
+                used += LINE_BYTES_MAX;
+            }
+            None => return used,
+        }
+    }
+}
+
+/// Where one instance's output goes.
+#[derive(Debug)]
+pub(super) struct InstanceLog {
+    id: u64,
+    revision: String,
+    path: PathBuf,
+    /// `None` while the disk does not let us open it.
+    file: Option<File>,
+    bytes: u64,
+    /// Lines that the disk did not take.
+    lost: u64,
+    tail: VecDeque<String>,
+}
+
+impl InstanceLog {
+    /// The log `folder/ID.log`; makes room for it among the logs of earlier instances.
+    pub(super) fn open(folder: &Path, id: u64, revision: &str) -> Self {
+        if let Err(why) = forget_oldest(folder, LOGS_KEPT_MAX - 1) {
+            tracing::warn!(folder = %folder.display(), %why, "old instance logs stay behind");
+        }
+        let path = folder.join(format!("{id}.log"));
+        let tail = VecDeque::with_capacity(TAIL_LINES_MAX);
+        Self { id, revision: revision.to_owned(), path, file: None, bytes: 0, lost: 0, tail }
+    }
+
+    fn keep(&mut self, origin: Origin, line: &[u8], whole: bool) {
+        let text = String::from_utf8_lossy(line);
+        tracing::info!(
+            target: "instance",
+            revision = %self.revision, instance = self.id, output = origin.name(), "{text}"
+        );
+        if self.tail.len() == TAIL_LINES_MAX {
+            self.tail.pop_front();
+        }
+        self.tail.push_back(quotable(&text));
+
+        let now = jiff::Timestamp::now();
+        let mut entry = format!("{now} {} {} ", origin.name(), if whole { 'F' } else { 'P' }).into_bytes();
+        entry.extend_from_slice(line);
+        entry.push(b'\n');
+        if let Err(why) = self.write(&entry) {
+            if self.lost == 0 {
+                tracing::warn!(path = %self.path.display(), %why, "instance log cannot be written");
+            }
+            self.lost += 1;
+        }
+    }
+
+    fn write(&mut self, entry: &[u8]) -> io::Result<()> {
+        if self.bytes + entry.len() as u64 > LOG_BYTES_MAX && self.bytes > 0 {
+            self.file = None;
+            fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+                self.bytes = file.metadata()?.len();
+                self.file.insert(file)
+            }
+        };
+        self.bytes += entry.len() as u64; // counted even if it fails: then too early a rotation is no harm
+        file.write_all(entry)
+    }
+
+    /// The last lines, for people.
+    pub(super) fn tail(&self) -> String {
+        Vec::from_iter(self.tail.iter().map(String::as_str)).join("\n")
+    }
+}
+
+/// Bounded, and without characters that would play with a terminal.
+fn quotable(text: &str) -> String {
+    let mut end = text.len().min(TAIL_LINE_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].chars().filter(|c| !c.is_control() || *c == '\t').collect()
+}
+
+/// Removes logs, oldest instance first, until those of `keep` instances are left; one that still runs (it
+/// has a record) is not touched.
+fn forget_oldest(folder: &Path, keep: usize) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()), // then there is nothing in it
+        entries => entries?,
+    };
+    let mut ids: Vec<u64> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".log")?.parse().ok())
+        .filter(|id: &u64| !folder.join(format!("{id}.run")).exists())
+        .collect();
+    ids.sort_unstable();
+    let surplus = ids.len().saturating_sub(keep);
+    for id in &ids[..surplus] {
+        for name in [format!("{id}.log"), format!("{id}.log.1")] {
+            match fs::remove_file(folder.join(name)) {
+                Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(bytes: &[u8]) -> (Vec<(usize, bool)>, usize) {
+        let mut list = Vec::new();
+        let used = cut(bytes, |line, whole| list.push((line.len(), whole)));
+        (list, used)
+    }
+
+    #[test]
+    fn lines_are_cut_at_their_ends_and_a_started_one_waits() {
+        assert_eq!(pieces(b"ab\n\ncde\nf"), (vec![(2, true), (0, true), (3, true)], 8));
+        assert_eq!(pieces(b""), (vec![], 0));
+    }
+
+    #[test]
+    fn output_without_line_ends_is_held_in_pieces_of_bounded_size() {
+        let endless = vec![b'x'; 2 * LINE_BYTES_MAX + 5];
+        assert_eq!(pieces(&endless), (vec![(LINE_BYTES_MAX, false); 2], 2 * LINE_BYTES_MAX));
+    }
+
+    /// RT-LIFE-09: an instance that writes for ever holds two files' worth of disk.
+    #[test]
+    fn a_log_is_rotated_before_it_passes_its_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = InstanceLog::open(dir.path(), 7, "r");
+        let entry = vec![b'x'; 1024 * 1024];
+        for _ in 0..11 {
+            log.write(&entry).unwrap();
+        }
+        let mut sizes: Vec<(String, u64)> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap())
+            .map(|e| (e.file_name().into_string().unwrap(), e.metadata().unwrap().len()))
+            .collect();
+        sizes.sort();
+        let mib = 1024 * 1024;
+        assert_eq!(sizes, [("7.log".to_owned(), 3 * mib), ("7.log.1".to_owned(), 4 * mib)]);
+    }
+
+    /// RT-LIFE-09: a crash loop holds the logs of its last instances only.
+    #[test]
+    fn logs_of_the_oldest_instances_make_room() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("9.log.1"), "").unwrap();
+        for id in 9..30 {
+            InstanceLog::open(dir.path(), id, "r").write(b"x\n").unwrap();
+        }
+        let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["25.log", "26.log", "27.log", "28.log", "29.log"]);
+    }
+
+    #[test]
+    fn a_quoted_line_is_short_and_plain() {
+        assert_eq!(quotable("a\x1b[31m\u{7}b\tc"), "a[31mb\tc");
+        assert_eq!(quotable(&"é".repeat(400)).len(), TAIL_LINE_BYTES_MAX);
+    }
+}

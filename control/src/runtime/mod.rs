@@ -1,0 +1,227 @@
+//! Where instances run: one started program that answers requests at an address.
+//!
+//! [`Runtime`] is the wall between "how many" (the fleet) and "how". Starting returns at once; what
+//! becomes of an instance is told through its [`Reporter`]: `Ready` and `Unready`, in the end exactly one `Gone`.
+//! The process runtime is the implementation for programs of this host; see [`ProcessRuntime`].
+//! What it deliberately leaves to others: when to start or stop (fleet), which requests go where (cores).
+
+pub(crate) mod environment;
+mod host_processes;
+pub mod init;
+mod launch;
+pub mod limits;
+mod log;
+mod mounts;
+mod orphans;
+mod port;
+mod probe;
+mod process;
+#[cfg(test)]
+pub(crate) mod scripted;
+mod sweeper;
+pub mod volumes;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+use volumes::{Mount, Volume};
+
+pub use mounts::allowed as may_mount;
+pub use process::{Init, ProcessRuntime};
+
+/// What to run, and how to tell that it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceSpec {
+    pub namespace: String,
+    pub revision: String,
+    /// Empty when no Service stands above the Configuration.
+    pub service: String,
+    pub configuration: String,
+    /// Program and arguments; a program without a slash is looked up in the instance's PATH.
+    pub command: Vec<String>,
+    /// The developer's variables; the platform's (PORT, K_…) win over them.
+    pub env: Vec<(String, String)>,
+    /// `None`: the directory that the appliance runs in.
+    pub working_dir: Option<PathBuf>,
+    pub volumes: Vec<Volume>,
+    pub mounts: Vec<Mount>,
+    /// The others wait until this has passed; an instance that fails it is ended.
+    pub startup: Option<Probe>,
+    /// Passed: it gets requests. Failed after that, if it has a period: it gets none until it passes again.
+    pub readiness: Probe,
+    /// Failed: it is ended.
+    pub liveness: Option<Probe>,
+    /// From the start to the first passed probe; after it the start has failed.
+    pub startup_max: Duration,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Duration,
+}
+
+/// A question that an instance is asked again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    pub check: Check,
+    /// Before the first attempt.
+    pub delay: Duration,
+    /// Between attempts. Zero, for readiness: as fast as possible until it passed, and never again.
+    pub period: Duration,
+    /// Of one attempt.
+    pub timeout: Duration,
+    /// This many failures in a row count.
+    pub failures_max: u32,
+    /// This many successes in a row count.
+    pub successes_min: u32,
+}
+
+/// All of them aim at the instance's own port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Check {
+    /// It accepts a connection.
+    Tcp,
+    /// It answers GET `path` with a status from 200 to 399.
+    Http { path: String, headers: Vec<(String, String)> },
+    /// The command, run with the instance's environment, exits with 0.
+    Exec { command: Vec<String> },
+}
+
+impl Probe {
+    /// Readiness as it is without further words: as soon as possible, once.
+    #[must_use]
+    pub fn once(check: Check) -> Self {
+        Self {
+            check,
+            delay: Duration::ZERO,
+            period: Duration::ZERO,
+            timeout: limits::PROBE_TIMEOUT,
+            failures_max: limits::PROBE_FAILURES_MAX,
+            successes_min: 1,
+        }
+    }
+}
+
+/// A way to run instances.
+pub trait Runtime: Send + Sync {
+    /// Starts an instance under `id` (never used before) and returns at once.
+    fn start(&self, id: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance>;
+    /// What running instances can be given without a restart has changed: the files of their volumes.
+    fn refresh(&self, spec: Arc<InstanceSpec>);
+    /// The revision is gone for good: what was kept of its instances may go too. All of them are over.
+    fn forget(&self, namespace: &str, revision: &str);
+}
+
+/// One started instance, to be told what to do. Dropping it is the same as [`Instance::stop`].
+pub trait Instance: Send {
+    /// Asks it to end and, after the grace period, ends it. `Gone` follows.
+    fn stop(&self);
+    /// Probes it again: `Ready` follows, or `Gone` after it was ended for not answering.
+    fn verify(&self);
+}
+
+/// What an instance's runtime tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// It passed its readiness probe and takes requests at `address`.
+    Ready { address: SocketAddr },
+    /// It failed its readiness probe since; `Ready` may follow.
+    Unready,
+    /// It is over, with everything that belonged to it.
+    Gone(Gone),
+}
+
+/// How an instance ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    pub cause: Cause,
+    /// One sentence and the last lines of its output.
+    pub message: String,
+}
+
+/// Why an instance ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    Exited(i32),
+    Signalled(i32),
+    /// It did not pass its readiness probe within `startup_max`.
+    NotReady,
+    /// It stopped taking connections and did not recover.
+    Unreachable,
+    /// It failed its startup or liveness probe, for this reason.
+    Unhealthy(String),
+    /// It could not be started at all.
+    NotStarted,
+}
+
+impl fmt::Display for Cause {
+    /// The word for a condition's reason: `ExitCode1`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "ExitCode{code}"),
+            Self::Signalled(signal) => write!(f, "Signal{signal}"),
+            Self::NotReady => f.write_str("ProgressDeadlineExceeded"),
+            Self::Unreachable => f.write_str("Unreachable"),
+            Self::Unhealthy(_) => f.write_str("Unhealthy"),
+            Self::NotStarted => f.write_str("StartFailed"),
+        }
+    }
+}
+
+/// The way from one instance to whoever started it. Holds at most a few reports per instance, so the
+/// queue behind it needs no bound of its own.
+#[derive(Debug, Clone)]
+pub struct Reporter {
+    id: u64,
+    queue: UnboundedSender<(u64, Report)>,
+}
+
+impl Reporter {
+    #[must_use]
+    pub fn new(id: u64, queue: UnboundedSender<(u64, Report)>) -> Self {
+        Self { id, queue }
+    }
+
+    pub fn ready(&self, address: SocketAddr) {
+        self.send(Report::Ready { address });
+    }
+
+    pub fn unready(&self) {
+        self.send(Report::Unready);
+    }
+
+    pub fn gone(&self, gone: Gone) {
+        self.send(Report::Gone(gone));
+    }
+
+    fn send(&self, report: Report) {
+        // Nobody listens any more only while the appliance ends; the instance ends by itself then.
+        let _ = self.queue.send((self.id, report));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An instance of `hello-00001` that runs `command`.
+    pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
+        InstanceSpec {
+            namespace: "default".into(),
+            revision: "hello-00001".into(),
+            service: "hello".into(),
+            configuration: "hello-conf".into(),
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+            env: Vec::new(),
+            working_dir: None,
+            volumes: Vec::new(),
+            mounts: Vec::new(),
+            startup: None,
+            readiness: Probe::once(Check::Tcp),
+            liveness: None,
+            startup_max: Duration::from_secs(10),
+            grace: Duration::from_secs(10),
+        }
+    }
+}

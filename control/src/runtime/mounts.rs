@@ -1,0 +1,159 @@
+//! What an instance sees where: its volumes at their mount paths, in a mount namespace of its own.
+//!
+//! A container makes a mount path that its image lacks; the host's folders are not ours to add to. So
+//! the nearest folder that exists is covered by an empty one in memory, in which everything that was there
+//! is bound again, and the missing path is made. If that folder is `/` itself, the cover becomes the
+//! instance's root. Needs root; runs in the instance's own process, before it is one.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, fsconfig_create, fsmount, fsopen, mount_change, mount_remount, move_mount, open_tree,
+};
+use rustix::process::{chroot, fchdir, geteuid};
+
+/// Covering a folder binds each of its entries again, some 10 µs each; a folder with more than this is
+/// no place for a mount path that does not exist.
+const COVERED_ENTRIES_MAX: usize = 2_000;
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+
+/// One mount: what the parent decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bind {
+    /// A folder or a file.
+    pub(super) source: PathBuf,
+    pub(super) target: PathBuf,
+    pub(super) read_only: bool,
+}
+
+/// Whether this process may give its instances mount namespaces. A root without the capability learns it
+/// from the instance's last words.
+#[must_use]
+pub fn allowed() -> bool {
+    geteuid().is_root()
+}
+
+/// Makes `binds` in a new namespace of this process, outer ones before those inside them.
+pub(super) fn make(binds: &[Bind]) -> Result<(), String> {
+    let Some(first) = binds.first() else { return Ok(()) };
+    enter_namespace()
+        .map_err(|why| format!("mountPath {} needs a mount namespace: {why}", first.target.display()))?;
+    // Sources may come to lie behind a cover or outside a new root, so they are held from before.
+    let mut held = Vec::with_capacity(binds.len());
+    for bind in binds {
+        held.push((clone_tree(&bind.source, false).map_err(|why| cannot(bind, why))?, bind));
+    }
+    held.sort_by_key(|(_, bind)| bind.target.components().count());
+
+    let mut missing: BTreeMap<PathBuf, Vec<Missing<'_>>> = BTreeMap::new();
+    for bind in binds.iter().filter(|bind| !bind.target.exists()) {
+        let (folder, below) = split(&bind.target);
+        missing.entry(folder).or_default().push(Missing { bind, below });
+    }
+    for (folder, inside) in missing {
+        cover(&folder, &inside).map_err(|why| cannot(inside[0].bind, why))?;
+    }
+    for (tree, bind) in held {
+        attach(&tree, bind).map_err(|why| cannot(bind, why))?;
+    }
+    Ok(())
+}
+
+/// A mount path that has to be made.
+struct Missing<'a> {
+    bind: &'a Bind,
+    /// What is missing of it.
+    below: PathBuf,
+}
+
+fn cannot(bind: &Bind, why: impl Display) -> String {
+    format!("mountPath {} cannot be mounted: {why}", bind.target.display())
+}
+
+fn enter_namespace() -> io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    // The host's later mounts are seen; ours stay ours.
+    Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
+}
+
+/// A copy of what is mounted at `path`, attached to nothing yet.
+fn clone_tree(path: &Path, with_mounts_below: bool) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    flags.set(OpenTreeFlags::AT_RECURSIVE, with_mounts_below);
+    Ok(open_tree(CWD, path, flags)?)
+}
+
+fn attach(tree: &OwnedFd, bind: &Bind) -> io::Result<()> {
+    move_mount(tree, "", CWD, &bind.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    if bind.read_only {
+        mount_remount(&bind.target, MountFlags::BIND | MountFlags::RDONLY, "")?;
+    }
+    Ok(())
+}
+
+/// The nearest folder above `path` that exists, by its real name, and what of `path` is below it.
+fn split(path: &Path) -> (PathBuf, PathBuf) {
+    let above = path.ancestors().skip(1).find(|above| above.is_dir()).unwrap_or(Path::new("/"));
+    let below = path.strip_prefix(above).unwrap_or(path).to_owned();
+    (above.canonicalize().unwrap_or_else(|_| above.to_owned()), below)
+}
+
+/// Lays a folder in memory over `folder` that holds all of it, and the missing paths of `inside`.
+fn cover(folder: &Path, inside: &[Missing<'_>]) -> io::Result<()> {
+    let entries: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
+    if entries.len() > COVERED_ENTRIES_MAX {
+        let (folder, found) = (folder.display(), entries.len());
+        return Err(io::Error::other(format!(
+            "{folder} has {found} entries, limit {COVERED_ENTRIES_MAX}: make the path on this host"
+        )));
+    }
+    let memory = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(memory.as_fd())?;
+    let top = fsmount(memory.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+
+    let mut trees = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let (path, name, kind) = (entry.path(), entry.file_name(), entry.file_type()?);
+        if kind.is_symlink() {
+            symlinkat(fs::read_link(&path)?, &top, &name)?;
+        } else {
+            place(&top, Path::new(&name), kind.is_dir())?;
+            trees.push((clone_tree(&path, true)?, name));
+        }
+    }
+    for missing in inside {
+        place(&top, &missing.below, missing.bind.source.is_dir())?;
+    }
+    move_mount(&top, "", CWD, folder, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    for (tree, name) in &trees {
+        move_mount(tree, "", &top, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    }
+    if folder == Path::new("/") {
+        fchdir(&top)?;
+        chroot(".")?;
+    }
+    Ok(())
+}
+
+/// Makes something to mount on: a folder or a file, with the folders above it.
+fn place(top: &OwnedFd, below: &Path, is_folder: bool) -> io::Result<()> {
+    let above = below.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+    for folder in above.collect::<Vec<_>>().into_iter().rev().chain(is_folder.then_some(below)) {
+        match mkdirat(top, folder, FOLDER_MODE) {
+            Err(why) if why != rustix::io::Errno::EXIST => return Err(why.into()),
+            _ => {}
+        }
+    }
+    if !is_folder {
+        drop(openat(top, below, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, FILE_MODE)?);
+    }
+    Ok(())
+}

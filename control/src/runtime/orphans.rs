@@ -1,0 +1,231 @@
+//! What a crashed appliance leaves behind is found and ended, never doubled.
+//!
+//! An instance's first process dies with us (parent-death signal); its children may not. So each instance
+//! has a record, written before it starts: a random mark, which all its processes carry in their
+//! environment, and once known its process id with the start time that makes the number unmistakable.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+use super::InstanceSpec;
+use super::host_processes::{self, Identity, Process};
+use super::limits::LEFTOVER_EXIT_MAX;
+
+const EXTENSION: &str = "run";
+
+/// The records of all instances, under one folder.
+#[derive(Debug)]
+pub(super) struct Records {
+    folder: PathBuf,
+}
+
+/// What is needed to find an instance's processes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// In the environment of each of them; known to nobody else.
+    pub(super) mark: String,
+    /// The first of them.
+    #[serde(default)]
+    pub(super) process: Option<Identity>,
+}
+
+impl Records {
+    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// Where everything of one revision is kept.
+    pub(super) fn folder(&self, namespace: &str, revision: &str) -> PathBuf {
+        self.folder.join(file_name(namespace)).join(file_name(revision))
+    }
+
+    /// A disk that takes no record must not keep an instance from starting; it only weakens the cleaning up
+    /// after a crash.
+    pub(super) fn write(&self, spec: &InstanceSpec, id: u64, record: &Record) {
+        let folder = self.folder(&spec.namespace, &spec.revision);
+        if let Err(why) = write(&folder, id, record) {
+            tracing::warn!(folder = %folder.display(), id, %why, "an instance's record cannot be written");
+        }
+    }
+
+    pub(super) fn forget(&self, spec: &InstanceSpec, id: u64) {
+        let path = self.folder(&spec.namespace, &spec.revision).join(format!("{id}.{EXTENSION}"));
+        if let Err(why) = fs::remove_file(&path)
+            && why.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %path.display(), %why, "an instance's record stays behind");
+        }
+    }
+
+    /// Removes all that is kept of a revision.
+    pub(super) fn clear(&self, namespace: &str, revision: &str) {
+        let folder = self.folder(namespace, revision);
+        if let Err(why) = fs::remove_dir_all(&folder)
+            && why.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(folder = %folder.display(), %why, "a revision's logs stay behind");
+        }
+    }
+
+    /// Ends every process that a record still names, and drops the records.
+    pub(super) fn end_leftovers(&self) {
+        let (records, files) = self.read_all();
+        let ended = end(&records);
+        if ended > 0 {
+            tracing::warn!(ended, "ended processes that the last run left behind");
+        }
+        for file in files {
+            let _ = fs::remove_file(file); // stays for the next start then, and matches nothing
+        }
+    }
+
+    fn read_all(&self) -> (Vec<Record>, Vec<PathBuf>) {
+        let (mut records, mut files) = (Vec::new(), Vec::new());
+        let list = |dir: &Path| -> Vec<PathBuf> {
+            fs::read_dir(dir).map(|all| all.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+        };
+        for file in list(&self.folder).iter().flat_map(|namespace| list(namespace)).flat_map(|dir| list(&dir))
+        {
+            if file.extension().is_none_or(|extension| extension != EXTENSION) {
+                continue;
+            }
+            match fs::read(&file)
+                .map_err(|why| why.to_string())
+                .and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|why| why.to_string()))
+            {
+                Ok(record) if !record.mark.is_empty() => records.push(record),
+                Ok(_) => {}
+                Err(why) => tracing::warn!(file = %file.display(), %why, "unreadable instance record"),
+            }
+            files.push(file);
+        }
+        (records, files)
+    }
+}
+
+impl Record {
+    /// A process that is over already has no start time, and needs no record of its number.
+    pub(super) fn with_leader(mut self, pid: Pid) -> Self {
+        self.process = host_processes::process(pid.as_raw_nonzero().get()).map(|process| process.identity);
+        self
+    }
+}
+
+fn write(folder: &Path, id: u64, record: &Record) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    // Not synced: the page cache survives our death, and the machine's takes the instance with it.
+    let (whole, part) = (folder.join(format!("{id}.{EXTENSION}")), folder.join(format!("{id}.part")));
+    fs::write(&part, serde_json::to_vec(record)?)?;
+    fs::rename(part, whole)
+}
+
+/// Ends every process that belongs to one of `records`, and waits until they are gone, for a bounded time.
+/// Returns how many there were. Blocks.
+pub(super) fn end(records: &[Record]) -> usize {
+    let began = Instant::now();
+    let mut ended = 0;
+    if records.is_empty() {
+        return ended;
+    }
+    // A process may start another while we look, so look again until nobody is left.
+    while began.elapsed() < LEFTOVER_EXIT_MAX {
+        let processes = host_processes::all();
+        let found = kill(&leftovers(records, &processes), began);
+        if found == 0 {
+            break;
+        }
+        ended += found;
+    }
+    ended
+}
+
+/// Names are DNS labels by the time they come here; a path must not depend on that.
+fn file_name(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '_' })
+        .collect::<String>()
+        .replace("..", "__")
+}
+
+/// Those of `processes` that belong to one of `records`.
+fn leftovers<'a>(records: &[Record], processes: &'a [Process]) -> Vec<&'a Identity> {
+    let belongs = |process: &Process, record: &Record| {
+        let leader = record.process.as_ref();
+        process.mark.as_ref() == Some(&record.mark)
+            || leader == Some(&process.identity)
+            // A program may hide its environment; with its leader alive, the session says it too.
+            || leader.is_some_and(|leader| {
+                process.session == leader.pid && processes.iter().any(|p| p.identity == *leader)
+            })
+    };
+    processes
+        .iter()
+        .filter(|process| records.iter().any(|record| belongs(process, record)))
+        .map(|process| &process.identity)
+        .collect()
+}
+
+/// SIGKILL for all, then waits for their ends. Returns how many got it.
+fn kill(list: &[&Identity], began: Instant) -> usize {
+    let mut dying = Vec::with_capacity(list.len());
+    for identity in list {
+        let Some(pidfd) = host_processes::open(identity) else { continue };
+        match pidfd_send_signal(&pidfd, Signal::KILL) {
+            Ok(()) => dying.push(pidfd),
+            Err(why) => tracing::warn!(pid = identity.pid, %why, "a process left behind cannot be ended"),
+        }
+    }
+    for pidfd in &dying {
+        let left = LEFTOVER_EXIT_MAX.saturating_sub(began.elapsed());
+        // Whatever comes of it: the caller looks again, until its time is up.
+        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Timespec::try_from(left).ok().as_ref());
+    }
+    dying.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pid: i32, started: u64, session: i32, mark: Option<&str>) -> Process {
+        Process { identity: Identity { pid, started }, session, mark: mark.map(Into::into) }
+    }
+
+    #[test]
+    fn a_leftover_is_known_by_mark_or_identity_and_a_stranger_with_its_number_is_not() {
+        let records = [Record { mark: "m".into(), process: Some(Identity { pid: 10, started: 5 }) }];
+        let pids = |list: &[Process]| Vec::from_iter(leftovers(&records, list).iter().map(|p| p.pid));
+
+        let leader_alive =
+            [seen(10, 5, 10, None), seen(11, 6, 10, None), seen(12, 6, 12, Some("m")), seen(13, 6, 1, None)];
+        assert_eq!(pids(&leader_alive), [10, 11, 12]);
+
+        let number_reused = [seen(10, 9, 10, None), seen(11, 9, 10, None), seen(12, 9, 12, Some("other"))];
+        assert!(pids(&number_reused).is_empty());
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_folder() {
+        assert_eq!(file_name("../a/b"), "___a_b");
+        assert_eq!(file_name("hello-00001"), "hello-00001");
+    }
+
+    #[test]
+    fn an_unreadable_record_is_dropped_and_harms_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let folder = dir.path().join("ns").join("r");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("1.run"), b"\xff{").unwrap();
+        fs::write(folder.join("2.run"), br#"{"mark":""}"#).unwrap();
+        records.end_leftovers();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! Is the instance well? One attempt, and how attempts follow each other.
+//!
+//! Until the first readiness they follow each other closely from the moment of the start, so that a fast
+//! starter is seen within a millisecond of listening. Later they keep the period of the probe.
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::launch::{Launcher, exited};
+use super::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
+use super::{Check, Probe};
+
+/// What is probed, and with what.
+#[derive(Clone, Copy)]
+pub(super) struct Patient<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) launcher: &'a Launcher,
+    pub(super) environment: &'a [(String, String)],
+}
+
+/// How attempts follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// As fast as can be without burning a core.
+    Fast,
+    /// By the probe's own period.
+    Period,
+}
+
+impl Patient<'_> {
+    /// Returns when the probe passed as often in a row as it asks for. Never gives up; the caller has the
+    /// deadline.
+    pub(super) async fn passes(self, probe: &Probe, pace: Pace) {
+        let mut step = PROBE_STEP_MIN;
+        let mut in_a_row = 0;
+        loop {
+            in_a_row = if self.attempt(probe).await.is_ok() { in_a_row + 1 } else { 0 };
+            if in_a_row >= probe.successes_min {
+                return;
+            }
+            let wait = if pace == Pace::Period { probe.period } else { step };
+            tokio::time::sleep(wait).await;
+            step = next_step(step);
+        }
+    }
+
+    /// Returns what was wrong when the probe failed as often in a row as it may not.
+    pub(super) async fn fails(self, probe: &Probe) -> String {
+        let mut in_a_row = 0;
+        loop {
+            match self.attempt(probe).await {
+                Ok(()) => in_a_row = 0,
+                Err(why) => {
+                    in_a_row += 1;
+                    if in_a_row >= probe.failures_max {
+                        return why;
+                    }
+                }
+            }
+            tokio::time::sleep(probe.period.max(PROBE_STEP_MIN)).await;
+        }
+    }
+
+    /// For a program that starts slowly: passes once, or fails once too often.
+    pub(super) async fn starts(self, probe: &Probe) -> Result<(), String> {
+        tokio::time::sleep(probe.delay).await;
+        tokio::select! {
+            () = self.passes(probe, Pace::Fast) => Ok(()),
+            why = self.fails(probe) => Err(why),
+        }
+    }
+
+    async fn attempt(self, probe: &Probe) -> Result<(), String> {
+        let attempt = async {
+            match &probe.check {
+                Check::Tcp => connect(self.address).await.map(drop).map_err(|why| why.to_string()),
+                Check::Http { path, headers } => match http_status(self.address, path, headers).await {
+                    Ok(200..400) => Ok(()),
+                    Ok(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
+                    Err(why) => Err(why.to_string()),
+                },
+                Check::Exec { command } => match exec(self.launcher, command, self.environment).await {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err("the command failed".to_owned()),
+                    Err(why) => Err(why.to_string()),
+                },
+            }
+        };
+        let late = || Err(format!("no answer within {} s", probe.timeout.as_secs_f64()));
+        tokio::time::timeout(probe.timeout, attempt).await.unwrap_or_else(|_| late())
+    }
+}
+
+/// A tenth longer than the last, so that some 30 attempts pass before the cap is reached.
+fn next_step(step: Duration) -> Duration {
+    (step + step / 10).min(PROBE_STEP_MAX)
+}
+
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    // Loopback lets a socket connect to itself when the kernel happens to pick the dialled port.
+    if stream.local_addr()? == address {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(stream)
+}
+
+async fn http_status(address: SocketAddr, path: &str, headers: &[(String, String)]) -> io::Result<u16> {
+    let mut stream = connect(address).await?;
+    stream.write_all(request(address, path, headers).as_bytes()).await?;
+
+    let mut head = Vec::with_capacity(PROBE_HEAD_BYTES_MAX);
+    while head.len() < PROBE_HEAD_BYTES_MAX && !head.contains(&b'\n') {
+        if stream.read_buf(&mut head).await? == 0 {
+            break;
+        }
+    }
+    status_of(&head).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn request(address: SocketAddr, path: &str, headers: &[(String, String)]) -> String {
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let mut text = format!("GET {slash}{path} HTTP/1.1\r\n");
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        text += &format!("Host: {address}\r\n");
+    }
+    for (name, value) in headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text + "User-Agent: kube-probe/sluicegate\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+}
+
+fn status_of(head: &[u8]) -> Option<u16> {
+    let rest = head.strip_prefix(b"HTTP/1.")?;
+    std::str::from_utf8(rest.get(2..5)?).ok()?.parse().ok()
+}
+
+async fn exec(launcher: &Launcher, command: &[String], environment: &[(String, String)]) -> io::Result<bool> {
+    let mut prepared = launcher.command(command, environment);
+    let mut probe = Attempt(prepared.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    let pidfd = super::launch::pidfd(&probe.0)?;
+    exited(&pidfd).await;
+    Ok(probe.0.wait()?.success())
+}
+
+/// A probe's process; an attempt that is given up must leave nothing behind.
+struct Attempt(std::process::Child);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            let _ = self.0.kill();
+            let _ = self.0.wait(); // at once: nothing survives SIGKILL
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_back_off_and_stay_below_25_ms() {
+        let mut step = PROBE_STEP_MIN;
+        for _ in 0..100 {
+            let next = next_step(step);
+            assert!(next >= step && next < Duration::from_millis(25));
+            step = next;
+        }
+        assert_eq!(step, PROBE_STEP_MAX);
+    }
+
+    #[test]
+    fn a_status_is_read_from_any_bytes_or_refused() {
+        assert_eq!(status_of(b"HTTP/1.1 204 No Content\r\n"), Some(204));
+        assert_eq!(status_of(b"HTTP/1.0 500\n"), Some(500));
+        for bad in [&b""[..], b"HTTP/1.1", b"HTTP/1.1 2", b"HTTP/1.1 abc", b"\xff\xfe\n", b"HTTP/2 200"] {
+            assert_eq!(status_of(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_probe_may_name_its_own_host() {
+        let address = "127.0.0.1:80".parse().unwrap();
+        assert!(
+            request(address, "healthz", &[]).starts_with("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:80\r\n")
+        );
+        let own = request(address, "/", &[("HOST".into(), "a.b".into())]);
+        assert_eq!(own.to_ascii_lowercase().matches("host:").count(), 1);
+    }
+}

@@ -1,0 +1,422 @@
+//! Instances as processes of this host.
+//!
+//! One long-lived hand thread starts and watches all of them: an instance's parent-death signal follows
+//! the *thread* that started it, starting blocks for a millisecond, and logs are written to disk. Per
+//! instance there is one task on that thread, which ends when the whole process group is gone and reaped.
+//!
+//! Differences from a container (RT-LIFE-08): same user, file system and network as the appliance, and
+//! PORT is a free port on loopback.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
+use tokio::time::timeout;
+
+use super::environment::{command, environment};
+use super::init::Place;
+use super::launch::{Launcher, exited, pid, pidfd, signal_group};
+use super::limits::{OUTPUT_DRAIN_MAX, VERIFY_MAX};
+use super::log::{InstanceLog, Origin, pump};
+use super::mounts::Bind;
+use super::orphans::{Record, Records};
+use super::port::Ports;
+use super::probe::{Pace, Patient};
+use super::sweeper::Sweeper;
+use super::volumes::Shelf;
+use super::{Cause, Gone, Instance, InstanceSpec, Reporter, Runtime};
+
+/// The program that becomes an instance: one whose `main` hands [`super::init::VERB`] to
+/// [`super::init::run`].
+#[derive(Debug, Clone)]
+pub struct Init {
+    pub program: PathBuf,
+    /// Words before the verb.
+    pub arguments: Vec<OsString>,
+}
+
+impl Init {
+    /// This program itself, even if its file was replaced meanwhile.
+    #[must_use]
+    pub fn this_program() -> Self {
+        Self { program: "/proc/self/exe".into(), arguments: Vec::new() }
+    }
+}
+
+/// Runs instances as processes.
+pub struct ProcessRuntime {
+    jobs: UnboundedSender<Job>,
+}
+
+impl ProcessRuntime {
+    /// Ends what a crashed appliance left behind in `data`, then opens for work. Logs and records are kept
+    /// in `data/instances`. Blocks for as long as the leftovers take to vanish.
+    ///
+    /// The caller holds the lock on `data`: the instances of an appliance that still runs would be taken
+    /// for leftovers.
+    pub fn open(data: &Path, init: Init) -> io::Result<Self> {
+        let records = Records::open(&data.join("instances"))?;
+        records.end_leftovers();
+
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        std::thread::Builder::new().name("instances".into()).spawn(move || {
+            LocalSet::new().block_on(&reactor, async {
+                let ports = RefCell::new(Ports::of_this_host());
+                let room = Rc::new(Room { records, init, ports, sweeper: Sweeper::start() });
+                work(room, inbox).await;
+            });
+        })?;
+        Ok(Self { jobs })
+    }
+}
+
+impl Runtime for ProcessRuntime {
+    fn start(&self, id: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let life = Life { id, spec, reporter: reporter.clone(), orders: inbox };
+        if self.jobs.send(Job::Live(life)).is_err() {
+            reporter.gone(not_started(&io::Error::other("the thread that runs instances is gone")));
+        }
+        Box::new(Handle { orders })
+    }
+
+    fn refresh(&self, spec: Arc<InstanceSpec>) {
+        let _ = self.jobs.send(Job::Refresh(spec));
+    }
+
+    fn forget(&self, namespace: &str, revision: &str) {
+        let _ = self.jobs.send(Job::Forget { namespace: namespace.into(), revision: revision.into() });
+    }
+}
+
+enum Job {
+    Live(Life),
+    Refresh(Arc<InstanceSpec>),
+    Forget { namespace: String, revision: String },
+}
+
+struct Life {
+    id: u64,
+    spec: Arc<InstanceSpec>,
+    reporter: Reporter,
+    orders: UnboundedReceiver<Order>,
+}
+
+enum Order {
+    Stop,
+    Verify,
+}
+
+struct Handle {
+    orders: UnboundedSender<Order>,
+}
+
+impl Instance for Handle {
+    fn stop(&self) {
+        let _ = self.orders.send(Order::Stop); // fails only when the instance is over
+    }
+
+    fn verify(&self) {
+        let _ = self.orders.send(Order::Verify);
+    }
+}
+
+/// What the tasks of the hand thread share.
+struct Room {
+    records: Records,
+    init: Init,
+    ports: RefCell<Ports>,
+    sweeper: Sweeper,
+}
+
+async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
+    let mut lives = JoinSet::new();
+    while let Some(job) = jobs.recv().await {
+        match job {
+            Job::Live(life) => drop(lives.spawn_local(live(Rc::clone(&room), life))),
+            Job::Refresh(spec) => refresh(&room, &spec),
+            Job::Forget { namespace, revision } => room.records.clear(&namespace, &revision),
+        }
+        while lives.try_join_next().is_some() {}
+    }
+    // The runtime was dropped; each life ends when its handle is dropped too.
+    while lives.join_next().await.is_some() {}
+}
+
+/// Running instances see the new files at their next look; one that cannot be given them keeps the old.
+fn refresh(room: &Room, spec: &InstanceSpec) {
+    let shelf = Shelf::new(&room.records.folder(&spec.namespace, &spec.revision), 0);
+    if let Err(why) = shelf.fill(&spec.volumes) {
+        tracing::error!(revision = spec.revision, %why, "volumes keep their old files");
+    }
+}
+
+/// One instance from start to end.
+async fn live(room: Rc<Room>, mut life: Life) {
+    let port = room.ports.borrow_mut().take(|below| fastrand::u16(..below));
+    let gone = match port {
+        Ok(port) => {
+            let gone = match Process::start(&room, life.id, &life.spec, port) {
+                Ok(process) => process.live(&room, &mut life).await,
+                Err(why) => not_started(&why),
+            };
+            room.ports.borrow_mut().give_back(port);
+            gone
+        }
+        Err(why) => not_started(&why),
+    };
+    room.records.forget(&life.spec, life.id);
+    Shelf::new(&room.records.folder(&life.spec.namespace, &life.spec.revision), life.id).close();
+    life.reporter.gone(gone);
+}
+
+/// A started process with everything that hangs on it.
+struct Process {
+    child: Child,
+    pidfd: AsyncFd<OwnedFd>,
+    address: SocketAddr,
+    record: Record,
+    environment: Vec<(String, String)>,
+    launcher: Launcher,
+    log: Rc<RefCell<InstanceLog>>,
+    pumps: Vec<JoinHandle<()>>,
+}
+
+/// Why an instance's life comes to its end.
+enum End {
+    Itself,
+    Asked,
+    NotReady,
+    Unreachable,
+    Unhealthy(String),
+}
+
+impl Process {
+    fn start(room: &Room, id: u64, spec: &InstanceSpec, port: u16) -> io::Result<Self> {
+        if spec.command.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
+        }
+        let record = Record { mark: uuid::Uuid::new_v4().to_string(), process: None };
+        let shelf = Shelf::new(&room.records.folder(&spec.namespace, &spec.revision), id);
+        shelf.fill(&spec.volumes)?;
+        shelf.open(&spec.volumes)?;
+        let environment = environment(spec, port, &record.mark, shelf.root());
+        let launcher = Launcher { init: room.init.clone(), place: place(spec, &shelf) };
+        // Written before the start, so that no instance is ever without its record.
+        room.records.write(spec, id, &record);
+
+        let mut child = launcher
+            .command(&command(spec, &environment), &environment)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let log =
+            InstanceLog::open(&room.records.folder(&spec.namespace, &spec.revision), id, &spec.revision);
+        let log = Rc::new(RefCell::new(log));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match watch(&mut child, &log) {
+            Ok((pidfd, pumps)) => {
+                let record = record.with_leader(pid(&child));
+                room.records.write(spec, id, &record);
+                Ok(Self { child, pidfd, address, record, environment, launcher, log, pumps })
+            }
+            Err(why) => {
+                signal_group(&child, Signal::KILL);
+                child.wait()?;
+                Err(why)
+            }
+        }
+    }
+
+    async fn live(mut self, room: &Room, life: &mut Life) -> Gone {
+        let end = self.serve(life).await;
+        if !matches!(end, End::Itself) {
+            self.terminate(&life.spec).await;
+        }
+        // The leader is dead and not reaped, so its number still means this group: nobody survives it.
+        signal_group(&self.child, Signal::KILL);
+        let status = self.child.wait();
+        room.sweeper.end(self.record).await;
+        for pump in self.pumps {
+            let abort = pump.abort_handle();
+            if timeout(OUTPUT_DRAIN_MAX, pump).await.is_err() {
+                abort.abort();
+            }
+        }
+        let log = self.log.borrow();
+        match status {
+            Ok(status) => gone(&end, status, &life.spec, &log.tail()),
+            Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
+        }
+    }
+
+    /// Until something ends it.
+    async fn serve(&self, life: &mut Life) -> End {
+        tokio::select! {
+            biased;
+            () = exited(&self.pidfd) => End::Itself,
+            end = self.attend(life) => end,
+        }
+    }
+
+    /// Asks and listens, while the process runs.
+    async fn attend(&self, life: &mut Life) -> End {
+        let spec = Arc::clone(&life.spec);
+        if let Some(startup) = &spec.startup {
+            tokio::select! {
+                biased;
+                () = stop_ordered(&mut life.orders) => return End::Asked,
+                started = self.patient().starts(startup) => if let Err(why) = started {
+                    return End::Unhealthy(format!("startup probe failed: {why}"));
+                },
+            }
+        }
+        tokio::select! {
+            biased;
+            end = self.keep_ready(life) => end,
+            why = self.dies(&spec) => End::Unhealthy(format!("liveness probe failed: {why}")),
+        }
+    }
+
+    /// RT-PROBE: tells each change of readiness.
+    async fn keep_ready(&self, life: &mut Life) -> End {
+        let spec = Arc::clone(&life.spec);
+        let mut limit = Some((spec.startup_max, End::NotReady));
+        let mut pace = Pace::Fast;
+        let mut delay = spec.readiness.delay;
+        loop {
+            let passes = async {
+                tokio::time::sleep(std::mem::take(&mut delay)).await;
+                self.patient().passes(&spec.readiness, pace).await;
+            };
+            let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
+            tokio::select! {
+                biased;
+                () = stop_ordered(&mut life.orders) => return End::Asked,
+                passed = timeout(within, passes) => match (passed, limit.take()) {
+                    (Err(_), Some((_, end))) => return end,
+                    _ => life.reporter.ready(self.address),
+                },
+            }
+            tokio::select! {
+                biased;
+                order = life.orders.recv() => match order {
+                    Some(Order::Verify) => (pace, limit) = (Pace::Fast, Some((VERIFY_MAX, End::Unreachable))),
+                    Some(Order::Stop) | None => return End::Asked,
+                },
+                () = self.loses_readiness(&spec) => {
+                    life.reporter.unready();
+                    pace = Pace::Period;
+                }
+            }
+        }
+    }
+
+    /// Never returns without a period: readiness was a matter of the start then.
+    async fn loses_readiness(&self, spec: &InstanceSpec) {
+        if spec.readiness.period.is_zero() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(spec.readiness.period).await;
+        let why = self.patient().fails(&spec.readiness).await;
+        tracing::warn!(revision = spec.revision, address = %self.address, %why, "instance is not ready any more");
+    }
+
+    /// Returns why the liveness probe failed; never without one.
+    async fn dies(&self, spec: &InstanceSpec) -> String {
+        match &spec.liveness {
+            Some(liveness) => {
+                tokio::time::sleep(liveness.delay).await;
+                self.patient().fails(liveness).await
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn patient(&self) -> Patient<'_> {
+        Patient { address: self.address, launcher: &self.launcher, environment: &self.environment }
+    }
+
+    /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.
+    async fn terminate(&self, spec: &InstanceSpec) {
+        signal_group(&self.child, Signal::TERM);
+        if timeout(spec.grace, exited(&self.pidfd)).await.is_err() {
+            signal_group(&self.child, Signal::KILL);
+            exited(&self.pidfd).await;
+        }
+    }
+}
+
+/// Where the instance's volumes appear to it.
+fn place(spec: &InstanceSpec, shelf: &Shelf) -> Place {
+    let bind = |mount| Bind {
+        source: shelf.source(&spec.volumes, mount),
+        target: mount.path.clone(),
+        read_only: mount.read_only,
+    };
+    Place { binds: spec.mounts.iter().map(bind).collect(), working_dir: spec.working_dir.clone() }
+}
+
+/// Eyes on the process's end and ears on its output.
+fn watch(
+    child: &mut Child,
+    log: &Rc<RefCell<InstanceLog>>,
+) -> io::Result<(AsyncFd<OwnedFd>, Vec<JoinHandle<()>>)> {
+    let pidfd = pidfd(child)?;
+    let outputs = [
+        (Origin::Stdout, child.stdout.take().map(OwnedFd::from)),
+        (Origin::Stderr, child.stderr.take().map(OwnedFd::from)),
+    ];
+    let mut pumps = Vec::with_capacity(outputs.len());
+    for (origin, output) in outputs {
+        if let Some(fd) = output {
+            pumps.push(spawn_local(pump(pipe::Receiver::from_owned_fd(fd)?, origin, Rc::clone(log))));
+        }
+    }
+    Ok((pidfd, pumps))
+}
+
+/// Returns on the order to stop; a doubt about an instance that is being probed anyway is no news.
+async fn stop_ordered(orders: &mut UnboundedReceiver<Order>) {
+    while let Some(Order::Verify) = orders.recv().await {}
+}
+
+fn gone(end: &End, status: ExitStatus, spec: &InstanceSpec, tail: &str) -> Gone {
+    let exit = match (status.code(), status.signal()) {
+        (Some(code), _) => Cause::Exited(code),
+        (None, signal) => Cause::Signalled(signal.unwrap_or_default()),
+    };
+    let (cause, sentence) = match end {
+        End::NotReady => (
+            Cause::NotReady,
+            format!("instance did not become ready within {} s", spec.startup_max.as_secs_f64()),
+        ),
+        End::Unreachable => (Cause::Unreachable, "instance took no connections any more".to_owned()),
+        End::Unhealthy(why) => (Cause::Unhealthy(why.clone()), why.clone()),
+        End::Itself | End::Asked => (exit, format!("instance ended with {status}")),
+    };
+    let message = if tail.is_empty() {
+        format!("{sentence}; it wrote nothing")
+    } else {
+        format!("{sentence}; last lines of its output:\n{tail}")
+    };
+    Gone { cause, message }
+}
+
+fn not_started(why: &io::Error) -> Gone {
+    Gone { cause: Cause::NotStarted, message: format!("instance could not be started: {why}") }
+}

@@ -1,0 +1,56 @@
+//! What a program left outside of its process group is ended with its instance.
+//!
+//! A daemon that made its own session is not reached by the group's signals; it is found by the mark in its
+//! environment. Looking through all processes takes milliseconds, so it happens on a thread of its own, and
+//! once for all instances that ended meanwhile.
+
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::task::{spawn_blocking, spawn_local};
+
+use super::orphans::{self, Record};
+
+/// The way to the sweeper. It holds at most one request per instance.
+pub(super) struct Sweeper {
+    requests: UnboundedSender<Request>,
+}
+
+struct Request {
+    record: Record,
+    done: oneshot::Sender<()>,
+}
+
+impl Sweeper {
+    /// Starts it on the current `LocalSet`; it ends when this handle is dropped.
+    pub(super) fn start() -> Self {
+        let (requests, inbox) = mpsc::unbounded_channel();
+        drop(spawn_local(sweep(inbox)));
+        Self { requests }
+    }
+
+    /// Returns when nothing is left of the instance with `record`.
+    pub(super) async fn end(&self, record: Record) {
+        let (done, wait) = oneshot::channel();
+        if self.requests.send(Request { record, done }).is_ok() {
+            let _ = wait.await; // an error: the sweeper is gone with this thread
+        }
+    }
+}
+
+async fn sweep(mut inbox: UnboundedReceiver<Request>) {
+    while let Some(first) = inbox.recv().await {
+        let mut batch = vec![first];
+        while let Ok(next) = inbox.try_recv() {
+            batch.push(next);
+        }
+        let records: Vec<Record> = batch.iter().map(|request| request.record.clone()).collect();
+        match spawn_blocking(move || orphans::end(&records)).await {
+            Ok(0) => {}
+            Ok(ended) => tracing::info!(ended, "ended processes that left their instance's group"),
+            Err(why) => tracing::error!(%why, "cannot look for processes left behind"),
+        }
+        for request in batch {
+            let _ = request.done.send(()); // who asked may be gone
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Volumes: folders of files that an instance reads, kept current while it runs.
+//!
+//! The shape is the kubelet's, because programs that watch their configuration know it: a folder holds
+//! `..data`, a link to a folder with the content, and one link per file through `..data`. New content is
+//! written beside the old one and `..data` is renamed over, so that a reader sees all of the old files or
+//! all of the new ones.
+//!
+//! ```text
+//! REVISION/volumes/settings/..7f3a…/colour      the content, named by a hash of it
+//!                          /..data  -> ..7f3a…
+//!                          /colour  -> ..data/colour
+//! ```
+
+use std::fs;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+/// The link that is swapped.
+const DATA: &str = "..data";
+/// The folder of all volumes holds secrets: nobody else's business.
+const FOLDER_MODE: u32 = 0o700;
+
+/// One folder of files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    pub name: String,
+    pub content: Content,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// The same for all instances of a revision.
+    Files(Vec<File>),
+    /// Each instance has its own, empty at its start and gone with it (`emptyDir`).
+    Empty,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Below the volume's folder; never leads out of it (see [`is_inside`]).
+    pub path: String,
+    pub bytes: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// Where an instance sees a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    pub volume: String,
+    pub path: PathBuf,
+    /// Only this file or folder of the volume.
+    pub sub_path: Option<String>,
+    pub read_only: bool,
+}
+
+/// A relative path that stays below the folder it starts in.
+#[must_use]
+pub fn is_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components().peekable();
+    // The links at the top begin with two dots, so a file there may not.
+    let first_is_ours = matches!(parts.peek(), Some(Component::Normal(first)) if !first.as_encoded_bytes().starts_with(b".."));
+    first_is_ours && parts.all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// The volumes of one revision, and the empty ones of one instance.
+#[derive(Debug, Clone)]
+pub(super) struct Shelf {
+    shared: PathBuf,
+    own: PathBuf,
+}
+
+impl Shelf {
+    /// `folder` is the revision's.
+    pub(super) fn new(folder: &Path, id: u64) -> Self {
+        Self { shared: folder.join("volumes"), own: folder.join(format!("{id}.empty")) }
+    }
+
+    /// Where the instance finds all volumes by their names.
+    pub(super) fn root(&self) -> &Path {
+        &self.shared
+    }
+
+    /// Brings the files to what `volumes` say. What is right already is not touched.
+    pub(super) fn fill(&self, volumes: &[Volume]) -> io::Result<()> {
+        for volume in volumes {
+            if let Content::Files(files) = &volume.content {
+                make_folder(&self.shared)?;
+                write(&self.shared.join(&volume.name), files)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the instance's own folders.
+    pub(super) fn open(&self, volumes: &[Volume]) -> io::Result<()> {
+        for volume in volumes.iter().filter(|volume| volume.content == Content::Empty) {
+            make_folder(&self.own.join(&volume.name))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the instance's own folders; those of a crashed appliance go with their revision.
+    pub(super) fn close(&self) {
+        if let Err(why) = fs::remove_dir_all(&self.own)
+            && why.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(folder = %self.own.display(), %why, "an instance's empty volumes stay behind");
+        }
+    }
+
+    /// The folder or file behind a mount.
+    pub(super) fn source(&self, volumes: &[Volume], mount: &Mount) -> PathBuf {
+        let is_own = volumes.iter().any(|v| v.name == mount.volume && v.content == Content::Empty);
+        let folder = if is_own { &self.own } else { &self.shared }.join(&mount.volume);
+        match &mount.sub_path {
+            Some(below) => folder.join(below),
+            None => folder,
+        }
+    }
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
+}
+
+fn write(folder: &Path, files: &[File]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let before = fs::read_link(folder.join(DATA)).ok();
+    let fresh = PathBuf::from(format!("..{:016x}", hash(files)));
+    if before.as_ref() == Some(&fresh) {
+        return Ok(());
+    }
+    let target = folder.join(&fresh);
+    // Left over from a write that was cut short; nothing points to it.
+    clear(&target)?;
+    for file in files.iter().filter(|file| is_inside(&file.path)) {
+        write_file(&target.join(&file.path), file)?;
+    }
+    fs::create_dir_all(&target)?;
+    let link = folder.join("..data_new");
+    let _ = fs::remove_file(&link); // the same
+    symlink(&fresh, &link)?;
+    fs::rename(&link, folder.join(DATA))?;
+    relink(folder, files)?;
+    match before {
+        Some(old) => clear(&folder.join(old)),
+        None => Ok(()),
+    }
+}
+
+fn write_file(path: &Path, file: &File) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    written.write_all(&file.bytes)?;
+    // Set afterwards, because the mode given at creation loses the bits of the umask.
+    written.set_permissions(fs::Permissions::from_mode(file.mode & 0o777))
+}
+
+/// One link per name at the top, and none to what is gone.
+fn relink(folder: &Path, files: &[File]) -> io::Result<()> {
+    let top = |file: &File| file.path.split('/').next().map(str::to_owned);
+    let wanted: std::collections::BTreeSet<String> =
+        files.iter().filter(|file| is_inside(&file.path)).filter_map(top).collect();
+    for name in &wanted {
+        match symlink(Path::new(DATA).join(name), folder.join(name)) {
+            Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
+            _ => {}
+        }
+    }
+    for entry in fs::read_dir(folder)?.flatten() {
+        let name = entry.file_name();
+        let is_ours = name.as_encoded_bytes().starts_with(b"..");
+        if !is_ours && !name.to_str().is_some_and(|name| wanted.contains(name)) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn clear(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
+        _ => Ok(()),
+    }
+}
+
+/// Names a content; equal contents have equal names over restarts, because the keys are fixed.
+fn hash(files: &[File]) -> u64 {
+    let mut hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default().build_hasher();
+    for file in files {
+        for part in [file.path.as_bytes(), &file.bytes, &file.mode.to_le_bytes()] {
+            hasher.write_usize(part.len());
+            hasher.write(part);
+        }
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(list: &[(&str, &str)]) -> Vec<File> {
+        let file = |(path, text): &(&str, &str)| File {
+            path: (*path).to_owned(),
+            bytes: text.as_bytes().to_vec(),
+            mode: 0o640,
+        };
+        list.iter().map(file).collect()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.starts_with(".."))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn content_is_replaced_as_a_whole_and_leaves_nothing_of_the_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("settings");
+        write(&folder, &files(&[("colour", "red"), ("deep/er", "1"), ("old", "x")])).unwrap();
+        assert_eq!(names(&folder), ["colour", "deep", "old"]);
+        assert_eq!(fs::read_to_string(folder.join("deep/er")).unwrap(), "1");
+        assert_eq!(fs::metadata(folder.join("colour")).unwrap().permissions().mode() & 0o777, 0o640);
+
+        // Whoever has the old folder open reads on in it or finds it gone, and never a mixture.
+        let first = fs::read_link(folder.join(DATA)).unwrap();
+        write(&folder, &files(&[("colour", "blue"), ("deep/er", "1")])).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "blue");
+        assert_eq!(names(&folder), ["colour", "deep"]);
+        assert_ne!(fs::read_link(folder.join(DATA)).unwrap(), first);
+        assert!(!folder.join(first).exists());
+    }
+
+    #[test]
+    fn the_same_content_again_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("settings");
+        let content = files(&[("colour", "red")]);
+        write(&folder, &content).unwrap();
+        let stamp = || fs::symlink_metadata(folder.join(DATA)).unwrap().modified().unwrap();
+        let before = stamp();
+        write(&folder, &content).unwrap();
+        assert_eq!(stamp(), before);
+    }
+
+    #[test]
+    fn a_write_that_was_cut_short_does_not_stop_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("settings");
+        let content = files(&[("colour", "red")]);
+        let half = folder.join(format!("..{:016x}", hash(&content)));
+        fs::create_dir_all(&half).unwrap();
+        fs::write(half.join("colour"), "r").unwrap();
+        symlink("nowhere", folder.join("..data_new")).unwrap();
+        write(&folder, &content).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "red");
+    }
+
+    #[test]
+    fn no_file_leads_out_of_its_volume() {
+        for bad in ["", "/etc/passwd", "../x", "a/../../x", "..data", "..data/x", "./a"] {
+            assert!(!is_inside(bad), "{bad}");
+        }
+        for good in ["a", "a/b", ".hidden", "a/..b", "a..b"] {
+            assert!(is_inside(good), "{good}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Schemas of kinds as Kubernetes writes them, made from the Rust types.
+//!
+//! What clients read in `/openapi` and in CRDs is what the server itself parses with, so it cannot
+//! drift. `schemars` writes JSON Schema 2020-12; Kubernetes reads the older dialect of OpenAPI and wants
+//! every schema whole (structural), so the differences are put straight here.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+/// Says "anything may stand here" to Kubernetes' clients.
+const ANYTHING: &str = "x-kubernetes-preserve-unknown-fields";
+/// The formats of numbers that OpenAPI knows.
+const NUMBER_FORMATS: [&str; 4] = ["int32", "int64", "float", "double"];
+
+/// The schema of `T`, whole, without references.
+#[must_use]
+pub fn of<T: JsonSchema>() -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    settings.meta_schema = None;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    straighten(&mut schema);
+    schema
+}
+
+/// Keeps only the named properties of an object's schema, and asks for none of them.
+pub fn keep_properties(schema: &mut Value, names: &[&str]) {
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.retain(|name, _| names.contains(&name.as_str()));
+    }
+    if let Some(fields) = schema.as_object_mut() {
+        fields.remove("required");
+    }
+}
+
+fn straighten(schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else {
+        // `true`: no constraint at all.
+        *schema = json!({ ANYTHING: true });
+        return;
+    };
+    for foreign in ["$schema", "$defs", "title", "default"] {
+        fields.remove(foreign);
+    }
+    // Only a type that contains itself is left as a reference.
+    if fields.remove("$ref").is_some() {
+        fields.insert("type".into(), "object".into());
+        fields.insert(ANYTHING.into(), true.into());
+    }
+    without_null(fields);
+    one_of_constants(fields);
+    if fields.get("format").is_some_and(|format| fields["type"] == "integer" && !known_format(format)) {
+        fields.remove("format");
+    }
+    for (name, inner) in fields.iter_mut() {
+        match (name.as_str(), inner) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(straighten),
+            ("items" | "additionalProperties", inner) if *inner != false => straighten(inner),
+            ("allOf" | "anyOf" | "oneOf", Value::Array(choices)) => choices.iter_mut().for_each(straighten),
+            _ => {}
+        }
+    }
+}
+
+fn known_format(format: &Value) -> bool {
+    NUMBER_FORMATS.iter().any(|known| format == known)
+}
+
+/// An optional field is one that may be absent, not one that may be null.
+fn without_null(fields: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = fields.get("type")
+        && let Some(kept) = types.iter().find(|one| *one != "null").cloned()
+    {
+        fields.insert("type".into(), kept);
+    }
+    let Some(Value::Array(choices)) = fields.get_mut("anyOf") else { return };
+    choices.retain(|choice| choice["type"] != "null");
+    if let [Value::Object(only)] = choices.as_slice() {
+        let only = only.clone();
+        fields.remove("anyOf");
+        for (name, value) in only {
+            fields.entry(name).or_insert(value);
+        }
+    }
+}
+
+/// An enum whose variants are described comes as a choice of constants.
+fn one_of_constants(fields: &mut Map<String, Value>) {
+    let Some(Value::Array(choices)) = fields.get("oneOf") else { return };
+    let constants: Option<Vec<Value>> = choices.iter().map(|choice| choice.get("const").cloned()).collect();
+    if let Some(constants) = constants {
+        fields.remove("oneOf");
+        fields.insert("type".into(), "string".into());
+        fields.insert("enum".into(), constants.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// A tree.
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "only its schema is looked at")]
+    struct Tree {
+        /// How many.
+        count: Option<u16>,
+        kind: Option<Kind>,
+        names: BTreeMap<String, Value>,
+        #[serde(default)]
+        branches: Vec<Tree>,
+    }
+
+    #[derive(JsonSchema)]
+    #[allow(dead_code, reason = "only its schema is looked at")]
+    enum Kind {
+        /// Keeps its leaves.
+        Evergreen,
+        /// Does not.
+        Deciduous,
+    }
+
+    #[test]
+    fn a_schema_is_whole_and_in_the_dialect_of_openapi() {
+        let schema = of::<Tree>();
+        let properties = &schema["properties"];
+        assert_eq!(schema["description"], "A tree.");
+        assert_eq!(properties["count"]["type"], "integer");
+        assert_eq!(properties["count"]["description"], "How many.");
+        assert!(properties["count"].get("format").is_none(), "OpenAPI has no uint16");
+        assert_eq!(properties["kind"]["enum"], json!(["Evergreen", "Deciduous"]));
+        assert_eq!(properties["names"]["additionalProperties"][ANYTHING], true);
+        assert_eq!(properties["branches"]["items"][ANYTHING], true);
+        let text = schema.to_string();
+        for foreign in ["$ref", "$defs", "$schema", "null", "anyOf", "oneOf", "default"] {
+            assert!(!text.contains(foreign), "{foreign} in {text}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The store's file: `objects.redb` in the data folder.
+//!
+//! ```text
+//! table objects   RESOURCE \0 NAMESPACE \0 NAME  ->  the object as JSON
+//! table facts     "format"                       ->  1
+//!                 "revision"                     ->  the newest resourceVersion ever given out
+//! ```
+//! The revision stands apart from the objects because a deletion uses one up and leaves no object.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+
+use super::history::Event;
+use super::{Key, StoreError, Stored};
+
+const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
+const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
+const FORMAT: u64 = 1;
+const FILE: &str = "objects.redb";
+
+/// Pages the database may keep, in bytes. Memory already holds every object, so this only serves
+/// the writer's own look-ups; the library's default is 1 GiB.
+const CACHE_BYTES: usize = 16 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    database: Database,
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) revision: u64,
+    pub(super) objects: Vec<Arc<Stored>>,
+}
+
+impl Disk {
+    pub(super) fn open(dir: &Path) -> Result<(Self, Contents), StoreError> {
+        let path = dir.join(FILE);
+        let unusable =
+            |what: &dyn ToString| StoreError::Unusable { path: path.clone(), what: what.to_string() };
+        let file = create(dir, &path).map_err(|why| unusable(&why))?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES);
+        let database = builder.create_file(file).map_err(|why| match why {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.clone()),
+            DatabaseError::Storage(redb::StorageError::Io(why))
+                if why.kind() != std::io::ErrorKind::InvalidData =>
+            {
+                unusable(&why)
+            }
+            other => StoreError::Damaged { path: path.clone(), what: other.to_string() },
+        })?;
+        Self::over(database, path)
+    }
+
+    /// Reads what a database holds.
+    pub(super) fn over(database: Database, path: PathBuf) -> Result<(Self, Contents), StoreError> {
+        let disk = Self { database, path };
+        let contents = disk.load().map_err(|why| match why {
+            Unread::Told(why) => why,
+            Unread::Database(why) => disk.damaged(&why),
+        })?;
+        Ok((disk, contents))
+    }
+
+    /// Makes the changes durable, all or none.
+    pub(super) fn commit(&self, revision: u64, events: &[Arc<Event>]) -> Result<(), StoreError> {
+        self.try_commit(revision, events).map_err(|why| StoreError::Failed(why.to_string()))
+    }
+
+    fn try_commit(&self, revision: u64, events: &[Arc<Event>]) -> Result<(), redb::Error> {
+        let transaction = self.database.begin_write()?;
+        {
+            let mut objects = transaction.open_table(OBJECTS)?;
+            for event in events {
+                let key = encode(&event.object.key);
+                if event.deleted {
+                    objects.remove(key.as_str())?;
+                } else {
+                    objects.insert(key.as_str(), &*event.object.json)?;
+                }
+            }
+            transaction.open_table(FACTS)?.insert("revision", revision)?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    fn load(&self) -> Result<Contents, Unread> {
+        let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        {
+            let mut facts = transaction.open_table(FACTS).map_err(redb::Error::from)?;
+            let found = facts.get("format").map_err(redb::Error::from)?.map(|format| format.value());
+            match found {
+                Some(FORMAT) => {}
+                Some(found) => {
+                    let path = self.path.clone();
+                    return Err(Unread::Told(StoreError::Format { path, found, known: FORMAT }));
+                }
+                None => {
+                    facts.insert("format", FORMAT).map_err(redb::Error::from)?;
+                }
+            }
+            transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
+        }
+        transaction.commit().map_err(redb::Error::from)?;
+
+        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
+        let facts = transaction.open_table(FACTS).map_err(redb::Error::from)?;
+        let revision =
+            facts.get("revision").map_err(redb::Error::from)?.map_or(0, |revision| revision.value());
+        let mut objects = Vec::new();
+        let table = transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
+        for row in table.iter().map_err(redb::Error::from)? {
+            let (key, json) = row.map_err(redb::Error::from)?;
+            let object = parse(key.value(), json.value())
+                .filter(|object| object.resource_version <= revision)
+                .ok_or_else(|| self.damaged(&format!("object {:?}", key.value())))
+                .map_err(Unread::Told)?;
+            objects.push(Arc::new(object));
+        }
+        Ok(Contents { revision, objects })
+    }
+
+    fn damaged(&self, what: &dyn ToString) -> StoreError {
+        StoreError::Damaged { path: self.path.clone(), what: what.to_string() }
+    }
+}
+
+/// The file, whose name survives a power cut too, and which holds Secrets: nobody else may read it.
+fn create(dir: &Path, path: &Path) -> std::io::Result<File> {
+    std::fs::create_dir_all(dir)?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    File::open(dir)?.sync_all()?;
+    Ok(file)
+}
+
+enum Unread {
+    Told(StoreError),
+    Database(redb::Error),
+}
+
+impl From<redb::Error> for Unread {
+    fn from(why: redb::Error) -> Self {
+        Self::Database(why)
+    }
+}
+
+fn encode(key: &Key) -> String {
+    format!("{}\0{}\0{}", key.resource, key.namespace, key.name)
+}
+
+fn parse(key: &str, json: &[u8]) -> Option<Stored> {
+    let mut parts = key.split('\0');
+    let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.into() };
+    let value: serde_json::Value = serde_json::from_slice(json).ok()?;
+    let resource_version = value["metadata"]["resourceVersion"].as_str()?.parse().ok()?;
+    Some(Stored { key, resource_version, value, json: Bytes::copy_from_slice(json) })
+}

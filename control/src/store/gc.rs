@@ -1,0 +1,236 @@
+//! Clears away: children whose owners are gone, and namespaces that were deleted.
+//!
+//! Driven by the store's history. What changed says where to look; what is done there is decided on
+//! the writer's thread against the newest state, so looking twice or late does no harm.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+
+use futures_util::{StreamExt as _, stream};
+use serde_json::Value;
+
+use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
+use super::memory::owners;
+use super::{Change, Event, Key, Memory, Store, StoreError, Stored, View};
+
+/// Deletions asked for at a time, so that they share commits.
+const DELETIONS_AT_ONCE_MAX: usize = 64;
+
+/// Somewhere to look.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// An object that names owners.
+    Child(Key),
+    /// An object that waits for its dependents.
+    Owner(Key),
+    /// A namespace that is being deleted.
+    Namespace(Key),
+}
+
+/// Why nothing was written.
+enum Skip {
+    /// All is as it should be.
+    Fine,
+    Store(StoreError),
+}
+
+impl From<StoreError> for Skip {
+    fn from(why: StoreError) -> Self {
+        Self::Store(why)
+    }
+}
+
+/// Collects until the store is shut or fails.
+pub async fn run(store: Arc<Store>) {
+    let mut news = store.revision();
+    let weak = Arc::downgrade(&store);
+    let (mut places, mut reached) = {
+        let memory = store.read();
+        (everywhere(&memory), memory.revision())
+    };
+    drop(store);
+    loop {
+        if let Err(why) = visit(&weak, places).await {
+            tracing::error!(error = %why, "garbage collection ends");
+            return;
+        }
+        if news.has_changed().is_ok_and(|changed| !changed) && news.changed().await.is_err() {
+            return;
+        }
+        let Some(store) = weak.upgrade() else { return };
+        news.mark_unchanged();
+        let memory = store.read();
+        (places, reached) = match memory.changes(None, None, reached, usize::MAX) {
+            Ok((events, reached)) => {
+                (events.iter().flat_map(|event| touched(&memory, event)).collect(), reached)
+            }
+            Err(_) => (everywhere(&memory), memory.revision()),
+        };
+    }
+}
+
+/// All places that may need a look, when nothing is known of what changed.
+fn everywhere(memory: &Memory) -> BTreeSet<Place> {
+    memory.all().flat_map(|object| places_of(object)).collect()
+}
+
+fn places_of(object: &Stored) -> impl Iterator<Item = Place> + use<> {
+    let deleting = lifecycle::is_deleting(&object.value);
+    let waits = deleting
+        && (lifecycle::has_finalizer(&object.value, FOREGROUND)
+            || lifecycle::has_finalizer(&object.value, ORPHAN));
+    let key = &object.key;
+    let child = owners(&object.value).next().is_some().then(|| Place::Child(key.clone()));
+    let owner = waits.then(|| Place::Owner(key.clone()));
+    let namespace = (deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
+    [child, owner, namespace].into_iter().flatten()
+}
+
+/// Where one change calls for a look.
+fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
+    let object = &event.object;
+    let mut places = Vec::new();
+    if event.deleted {
+        let uid = object.value["metadata"]["uid"].as_str().unwrap_or("");
+        places.extend(memory.dependents(uid).map(|child| Place::Child(child.key.clone())));
+        let home = lifecycle::namespace_key(&object.key.namespace);
+        if memory.get(&home).is_some_and(|home| lifecycle::is_deleting(&home.value)) {
+            places.push(Place::Namespace(home));
+        }
+    } else {
+        places.extend(places_of(object));
+    }
+    // An owner may have waited for exactly this child to go or to let go.
+    if let Some(before) = &event.before {
+        let waiting = owners(&before.value).filter_map(|uid| memory.by_uid(uid));
+        places.extend(waiting.flat_map(|owner| places_of(owner)));
+    }
+    places
+}
+
+async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), StoreError> {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let visits = stream::iter(places).map(|place| {
+        let now = now.clone();
+        async move {
+            let Some(store) = store.upgrade() else { return Ok(()) };
+            match place {
+                Place::Child(key) => write(&store, move |view| judge_child(view, &key, &now)).await,
+                Place::Owner(key) => visit_owner(&store, key, now).await,
+                Place::Namespace(key) => visit_namespace(&store, key, now).await,
+            }
+        }
+    });
+    let mut visits = std::pin::pin!(visits.buffer_unordered(DELETIONS_AT_ONCE_MAX));
+    while let Some(outcome) = visits.next().await {
+        outcome?;
+    }
+    Ok(())
+}
+
+async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+    let children: Vec<Arc<Stored>> = {
+        let memory = store.read();
+        let Some(owner) = memory.get(&key) else { return Ok(()) };
+        memory.dependents(owner.value["metadata"]["uid"].as_str().unwrap_or("")).cloned().collect()
+    };
+    for child in children {
+        let (now, key) = (now.clone(), child.key.clone());
+        write(store, move |view| judge_child(view, &key, &now)).await?;
+    }
+    write(store, move |view| judge_owner(view, &key)).await
+}
+
+async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+    let inside: Vec<Key> = store.read().in_namespace(&key.name).map(|object| object.key.clone()).collect();
+    let deletions = stream::iter(inside).map(|inside| {
+        let now = now.clone();
+        write(store, move |view| {
+            let object = view.get(&inside).ok_or(Skip::Fine)?;
+            Ok(lifecycle::begin_delete(&object, Policy::Background, &now))
+        })
+    });
+    let mut deletions = std::pin::pin!(deletions.buffer_unordered(DELETIONS_AT_ONCE_MAX));
+    while let Some(outcome) = deletions.next().await {
+        outcome?;
+    }
+    write(store, move |view| judge_namespace(view, &key)).await
+}
+
+/// A refusal that is about one object must not stop the collection of all others.
+async fn write(
+    store: &Store,
+    decide: impl FnOnce(&View) -> Result<Change, Skip> + Send + 'static,
+) -> Result<(), StoreError> {
+    match store.write(decide).await {
+        Ok(_) | Err(Skip::Fine | Skip::Store(StoreError::TooLarge { .. } | StoreError::Abandoned)) => Ok(()),
+        Err(Skip::Store(why)) => Err(why),
+    }
+}
+
+/// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
+fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
+    let child = view.get(key).ok_or(Skip::Fine)?;
+    let references = child.value["metadata"]["ownerReferences"].as_array().ok_or(Skip::Fine)?;
+    let owner = |reference: &Value| view.by_uid(reference["uid"].as_str().unwrap_or(""));
+    let leaves_it = |owner: &Stored| {
+        lifecycle::is_deleting(&owner.value) && lifecycle::has_finalizer(&owner.value, ORPHAN)
+    };
+    let goes_with_it = |owner: &Stored| {
+        lifecycle::is_deleting(&owner.value) && lifecycle::has_finalizer(&owner.value, FOREGROUND)
+    };
+    let kept: Vec<Value> = references
+        .iter()
+        .filter(|reference| owner(reference).is_some_and(|owner| !leaves_it(&owner)))
+        .cloned()
+        .collect();
+    let orphaned = references.iter().any(|reference| owner(reference).is_some_and(|owner| leaves_it(&owner)));
+    let stays = kept.iter().any(|reference| owner(reference).is_some_and(|owner| !goes_with_it(&owner)));
+    if !stays && !orphaned && !references.is_empty() {
+        let uid = child.value["metadata"]["uid"].as_str().unwrap_or("");
+        // A child that is waited for waits for its own children.
+        let in_order = !kept.is_empty() && !view.dependents(uid).is_empty();
+        let policy = if in_order { Policy::Foreground } else { Policy::Background };
+        return Ok(lifecycle::begin_delete(&child, policy, now));
+    }
+    if kept.len() == references.len() {
+        return Err(Skip::Fine);
+    }
+    let mut object = child.value.clone();
+    if kept.is_empty() {
+        object["metadata"].as_object_mut().map(|fields| fields.remove("ownerReferences"));
+    } else {
+        object["metadata"]["ownerReferences"] = kept.into();
+    }
+    Ok(lifecycle::finish(&child, object))
+}
+
+/// Lets an owner go when no dependent holds it any more.
+fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
+    let owner = view.get(key).filter(|owner| lifecycle::is_deleting(&owner.value)).ok_or(Skip::Fine)?;
+    let uid = owner.value["metadata"]["uid"].as_str().unwrap_or("");
+    let children = view.dependents(uid);
+    let blocks = |child: &Arc<Stored>| {
+        let references = child.value["metadata"]["ownerReferences"].as_array();
+        let mut references = references.into_iter().flatten();
+        references.any(|reference| reference["uid"] == uid && reference["blockOwnerDeletion"] == true)
+    };
+    if lifecycle::has_finalizer(&owner.value, ORPHAN) && children.is_empty() {
+        return Ok(lifecycle::finish(&owner, lifecycle::without_finalizer(&owner.value, ORPHAN)));
+    }
+    if lifecycle::has_finalizer(&owner.value, FOREGROUND) && !children.iter().any(blocks) {
+        return Ok(lifecycle::finish(&owner, lifecycle::without_finalizer(&owner.value, FOREGROUND)));
+    }
+    Err(Skip::Fine)
+}
+
+/// Lets a namespace go when it is empty. Nothing new can come in: creation asks the same view.
+fn judge_namespace(view: &View, key: &Key) -> Result<Change, Skip> {
+    let namespace = view.get(key).filter(|found| lifecycle::is_deleting(&found.value)).ok_or(Skip::Fine)?;
+    if !view.namespace_is_empty(&key.name) {
+        return Err(Skip::Fine);
+    }
+    let mut object = namespace.value.clone();
+    object["spec"].as_object_mut().map(|fields| fields.remove("finalizers"));
+    Ok(lifecycle::finish(&namespace, object))
+}

@@ -1,0 +1,128 @@
+//! How an object leaves: at once, or marked and held until its finalizers are gone.
+//!
+//! Values in, values out; the API and the collector share these rules.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Change, Key, Stored};
+
+/// Held by the collector until the dependents that block are gone.
+pub const FOREGROUND: &str = "foregroundDeletion";
+/// Held by the collector until the dependents no longer name this owner.
+pub const ORPHAN: &str = "orphan";
+
+/// The one kind that has a life cycle of its own.
+const NAMESPACES: &str = "/namespaces";
+
+/// What becomes of an owner's dependents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// They go after it.
+    Background,
+    /// They go before it.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+/// Deletes `before`, or marks it when something holds it. Asking twice changes nothing.
+#[must_use]
+pub fn begin_delete(before: &Arc<Stored>, policy: Policy, now: &str) -> Change {
+    let mut object = before.value.clone();
+    let metadata = &mut object["metadata"];
+    let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
+    match policy {
+        // Someone already chose how the dependents go; a plain deletion does not take that back.
+        Policy::Background => {}
+        Policy::Foreground => choose(&mut finalizers, FOREGROUND, ORPHAN),
+        Policy::Orphan => choose(&mut finalizers, ORPHAN, FOREGROUND),
+    }
+    if !finalizers.is_empty() {
+        metadata["finalizers"] = finalizers.into();
+    }
+    if !metadata["deletionTimestamp"].is_string() {
+        metadata["deletionTimestamp"] = now.into();
+        metadata["deletionGracePeriodSeconds"] = 0.into();
+        if has_generation(&before.key) {
+            metadata["generation"] = (metadata["generation"].as_i64().unwrap_or(0) + 1).into();
+        }
+    }
+    if is_namespace(&before.key) {
+        object["status"]["phase"] = "Terminating".into();
+    }
+    if is_held(&before.key, &object) {
+        return finish(before, object);
+    }
+    Change::Delete(before.key.clone(), before.value.clone())
+}
+
+/// Ends a change: what is as before stays untouched, and who only waited for its finalizers goes.
+#[must_use]
+pub fn finish(before: &Arc<Stored>, object: Value) -> Change {
+    if object == before.value {
+        return Change::Keep(Arc::clone(before));
+    }
+    if is_deleting(&object) && !is_held(&before.key, &object) {
+        return Change::Delete(before.key.clone(), object);
+    }
+    Change::Put(before.key.clone(), object)
+}
+
+#[must_use]
+pub fn is_deleting(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+/// Whether something must still be done before the object may go. A namespace has a second list.
+#[must_use]
+pub fn is_held(key: &Key, object: &Value) -> bool {
+    let some = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+    some(&object["metadata"]["finalizers"]) || (is_namespace(key) && some(&object["spec"]["finalizers"]))
+}
+
+#[must_use]
+pub fn has_finalizer(object: &Value, name: &str) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|list| list.iter().any(|one| one == name))
+}
+
+/// The object without one of its finalizers.
+#[must_use]
+pub fn without_finalizer(object: &Value, name: &str) -> Value {
+    let mut object = object.clone();
+    if let Some(fields) = object["metadata"].as_object_mut()
+        && let Some(list) = fields.get_mut("finalizers").and_then(Value::as_array_mut)
+    {
+        list.retain(|one| one != name);
+        if list.is_empty() {
+            fields.remove("finalizers");
+        }
+    }
+    object
+}
+
+/// Where the namespace `name` is stored.
+#[must_use]
+pub fn namespace_key(name: &str) -> Key {
+    Key { resource: Arc::from(NAMESPACES), namespace: "".into(), name: name.into() }
+}
+
+#[must_use]
+pub fn is_namespace(key: &Key) -> bool {
+    &*key.resource == NAMESPACES
+}
+
+/// Whether `metadata.generation` counts the changes of the spec. Kubernetes' own data kinds have none.
+#[must_use]
+pub fn has_generation(key: &Key) -> bool {
+    let group = key.resource.split('/').next().unwrap_or("");
+    !group.is_empty() && (!group.ends_with("k8s.io") || group == "apiextensions.k8s.io")
+}
+
+fn choose(finalizers: &mut Vec<Value>, chosen: &str, other: &str) {
+    finalizers.retain(|one| one != other);
+    if !finalizers.iter().any(|one| one == chosen) {
+        finalizers.push(chosen.into());
+    }
+}

@@ -1,0 +1,194 @@
+//! Where objects live: every one in memory for readers, every one on disk before a writer hears of it.
+//!
+//! One thread writes. It takes whatever requests queued while the last commit ran, lets each decide
+//! against the newest state (so nobody's read-modify-write can lose a race), commits them together
+//! and only then changes memory, wakes the watchers and answers. A reader never touches the disk,
+//! and nobody ever sees an object that a crash could take back.
+
+mod disk;
+pub mod events;
+pub mod gc;
+mod history;
+pub mod lifecycle;
+mod memory;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use history::{Event, Expired, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX};
+pub use memory::{Listing, Memory};
+pub use writer::View;
+
+use disk::{Contents, Disk};
+use writer::Job;
+
+/// Writes that may wait for the writer; the next one waits for a place. At some 2,000 durable
+/// writes a second this is half a second of work.
+pub const WRITES_WAITING_MAX: usize = 1024;
+
+/// Largest stored object as JSON, in bytes. What one request may carry, so that an object cannot be
+/// patched beyond what could be sent back.
+pub const OBJECT_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Names an object. The order is the order of lists: namespace, then name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// `GROUP/PLURAL`; the core group is empty.
+    pub resource: Arc<str>,
+    /// Empty for cluster-wide kinds.
+    pub namespace: Box<str>,
+    pub name: Box<str>,
+}
+
+/// One version of one object. Never changes.
+#[derive(Debug)]
+pub struct Stored {
+    pub key: Key,
+    pub resource_version: u64,
+    /// Holds `metadata.resourceVersion`.
+    pub value: Value,
+    /// `value`, written out once for the disk, for every reader and every watcher.
+    pub json: Bytes,
+}
+
+/// What a writer wants done.
+#[derive(Debug)]
+pub enum Change {
+    /// Nothing: the object already is as wanted, and nobody is told anything.
+    Keep(Arc<Stored>),
+    Put(Key, Value),
+    /// The value is what watchers see as the object's last state.
+    Delete(Key, Value),
+}
+
+/// What became of it, once durable.
+#[derive(Debug, Clone)]
+pub enum Written {
+    Kept(Arc<Stored>),
+    Put(Arc<Stored>),
+    Deleted(Arc<Stored>),
+}
+
+impl Written {
+    #[must_use]
+    pub fn object(&self) -> &Arc<Stored> {
+        match self {
+            Self::Kept(object) | Self::Put(object) | Self::Deleted(object) => object,
+        }
+    }
+}
+
+/// The world's failures.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    #[error("{0} is in use by another process")]
+    InUse(PathBuf),
+    #[error("{path} has format {found}, this program reads {known}")]
+    Format { path: PathBuf, found: u64, known: u64 },
+    #[error("{path} is damaged ({what}); restore it from a backup or move it away to start empty")]
+    Damaged { path: PathBuf, what: String },
+    #[error("cannot use {path}: {what}")]
+    Unusable { path: PathBuf, what: String },
+    /// After a failed commit nobody knows what is on disk, so nothing more is taken.
+    #[error("the object store failed and takes no writes until a restart: {0}")]
+    Failed(String),
+    #[error("the object store is shut")]
+    Shut,
+    #[error("a write was abandoned: it broke a rule of the store")]
+    Abandoned,
+    #[error("the object is {bytes} bytes, limit {OBJECT_BYTES_MAX}")]
+    TooLarge { bytes: usize },
+}
+
+/// All objects.
+#[derive(Debug)]
+pub struct Store {
+    memory: Arc<RwLock<Memory>>,
+    jobs: Option<mpsc::Sender<Job>>,
+    revision: watch::Receiver<u64>,
+    writer: Option<JoinHandle<()>>,
+    failure: Arc<OnceLock<StoreError>>,
+}
+
+impl Store {
+    /// Opens the store of the folder `dir`, or makes an empty one. Only one process may have it open.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let (disk, contents) = Disk::open(dir)?;
+        Self::start(disk, contents)
+    }
+
+    fn start(disk: Disk, contents: Contents) -> Result<Self, StoreError> {
+        let memory = Arc::new(RwLock::new(Memory::new(contents.revision, contents.objects)));
+        let (jobs, waiting) = mpsc::channel(WRITES_WAITING_MAX);
+        let (announce, revision) = watch::channel(contents.revision);
+        let view = View::new(Arc::clone(&memory), contents.revision);
+        let failure = Arc::new(OnceLock::new());
+        let told = Arc::clone(&failure);
+        let writer = std::thread::Builder::new()
+            .name("store".into())
+            .spawn(move || writer::run(&disk, view, waiting, &announce, &told))
+            .map_err(|why| StoreError::Failed(format!("no thread for it: {why}")))?;
+        Ok(Self { memory, jobs: Some(jobs), revision, writer: Some(writer), failure })
+    }
+
+    /// Everything as of one moment: hold it briefly, commits wait for it.
+    pub fn read(&self) -> RwLockReadGuard<'_, Memory> {
+        read(&self.memory)
+    }
+
+    /// Changes whenever something was committed; the value is the newest resourceVersion.
+    #[must_use]
+    pub fn revision(&self) -> watch::Receiver<u64> {
+        self.revision.clone()
+    }
+
+    /// Why no more writes are taken, if so.
+    pub fn health(&self) -> Result<(), StoreError> {
+        self.failure.get().map_or(Ok(()), |why| Err(why.clone()))
+    }
+
+    /// Lets `decide` choose a change on the writer's thread, against the newest state, and returns
+    /// when the change is durable. `decide` must be quick: every other write waits for it.
+    pub async fn write<E>(
+        &self,
+        decide: impl FnOnce(&View) -> Result<Change, E> + Send + 'static,
+    ) -> Result<Written, E>
+    where
+        E: From<StoreError> + Send + 'static,
+    {
+        let Some(jobs) = &self.jobs else { return Err(StoreError::Shut.into()) };
+        let (answer, answered) = oneshot::channel();
+        let job = writer::job(decide, answer);
+        jobs.send(job).await.map_err(|_| StoreError::Shut)?;
+        match answered.await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.health().err().unwrap_or(StoreError::Abandoned).into()),
+        }
+    }
+}
+
+impl Drop for Store {
+    /// Waits for the writer, so that the folder is free when this returns.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the store's writer ended by a panic");
+        }
+    }
+}
+
+/// A reader that panicked has changed nothing, so its poison says nothing.
+fn read(memory: &RwLock<Memory>) -> RwLockReadGuard<'_, Memory> {
+    memory.read().unwrap_or_else(PoisonError::into_inner)
+}

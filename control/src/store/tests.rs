@@ -1,0 +1,135 @@
+//! The store over a disk that can fail.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use redb::{Database, StorageBackend};
+use serde_json::json;
+
+use super::disk::Disk;
+use super::{Change, HISTORY_BYTES_MAX, Key, Store, StoreError, Written};
+
+/// A disk in memory whose syncs fail from some moment on.
+#[derive(Debug, Clone, Default)]
+struct FrailDisk {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    broken: Arc<AtomicBool>,
+}
+
+impl StorageBackend for FrailDisk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().unwrap().len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let start = offset as usize;
+        out.copy_from_slice(&self.bytes.lock().unwrap()[start..start + out.len()]);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.bytes.lock().unwrap().resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.broken.load(SeqCst) { Err(io::Error::other("no space left")) } else { Ok(()) }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let start = offset as usize;
+        self.bytes.lock().unwrap()[start..start + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+fn open(disk: &FrailDisk) -> Store {
+    let database = Database::builder().create_with_backend(disk.clone()).unwrap();
+    let (disk, contents) = Disk::over(database, "memory".into()).unwrap();
+    Store::start(disk, contents).unwrap()
+}
+
+fn key(name: &str) -> Key {
+    Key { resource: "example.com/things".into(), namespace: "n".into(), name: name.into() }
+}
+
+async fn put(store: &Store, name: &str, bytes: usize) -> Result<Written, StoreError> {
+    let key = key(name);
+    let value = json!({ "metadata": { "name": name }, "data": "x".repeat(bytes) });
+    store.write(move |_| Ok(Change::Put(key, value))).await
+}
+
+#[tokio::test]
+async fn after_a_failed_commit_nothing_is_shown_and_nothing_more_is_taken() {
+    let disk = FrailDisk::default();
+    let store = open(&disk);
+    put(&store, "before", 1).await.unwrap();
+    let revision = store.read().revision();
+    assert!(store.health().is_ok());
+
+    disk.broken.store(true, SeqCst);
+    assert!(matches!(put(&store, "lost", 1).await, Err(StoreError::Failed(_))));
+    disk.broken.store(false, SeqCst);
+    assert!(
+        matches!(put(&store, "late", 1).await, Err(StoreError::Failed(_))),
+        "even if the disk is well again"
+    );
+    assert!(store.health().is_err());
+    let memory = store.read();
+    assert_eq!(memory.revision(), revision);
+    assert!(memory.get(&key("before")).is_some() && memory.get(&key("lost")).is_none());
+}
+
+#[tokio::test]
+async fn history_lets_go_of_its_oldest_changes_when_they_are_too_many_bytes() {
+    let store = open(&FrailDisk::default());
+    let first = put(&store, "first", 1).await.unwrap().object().resource_version;
+    let half = 2 * 1024 * 1024;
+    for _ in 0..=HISTORY_BYTES_MAX / half {
+        put(&store, "big", half).await.unwrap();
+    }
+    let memory = store.read();
+    let expired = memory.changes(None, None, first, 10).unwrap_err();
+    assert_eq!(expired.asked, first);
+    assert!(expired.oldest > first);
+    assert!(memory.changes(None, None, expired.oldest, 10).is_ok());
+}
+
+#[tokio::test]
+async fn a_list_of_a_past_moment_undoes_what_came_after() {
+    let store = open(&FrailDisk::default());
+    put(&store, "kept", 1).await.unwrap();
+    let then = put(&store, "gone", 1).await.unwrap().object().resource_version;
+    put(&store, "kept", 2).await.unwrap();
+    put(&store, "new", 1).await.unwrap();
+    let gone = key("gone");
+    let removed: Result<Written, StoreError> = store
+        .write(move |view| Ok(Change::Delete(gone.clone(), view.get(&gone).unwrap().value.clone())))
+        .await;
+    removed.unwrap();
+    let memory = store.read();
+    let resource = key("").resource;
+    let sizes = |listing: super::Listing| -> Vec<(String, usize)> {
+        let items = listing.items.iter();
+        items.map(|o| (o.key.name.to_string(), o.value["data"].as_str().unwrap().len())).collect()
+    };
+    let past = sizes(memory.list_at(&resource, Some("n"), then).unwrap());
+    assert_eq!(past, [("gone".into(), 1), ("kept".into(), 1)]);
+    assert_eq!(sizes(memory.list(&resource, None)), [("kept".into(), 2), ("new".into(), 1)]);
+    assert!(memory.list(&resource, Some("other")).items.is_empty());
+}
+
+/// Many writers, one commit: each sees what those before it in the same batch decided.
+#[tokio::test]
+async fn decisions_of_one_batch_see_each_other() {
+    let store = open(&FrailDisk::default());
+    let add = || {
+        store.write::<StoreError>(|view| {
+            let count = view.get(&key("count")).map_or(0, |found| found.value["count"].as_u64().unwrap());
+            Ok(Change::Put(key("count"), json!({ "metadata": {}, "count": count + 1 })))
+        })
+    };
+    futures_util::future::join_all((0..500).map(|_| add())).await;
+    assert_eq!(store.read().get(&key("count")).unwrap().value["count"], 500);
+}

@@ -1,0 +1,139 @@
+//! Bytes that nobody sensible sends: each gets a 4xx answer in words, and nothing is stored.
+
+use axum::body::Body;
+use http::{Method, Request};
+use serde_json::{Value, json};
+use sluicegate_control::api::BODY_BYTES_MAX;
+
+use crate::support::{House, WIDGETS};
+
+/// APP-19
+#[tokio::test]
+async fn unknown_paths_methods_and_types_are_refused_in_words() {
+    let house = House::open().await;
+    let one = format!("{WIDGETS}/one");
+    for (method, path, code, reason) in [
+        (Method::GET, "/", 404, "NotFound"),
+        (Method::GET, "/apis/none.example/v1", 404, "NotFound"),
+        (Method::GET, "/apis/none.example", 404, "NotFound"),
+        (Method::GET, "/apis/test.sluicegate.dev/v9/widgets", 404, "NotFound"),
+        (Method::GET, "/apis/test.sluicegate.dev/v1/namespaces/default/gizmos", 404, "NotFound"),
+        (Method::GET, "/apis/test.sluicegate.dev/v1/namespaces/default/gadgets/a/status", 404, "NotFound"),
+        (Method::GET, "/apis/test.sluicegate.dev/v1/widgets/one", 404, "NotFound"),
+        (Method::GET, "/apis/test.sluicegate.dev/v1/namespaces/default/widgets/a/b/c", 404, "NotFound"),
+        (Method::GET, "/api/v1/namespaces/default/namespaces", 404, "NotFound"),
+        (Method::GET, "/api/v1/../../etc/passwd", 404, "NotFound"),
+        (Method::POST, "/apis/test.sluicegate.dev/v1/widgets", 405, "MethodNotAllowed"),
+        (Method::POST, one.as_str(), 405, "MethodNotAllowed"),
+        (Method::PUT, WIDGETS, 405, "MethodNotAllowed"),
+        (Method::OPTIONS, WIDGETS, 405, "MethodNotAllowed"),
+        (Method::POST, "/version", 405, "MethodNotAllowed"),
+    ] {
+        let (found, status) = house.ask(method.clone(), path, &json!({})).await;
+        assert_eq!((found, &status["reason"]), (code, &json!(reason)), "{method} {path}: {status}");
+        assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(code)));
+    }
+    let (code, status) = house.get_as(WIDGETS, "text/html").await;
+    assert_eq!((code, &status["reason"]), (406, &json!("NotAcceptable")));
+    let (code, status) = house.ask_as(Method::POST, WIDGETS, "text/plain", "{}").await;
+    assert_eq!((code, &status["reason"]), (415, &json!("UnsupportedMediaType")));
+}
+
+#[tokio::test]
+async fn bodies_of_the_wrong_shape_are_refused_and_not_stored() {
+    let house = House::open().await;
+    let named = |rest: Value| {
+        let mut body = json!({ "metadata": { "name": "one" } });
+        json_patch::merge(&mut body, &rest);
+        body.to_string()
+    };
+    let deep = format!(
+        "{{\"metadata\":{{\"name\":\"one\"}},\"spec\":{}1{}}}",
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
+    for (body, code) in [
+        (String::new(), 400),
+        ("{".into(), 400),
+        ("[]".into(), 400),
+        ("null".into(), 400),
+        ("\u{0}".into(), 400),
+        (deep, 400),
+        ("{}".into(), 422),
+        (named(json!({ "metadata": "text" })), 400),
+        (named(json!({ "metadata": { "name": 5 } })), 400),
+        (named(json!({ "metadata": { "name": "Upper" } })), 422),
+        (named(json!({ "metadata": { "name": "../../x" } })), 422),
+        (named(json!({ "metadata": { "name": "a\u{0}b" } })), 422),
+        (named(json!({ "metadata": { "name": "a".repeat(300) } })), 422),
+        (named(json!({ "metadata": { "labels": [] } })), 400),
+        (named(json!({ "metadata": { "labels": { "a": 1 } } })), 400),
+        (named(json!({ "metadata": { "labels": { "a b": "c" } } })), 422),
+        (named(json!({ "metadata": { "labels": { "a": "b c" } } })), 422),
+        (named(json!({ "metadata": { "annotations": { "a": "x".repeat(300_000) } } })), 422),
+        (named(json!({ "metadata": { "namespace": "other" } })), 400),
+        (named(json!({ "metadata": { "resourceVersion": "5" } })), 400),
+        (named(json!({ "kind": "Gadget" })), 400),
+        (named(json!({ "apiVersion": "v2" })), 400),
+        (named(json!({ "spec": "text" })), 400),
+        (named(json!({ "spec": { "size": 1e300 } })), 400),
+    ] {
+        let (found, status) = house.ask_as(Method::POST, WIDGETS, "application/json", body.clone()).await;
+        let shown: String = body.chars().take(80).collect();
+        assert_eq!(found, code, "{shown}: {status}");
+        assert_eq!(status["kind"], "Status");
+    }
+    let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
+        d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\
+        g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n";
+    for yaml in [bomb, "a: b: c", "- a", "\t", "&a [*a]", "? [a]\n: b"] {
+        let (found, status) = house.ask_as(Method::POST, WIDGETS, "application/yaml", yaml).await;
+        assert_eq!(found, 400, "{yaml}: {status}");
+    }
+    assert_eq!(house.get(WIDGETS).await.1["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_a_413() {
+    let house = House::open().await;
+    let body = json!({ "metadata": { "name": "one" }, "data": { "a": "x".repeat(BODY_BYTES_MAX) } });
+    let (code, status) = house.ask(Method::POST, WIDGETS, &body).await;
+    assert_eq!((code, &status["reason"]), (413, &json!("RequestEntityTooLarge")));
+    let chunks = futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 64 * 1024]));
+    let endless = Request::post(WIDGETS).body(Body::from_stream(chunks)).unwrap();
+    assert_eq!(house.send(endless).await.status(), 413);
+}
+
+#[tokio::test]
+async fn an_object_cannot_be_patched_beyond_the_limit() {
+    let house = House::open().await;
+    let maps = crate::support::MAPS;
+    house.ask(Method::POST, maps, &json!({ "metadata": { "name": "one" } })).await;
+    let path = format!("{maps}/one");
+    let half = "x".repeat(BODY_BYTES_MAX / 2);
+    assert_eq!(house.ask(Method::PATCH, &path, &json!({ "data": { "a": half } })).await.0, 200);
+    let (code, status) = house.ask(Method::PATCH, &path, &json!({ "data": { "b": half } })).await;
+    assert_eq!((code, &status["reason"]), (413, &json!("RequestEntityTooLarge")));
+}
+
+#[tokio::test]
+async fn query_parameters_that_make_no_sense_are_refused() {
+    let house = House::open().await;
+    for query in [
+        "limit=-1",
+        "limit=x",
+        "watch=maybe",
+        "resourceVersion=abc",
+        "resourceVersionMatch=Exact",
+        "resourceVersionMatch=Nearly&resourceVersion=1",
+        "labelSelector=a%20in%20(b",
+        "fieldSelector=spec.size%3D1",
+        "continue=%25%25",
+        "includeObject=Some",
+        "fieldValidation=Maybe",
+        "timeoutSeconds=soon",
+    ] {
+        let (code, status) = house.get(&format!("{WIDGETS}?{query}")).await;
+        assert_eq!((code, &status["reason"]), (400, &json!("BadRequest")), "{query}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Deletion: finalizers, preconditions, dependents, namespaces.
+
+use std::sync::Arc;
+
+use http::Method;
+use serde_json::{Value, json};
+use sluicegate_control::store::gc;
+
+use crate::support::{House, MAPS, WIDGETS};
+
+/// A ConfigMap that names `owners` as its own.
+async fn child(house: &House, name: &str, owners: &[&Value], blocks: bool) -> (u16, Value) {
+    let references: Vec<Value> = owners
+        .iter()
+        .map(|owner| {
+            json!({ "apiVersion": owner["apiVersion"], "kind": owner["kind"],
+                "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
+                "blockOwnerDeletion": blocks })
+        })
+        .collect();
+    let body = json!({ "metadata": { "name": name, "ownerReferences": references } });
+    house.ask(Method::POST, MAPS, &body).await
+}
+
+fn collect(house: &House) {
+    tokio::spawn(gc::run(Arc::clone(&house.store)));
+}
+
+/// SRV-API-04
+#[tokio::test]
+async fn a_deletion_answers_success_with_the_uid_and_the_object_is_gone() {
+    let house = House::open().await;
+    let made = house.widget("one", &json!({})).await;
+    let path = format!("{WIDGETS}/one");
+    let (code, status) = house.delete(&path).await;
+    assert_eq!((code, &status["status"]), (200, &json!("Success")));
+    assert_eq!(status["details"]["uid"], made["metadata"]["uid"]);
+    assert_eq!(house.get(&path).await.0, 404);
+    assert_eq!(house.delete(&path).await.0, 404);
+}
+
+/// APP-31
+#[tokio::test]
+async fn a_finalizer_holds_its_object_until_it_is_taken_away() {
+    let house = House::open().await;
+    house.widget("one", &json!({})).await;
+    let path = format!("{WIDGETS}/one");
+    let finalizers = |list: Value| json!({ "metadata": { "finalizers": list } });
+    house.ask(Method::PATCH, &path, &finalizers(json!(["example.com/a"]))).await;
+    let (code, marked) = house.delete(&path).await;
+    assert_eq!(code, 200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(house.delete(&path).await.1, marked, "asking again changes nothing");
+    let more = finalizers(json!(["example.com/a", "example.com/b"]));
+    assert_eq!(house.ask(Method::PATCH, &path, &more).await.0, 422);
+    let revive = json!({ "metadata": { "deletionTimestamp": null } });
+    let (_, still) = house.ask(Method::PATCH, &path, &revive).await;
+    assert_eq!(still["metadata"]["deletionTimestamp"], marked["metadata"]["deletionTimestamp"]);
+    assert_eq!(house.ask(Method::PATCH, &path, &finalizers(json!(null))).await.0, 200);
+    assert_eq!(house.get(&path).await.0, 404);
+}
+
+/// APP-30
+#[tokio::test]
+async fn a_deletion_with_a_precondition_that_fails_conflicts() {
+    let house = House::open().await;
+    let made = house.widget("one", &json!({})).await;
+    let path = format!("{WIDGETS}/one");
+    for wrong in [json!({ "uid": "other" }), json!({ "resourceVersion": "1" })] {
+        let (code, refusal) = house.ask(Method::DELETE, &path, &json!({ "preconditions": wrong })).await;
+        assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")));
+    }
+    for wrong in [json!({ "propagationPolicy": "Sideways" }), json!({ "gracePeriodSeconds": "x" })] {
+        assert_eq!(house.ask(Method::DELETE, &path, &wrong).await.0, 400);
+    }
+    let right = json!({ "preconditions": { "uid": made["metadata"]["uid"] } });
+    assert_eq!(house.ask(Method::DELETE, &path, &right).await.0, 200);
+}
+
+/// SRV-API-08
+#[tokio::test]
+async fn a_collection_is_deleted_as_far_as_the_selector_goes() {
+    let house = House::open().await;
+    house.widget("one", &json!({ "a": "x" })).await;
+    house.widget("two", &json!({ "a": "y" })).await;
+    let (code, list) = house.delete(&format!("{WIDGETS}?labelSelector=a%3Dx")).await;
+    assert_eq!((code, &list["items"][0]["metadata"]["name"]), (200, &json!("one")));
+    let (_, rest) = house.get(WIDGETS).await;
+    assert_eq!(rest["items"].as_array().unwrap().len(), 1);
+    assert_eq!(house.delete("/apis/test.sluicegate.dev/v1/widgets").await.0, 405);
+}
+
+/// APP-30, Background: the children go after their last owner.
+#[tokio::test]
+async fn a_child_goes_with_its_last_owner_only() {
+    let house = House::open().await;
+    let (one, two) = (house.widget("one", &json!({})).await, house.widget("two", &json!({})).await);
+    child(&house, "both", &[&one, &two], true).await;
+    child(&house, "only", &[&one], true).await;
+    let mut watch = house.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&house);
+    assert_eq!(house.delete(&format!("{WIDGETS}/one")).await.1["status"], "Success");
+    watch.until("DELETED", "only").await;
+    let mut all = house.watch(&format!("{MAPS}?watch=1")).await;
+    let left = all.until("ADDED", "both").await;
+    if left["metadata"]["ownerReferences"].as_array().unwrap().len() == 2 {
+        let left = all.until("MODIFIED", "both").await;
+        assert_eq!(left["metadata"]["ownerReferences"][0]["uid"], two["metadata"]["uid"]);
+    }
+    house.delete(&format!("{WIDGETS}/two")).await;
+    watch.until("DELETED", "both").await;
+}
+
+/// APP-30, Foreground: the owner remains, marked, until the children are gone.
+#[tokio::test]
+async fn an_owner_deleted_in_the_foreground_outlives_its_children() {
+    let house = House::open().await;
+    let owner = house.widget("one", &json!({})).await;
+    child(&house, "held", &[&owner], true).await;
+    let held = json!({ "metadata": { "finalizers": ["example.com/a"] } });
+    house.ask(Method::PATCH, &format!("{MAPS}/held"), &held).await;
+    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
+    let mut widgets = house.watch(&format!("{WIDGETS}?watch=1")).await;
+    collect(&house);
+    let path = format!("{WIDGETS}/one?propagationPolicy=Foreground");
+    let (_, marked) = house.delete(&path).await;
+    assert_eq!(marked["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+    let child = maps.until("MODIFIED", "held").await;
+    assert!(child["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(house.get(&format!("{WIDGETS}/one")).await.0, 200, "the child is still there");
+    house.ask(Method::PATCH, &format!("{MAPS}/held"), &json!({ "metadata": { "finalizers": null } })).await;
+    widgets.until("DELETED", "one").await;
+    assert_eq!(house.get(&format!("{MAPS}/held")).await.0, 404);
+}
+
+/// APP-30, Orphan: the children stay and forget.
+#[tokio::test]
+async fn children_of_an_owner_that_orphans_stay_without_it() {
+    let house = House::open().await;
+    let owner = house.widget("one", &json!({})).await;
+    child(&house, "kept", &[&owner], true).await;
+    let mut widgets = house.watch(&format!("{WIDGETS}?watch=1")).await;
+    collect(&house);
+    house.delete(&format!("{WIDGETS}/one?propagationPolicy=Orphan")).await;
+    widgets.until("DELETED", "one").await;
+    let (code, kept) = house.get(&format!("{MAPS}/kept")).await;
+    assert_eq!(code, 200);
+    assert!(kept["metadata"].get("ownerReferences").is_none());
+}
+
+#[tokio::test]
+async fn what_lost_its_owner_while_nobody_collected_goes_at_the_next_start() {
+    let house = House::open().await;
+    let owner = house.widget("one", &json!({})).await;
+    child(&house, "late", &[&owner], false).await;
+    house.delete(&format!("{WIDGETS}/one")).await;
+    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&house);
+    maps.until("DELETED", "late").await;
+}
+
+#[tokio::test]
+async fn an_owner_reference_without_a_uid_is_refused() {
+    let house = House::open().await;
+    let (code, refusal) = child(&house, "odd", &[&json!({ "metadata": {} })], false).await;
+    assert_eq!(code, 422, "{refusal}");
+    let owner = json!({ "apiVersion": "v1", "kind": "K", "metadata": { "name": "n", "uid": "" } });
+    let (code, refusal) = child(&house, "odd", &[&owner], false).await;
+    assert_eq!(
+        (code, &refusal["details"]["causes"][0]["field"]),
+        (422, &json!("metadata.ownerReferences[0].uid"))
+    );
+}
+
+#[tokio::test]
+async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
+    let house = House::open().await;
+    let space = json!({ "metadata": { "name": "team" } });
+    let maps = "/api/v1/namespaces/team/configmaps";
+    let map = json!({ "metadata": { "name": "m", "finalizers": ["example.com/a"] } });
+    let (code, refusal) = house.ask(Method::POST, maps, &map).await;
+    assert_eq!((code, &refusal["message"]), (404, &json!("namespaces \"team\" not found")));
+    house.ask(Method::POST, "/api/v1/namespaces", &space).await;
+    assert_eq!(house.ask(Method::POST, maps, &map).await.0, 201);
+    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
+    let mut inside = house.watch(&format!("{maps}?watch=1")).await;
+    collect(&house);
+    let (code, marked) = house.delete("/api/v1/namespaces/team").await;
+    assert_eq!((code, &marked["status"]["phase"]), (200, &json!("Terminating")));
+    let (code, refusal) = house.ask(Method::POST, maps, &json!({ "metadata": { "name": "n" } })).await;
+    assert_eq!(code, 403);
+    assert_eq!(refusal["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    inside.until("MODIFIED", "m").await;
+    assert_eq!(house.get("/api/v1/namespaces/team").await.0, 200, "it is not empty yet");
+    house.ask(Method::PATCH, &format!("{maps}/m"), &json!({ "metadata": { "finalizers": [] } })).await;
+    spaces.until("DELETED", "team").await;
+    assert_eq!(house.get(maps).await.1["items"], json!([]));
+}
+
+#[tokio::test]
+async fn the_namespaces_that_everybody_expects_stay() {
+    let house = House::open().await;
+    let (code, refusal) = house.delete("/api/v1/namespaces/default").await;
+    assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")));
+    assert_eq!(house.delete("/api/v1/namespaces").await.0, 405);
+    let (_, spaces) = house.get("/api/v1/namespaces").await;
+    assert_eq!(spaces["items"].as_array().unwrap().len(), 4);
+}

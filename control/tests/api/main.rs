@@ -1,0 +1,15 @@
+//! The API as its clients see it: over the router, and through kube's client.
+// A test that cannot go on says so by a panic, in its helpers too.
+#![allow(clippy::unwrap_used)]
+
+mod applying;
+mod client;
+mod describing;
+mod hostile;
+mod housekeeping;
+mod leaving;
+mod reading;
+mod support;
+mod surviving;
+mod verbs;
+mod watching;

@@ -1,0 +1,230 @@
+//! Create, replace, patch: what is stored, what is refused, and how the refusal reads.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::support::{GADGETS, House, MAPS, WIDGETS};
+
+/// SRV-API-01, APP-37: system metadata is filled in, defaults are visible, a second POST conflicts.
+#[tokio::test]
+async fn a_created_object_has_its_identity_and_its_defaults() {
+    let house = House::open().await;
+    let body = json!({ "metadata": { "name": "one", "uid": "mine", "generation": 7, "managedFields": [],
+        "creationTimestamp": "2001-01-01T00:00:00Z", "deletionTimestamp": "2001-01-01T00:00:00Z" } });
+    let (code, made) = house.ask(Method::POST, WIDGETS, &body).await;
+    assert_eq!(code, 201, "{made}");
+    let metadata = &made["metadata"];
+    assert_ne!(metadata["uid"], "mine");
+    assert_eq!(metadata["generation"], 1);
+    assert_eq!(metadata["namespace"], "default");
+    assert_ne!(metadata["creationTimestamp"], "2001-01-01T00:00:00Z");
+    assert!(metadata["resourceVersion"].is_string());
+    assert!(metadata.get("deletionTimestamp").is_none());
+    assert_eq!(metadata["managedFields"][0]["operation"], "Update");
+    assert_eq!(made["spec"]["size"], 1);
+    assert_eq!((&made["kind"], &made["apiVersion"]), (&json!("Widget"), &json!("test.sluicegate.dev/v1")));
+
+    let (code, again) = house.ask(Method::POST, WIDGETS, &body).await;
+    assert_eq!((code, &again["reason"]), (409, &json!("AlreadyExists")));
+    assert_eq!(again["message"], r#"widgets.test.sluicegate.dev "one" already exists"#);
+    assert_eq!(again["details"], json!({ "name": "one", "kind": "widgets", "group": "test.sluicegate.dev" }));
+}
+
+/// APP-32
+#[tokio::test]
+async fn generated_names_share_their_prefix_and_differ() {
+    let house = House::open().await;
+    let body = json!({ "metadata": { "generateName": "gen-" } });
+    let (_, one) = house.ask(Method::POST, WIDGETS, &body).await;
+    let (_, other) = house.ask(Method::POST, WIDGETS, &body).await;
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(name(&one).starts_with("gen-") && name(&one).len() == 9, "{one}");
+    assert_ne!(name(&one), name(&other));
+}
+
+/// APP-20, SRV-API-03
+#[tokio::test]
+async fn a_put_with_an_old_version_conflicts_and_with_the_current_one_replaces() {
+    let house = House::open().await;
+    let first = house.widget("one", &json!({})).await;
+    let path = format!("{WIDGETS}/one");
+    let mut changed = first.clone();
+    changed["spec"]["size"] = 2.into();
+    let (code, second) = house.ask(Method::PUT, &path, &changed).await;
+    assert_eq!(code, 200);
+    assert_eq!((&second["spec"]["size"], &second["metadata"]["generation"]), (&json!(2), &json!(2)));
+    let (code, refusal) = house.ask(Method::PUT, &path, &changed).await;
+    assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")));
+    let (code, _) = house.ask(Method::PUT, &format!("{WIDGETS}/none"), &json!({})).await;
+    assert_eq!(code, 404);
+    changed["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    let (code, refusal) = house.ask(Method::PUT, &path, &changed).await;
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.resourceVersion")));
+}
+
+/// APP-21
+#[tokio::test]
+async fn generation_counts_changes_of_the_spec_only() {
+    let house = House::open().await;
+    house.widget("one", &json!({})).await;
+    let path = format!("{WIDGETS}/one");
+    for (patch, generation) in [
+        (json!({ "metadata": { "labels": { "a": "b" } } }), 1),
+        (json!({ "spec": { "size": 3 } }), 2),
+        (json!({ "metadata": { "generation": 99 } }), 2),
+    ] {
+        let (code, patched) = house.ask(Method::PATCH, &path, &patch).await;
+        assert_eq!((code, &patched["metadata"]["generation"]), (200, &json!(generation)), "{patch}");
+    }
+    let status = json!({ "status": { "observedGeneration": 2 } });
+    let (_, patched) = house.ask(Method::PATCH, &format!("{path}/status"), &status).await;
+    assert_eq!(patched["metadata"]["generation"], 2);
+}
+
+/// APP-22, EV-API-11: neither door writes what is behind the other.
+#[tokio::test]
+async fn status_and_spec_are_written_through_their_own_doors() {
+    let house = House::open().await;
+    let body = json!({ "metadata": { "name": "one" }, "status": { "observedGeneration": 9 } });
+    let (_, made) = house.ask(Method::POST, WIDGETS, &body).await;
+    assert!(made.get("status").is_none(), "{made}");
+    let path = format!("{WIDGETS}/one");
+    let both = json!({ "spec": { "size": 5 }, "status": { "observedGeneration": 1 },
+        "metadata": { "labels": { "a": "b" } } });
+    let (code, by_status) = house.ask(Method::PATCH, &format!("{path}/status"), &both).await;
+    assert_eq!((code, &by_status["spec"]["size"]), (200, &json!(1)));
+    assert_eq!(by_status["status"]["observedGeneration"], 1);
+    assert!(by_status["metadata"].get("labels").is_none());
+    let more = json!({ "spec": { "size": 6 }, "status": { "observedGeneration": 2 } });
+    let (_, by_main) = house.ask(Method::PATCH, &path, &more).await;
+    assert_eq!((&by_main["spec"]["size"], &by_main["status"]["observedGeneration"]), (&json!(6), &json!(1)));
+    let mut put = by_main.clone();
+    put["status"] = json!({ "observedGeneration": 3 });
+    put["spec"]["size"] = 7.into();
+    let (_, put_status) = house.ask(Method::PUT, &format!("{path}/status"), &put).await;
+    assert_eq!(
+        (&put_status["spec"]["size"], &put_status["status"]["observedGeneration"]),
+        (&json!(6), &json!(3))
+    );
+    let wrong = json!({ "status": { "conditions": "none" } });
+    let (code, _) = house.ask(Method::PATCH, &format!("{path}/status"), &wrong).await;
+    assert_eq!(code, 400, "a status of the wrong shape");
+}
+
+/// APP-28, SRV-API-35: merge patch, JSON patch, and 415 for the rest.
+#[tokio::test]
+async fn patches_are_merged_applied_or_refused_by_their_type() {
+    let house = House::open().await;
+    house.widget("one", &json!({ "a": "1", "b": "2" })).await;
+    let path = format!("{WIDGETS}/one");
+    let merge = json!({ "metadata": { "labels": { "a": null } } });
+    let (_, patched) = house.ask(Method::PATCH, &path, &merge).await;
+    assert_eq!(patched["metadata"]["labels"], json!({ "b": "2" }));
+    let json_patch = |operations: Value| {
+        house.ask_as(Method::PATCH, &path, "application/json-patch+json", operations.to_string())
+    };
+    let (code, patched) = json_patch(json!([{ "op": "replace", "path": "/spec/size", "value": 4 }])).await;
+    assert_eq!((code, &patched["spec"]["size"]), (200, &json!(4)));
+    let (code, refusal) = json_patch(json!([{ "op": "test", "path": "/spec/size", "value": 5 }])).await;
+    assert_eq!((code, &refusal["reason"]), (422, &json!("Invalid")));
+    assert_eq!(json_patch(json!([{ "op": "jump" }])).await.0, 400);
+    assert_eq!(
+        json_patch(json!([{ "op": "replace", "path": "/metadata/name", "value": "two" }])).await.0,
+        400
+    );
+    for media in ["application/strategic-merge-patch+json", "application/json"] {
+        let (code, refusal) = house.ask_as(Method::PATCH, &path, media, "{}").await;
+        assert_eq!((code, &refusal["reason"]), (415, &json!("UnsupportedMediaType")), "{media}");
+    }
+}
+
+/// APP-40, SRV-API-37: what changes nothing is not a change.
+#[tokio::test]
+async fn writes_that_change_nothing_leave_the_version_alone() {
+    let house = House::open().await;
+    let made = house.widget("one", &json!({})).await;
+    let path = format!("{WIDGETS}/one");
+    for (method, path, body) in [
+        (Method::PATCH, path.clone(), json!({ "spec": { "size": 1 } })),
+        (Method::PATCH, format!("{path}/status"), json!({})),
+        (Method::PUT, path.clone(), made.clone()),
+        (Method::PUT, format!("{path}/status"), made.clone()),
+    ] {
+        let (code, answer) = house.ask(method, &path, &body).await;
+        assert_eq!((code, answer), (200, made.clone()));
+    }
+    let newest = house.store.read().revision();
+    assert_eq!(made["metadata"]["resourceVersion"], newest.to_string());
+}
+
+/// APP-33
+#[tokio::test]
+async fn a_dry_run_answers_as_if_and_stores_nothing() {
+    let house = House::open().await;
+    let body = json!({ "metadata": { "name": "dry" } });
+    let (code, made) = house.ask(Method::POST, &format!("{WIDGETS}?dryRun=All"), &body).await;
+    assert_eq!((code, &made["spec"]["size"]), (201, &json!(1)));
+    assert_eq!(house.get(&format!("{WIDGETS}/dry")).await.0, 404);
+    let real = house.widget("real", &json!({})).await;
+    let path = format!("{WIDGETS}/real?dryRun=All");
+    let (code, patched) = house.ask(Method::PATCH, &path, &json!({ "spec": { "size": 9 } })).await;
+    assert_eq!((code, &patched["spec"]["size"]), (200, &json!(9)));
+    assert_eq!(house.delete(&path).await.0, 200);
+    assert_eq!(house.get(&format!("{WIDGETS}/real")).await.1, real);
+    assert_eq!(house.ask(Method::POST, &format!("{WIDGETS}?dryRun=Some"), &body).await.0, 400);
+}
+
+/// APP-19: 422 names every field.
+#[tokio::test]
+async fn an_invalid_object_is_refused_with_its_fields_as_causes() {
+    let house = House::open().await;
+    let body = json!({ "metadata": { "name": "one" }, "spec": { "size": 101 } });
+    let (code, refusal) = house.ask(Method::POST, WIDGETS, &body).await;
+    assert_eq!(code, 422);
+    assert_eq!(
+        refusal,
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 422,
+            "reason": "Invalid",
+            "message": "Widget.test.sluicegate.dev \"one\" is invalid: spec.size: expected at most 100",
+            "details": {
+                "name": "one", "group": "test.sluicegate.dev", "kind": "Widget",
+                "causes": [{ "reason": "FieldValueInvalid", "message": "expected at most 100", "field": "spec.size" }],
+            },
+        })
+    );
+    assert_eq!(house.get(&format!("{WIDGETS}/one")).await.0, 404);
+}
+
+/// AMB-01: pruned or refused, as the kind says. AMB-62: some kinds are for controllers.
+#[tokio::test]
+async fn unknown_fields_and_kinds_for_controllers_are_treated_as_the_row_says() {
+    let house = House::open().await;
+    let body = json!({ "metadata": { "name": "one" }, "spec": { "extra": true, "size": 2 } });
+    let (code, made) = house.ask(Method::POST, WIDGETS, &body).await;
+    assert_eq!((code, &made["spec"]), (201, &json!({ "size": 2 })));
+    let (code, refusal) = house.ask(Method::POST, GADGETS, &body).await;
+    assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")));
+    assert_eq!(house.get(GADGETS).await.1["items"], json!([]));
+}
+
+/// APP-34
+#[tokio::test]
+async fn core_kinds_hold_their_data() {
+    let house = House::open().await;
+    let secret = json!({ "metadata": { "name": "s" }, "stringData": { "a": "b" } });
+    let (code, made) = house.ask(Method::POST, "/api/v1/namespaces/default/secrets", &secret).await;
+    assert_eq!((code, &made["data"], &made["type"]), (201, &json!({ "a": "Yg==" }), &json!("Opaque")));
+    let service = json!({ "metadata": { "name": "s" }, "spec": { "type": "ExternalName" } });
+    let (code, refusal) = house.ask(Method::POST, "/api/v1/namespaces/default/services", &service).await;
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.externalName")));
+    let map = json!({ "metadata": { "name": "m" }, "data": { "a": "b" } });
+    assert_eq!(house.ask(Method::POST, MAPS, &map).await.0, 201);
+    let yaml = "metadata:\n  name: y\ndata:\n  a: b\n";
+    let (code, made) = house.ask_as(Method::POST, MAPS, "application/yaml", yaml).await;
+    assert_eq!((code, &made["data"]["a"]), (201, &json!("b")));
+    let strategic = "application/strategic-merge-patch+json";
+    let (code, patched) =
+        house.ask_as(Method::PATCH, &format!("{MAPS}/m"), strategic, r#"{"data":{"a":null,"c":"d"}}"#).await;
+    assert_eq!((code, &patched["data"]), (200, &json!({ "c": "d" })));
+}

@@ -1,0 +1,46 @@
+//! What tests with real processes share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sluicegate_control::runtime::{Check, Init, InstanceSpec, Probe};
+
+/// Far longer than anything here takes; a test that hangs should say so.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The example program, which cargo builds beside the tests.
+pub(crate) fn example() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let target = test.ancestors().nth(2).unwrap();
+    let path = target.join("examples/instance");
+    assert!(path.exists(), "{} is missing: build it with `cargo build --examples`", path.display());
+    path
+}
+
+pub(crate) fn init() -> Init {
+    Init { program: example(), arguments: Vec::new() }
+}
+
+pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
+    InstanceSpec {
+        namespace: "default".into(),
+        revision: "hello-00001".into(),
+        service: "hello".into(),
+        configuration: "hello-conf".into(),
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        env: Vec::new(),
+        working_dir: None,
+        volumes: Vec::new(),
+        mounts: Vec::new(),
+        startup: None,
+        readiness: Probe::once(Check::Tcp),
+        liveness: None,
+        startup_max: PATIENCE,
+        grace: PATIENCE,
+    }
+}
+
+/// A program that serves HTTP on PORT.
+pub(crate) fn listener() -> InstanceSpec {
+    spec(&[example().to_str().unwrap(), "listen"])
+}

@@ -1,0 +1,180 @@
+//! Broker and Trigger: from a manifest to a stream with its readers.
+
+use dataplane::table::{Backoff, Filter, Reply};
+use serde_json::{Value, json};
+use sluicegate_control::kinds::eventing::broker::Broker;
+use sluicegate_control::kinds::eventing::trigger::Trigger;
+use sluicegate_control::kinds::serving::service::Service;
+use sluicegate_control::kinds::shared::HasConditions;
+
+use crate::house::{House, NS, in_a_house};
+use crate::serving::hello;
+
+pub(crate) fn broker(spec: Value) -> Value {
+    json!({"metadata": {"name": "b", "namespace": NS}, "spec": spec})
+}
+
+pub(crate) fn trigger(spec: Value) -> Value {
+    let mut whole = json!({"broker": "b", "subscriber": {"uri": "http://127.0.0.1:9/in"}});
+    for (key, value) in spec.as_object().unwrap() {
+        whole[key] = value.clone();
+    }
+    json!({"metadata": {"name": "t", "namespace": NS}, "spec": whole})
+}
+
+const PATH: &str = "/brokers/default/b";
+
+/// EV-BRK-01, EV-TRG-12, EV-OBJ-03, EV-OBJ-58, AMB-29: when Ready is seen the table has the subscriber
+/// with its filter and the Broker's delivery.
+#[test]
+fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
+    in_a_house(async |house: House| {
+        let made = house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Trigger>(trigger(json!({"filter": {"attributes": {"type": "order"}}}))).await;
+        let ready = house.until_ready::<Trigger>("t").await;
+        house.table(|table| {
+            let stream = &table.streams[PATH];
+            assert_eq!(&*stream.name, format!("broker/default/b/{}", made.metadata.uid.as_ref().unwrap()));
+            let subscriber = &stream.subscribers[0];
+            assert_eq!(&*subscriber.name, ready.metadata.uid.as_deref().unwrap());
+            assert_eq!(subscriber.filter, Filter::Exact(vec![("type".into(), "order".into())]));
+            assert_eq!(&*subscriber.target.url, "http://127.0.0.1:9/in");
+            assert_eq!(subscriber.reply, Reply::Reenter);
+            assert_eq!(subscriber.delivery.retries_max, 10);
+            assert_eq!(
+                subscriber.delivery.backoff,
+                Backoff::Exponential(std::time::Duration::from_millis(200))
+            );
+        });
+        let broker = house.until_ready::<Broker>("b").await;
+        let url = broker.status.unwrap().address.unwrap().url.unwrap();
+        assert_eq!(url, "http://127.0.0.1:8081/brokers/default/b");
+    });
+}
+
+/// EV-TRG-01, EV-TRG-02, EV-BRK-13: a Trigger waits for its Broker, and misses it when it goes.
+#[test]
+fn a_trigger_is_ready_just_as_long_as_its_broker_exists() {
+    in_a_house(async |house: House| {
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_not_ready::<Trigger>("t", "BrokerDoesNotExist").await;
+        house.create::<Broker>(broker(json!({}))).await;
+        house.until_ready::<Trigger>("t").await;
+        house.delete::<Broker>("b").await;
+        house.until_not_ready::<Trigger>("t", "BrokerDoesNotExist").await;
+        house.until_table("without the stream", |table| !table.streams.contains_key(PATH)).await;
+    });
+}
+
+/// EV-BRK-12, EV-TRG-03, EV-TRG-09, EV-ADR-05: a dead letter sink that is nowhere keeps Broker and
+/// Trigger from Ready until it is there.
+#[test]
+fn an_unresolved_dead_letter_sink_holds_everything_back() {
+    in_a_house(async |house: House| {
+        let sink =
+            json!({"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"}});
+        house.create::<Broker>(broker(json!({"delivery": {"retry": 1, "deadLetterSink": sink}}))).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_not_ready::<Broker>("b", "DeadLetterSinkResolveFailed").await;
+        house.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
+
+        house.create::<Service>(hello("v1")).await;
+        let broker = house.until_ready::<Broker>("b").await;
+        let uri = "http://hello.default.svc.cluster.local";
+        assert_eq!(broker.status.unwrap().delivery.dead_letter_sink_uri.as_deref(), Some(uri));
+        let trigger = house.until_ready::<Trigger>("t").await;
+        assert_eq!(trigger.status.unwrap().delivery.dead_letter_sink_uri.as_deref(), Some(uri));
+        let sink = house.table(|table| table.streams[PATH].subscribers[0].dead_letter.clone()).unwrap();
+        assert_eq!(&*sink.host, "hello.default.svc.cluster.local");
+    });
+}
+
+/// EV-TRG-05, EV-TRG-06, EV-TRG-07, EV-TRG-08, EV-ADR-01, EV-ADR-02, EV-ADR-03, EV-ADR-09: the subscriber
+/// is found, lost and found elsewhere without anybody touching the Trigger.
+#[test]
+fn a_subscriber_is_followed_wherever_it_goes() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        let reference = json!({"apiVersion": "v1", "kind": "Service", "name": "core"});
+        house.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference, "uri": "/in"}}))).await;
+        let shown = house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        assert!(shown.condition("SubscriberResolved").unwrap().message.contains("default/core"));
+
+        let core = json!({"metadata": {"name": "core", "namespace": NS}, "spec": {"ports": [{"port": 80}]}});
+        house.create::<k8s_openapi::api::core::v1::Service>(core).await;
+        let ready = house.until_ready::<Trigger>("t").await;
+        let uri = "http://core.default.svc.cluster.local/in";
+        assert_eq!(ready.status.unwrap().subscriber_uri.as_deref(), Some(uri));
+
+        house.delete::<k8s_openapi::api::core::v1::Service>("core").await;
+        assert_eq!(
+            house
+                .until_not_ready::<Trigger>("t", "SubscriberResolveFailed")
+                .await
+                .status
+                .unwrap()
+                .subscriber_uri,
+            None
+        );
+    });
+}
+
+/// EV-TRG-06, EV-ADR-05: an object without an address is none, and says so.
+#[test]
+fn an_object_that_is_not_addressable_is_no_subscriber() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        house
+            .create::<k8s_openapi::api::core::v1::ConfigMap>(
+                json!({"metadata": {"name": "c", "namespace": NS}}),
+            )
+            .await;
+        let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
+        house.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference}}))).await;
+        let shown = house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        assert!(shown.condition("SubscriberResolved").unwrap().message.contains("not addressable"));
+    });
+}
+
+/// EV-ADR-07, EV-TRG-11: a Broker is a subscriber too, and a Trigger is turned to it in place.
+#[test]
+fn a_trigger_is_turned_to_another_subscriber_in_place() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Broker>(json!({"metadata": {"name": "other", "namespace": NS}})).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_ready::<Trigger>("t").await;
+        let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "other"});
+        house.patch::<Trigger>("t", json!({"spec": {"subscriber": {"uri": null, "ref": reference}}})).await;
+        house.until::<Trigger>("t", |t| t.metadata.generation == Some(2) && t.is_ready()).await;
+        let url = house.table(|table| table.streams[PATH].subscribers[0].target.url.clone());
+        assert_eq!(&*url, "http://127.0.0.1:8081/brokers/default/other");
+    });
+}
+
+/// EV-BRK-06, EV-BRK-07: a foreign class is nobody's business here.
+#[test]
+fn a_foreign_broker_and_its_triggers_are_left_alone() {
+    in_a_house(async |house: House| {
+        let mut foreign = broker(json!({}));
+        foreign["metadata"]["annotations"] = json!({"eventing.knative.dev/broker.class": "Other"});
+        house.create::<Broker>(foreign).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.create::<Service>(hello("v1")).await;
+        house.until_ready::<Service>("hello").await; // by now the two were looked at
+        assert!(house.api::<Broker>().get("b").await.unwrap().status.is_none());
+        assert!(house.table(|table| table.streams.is_empty()));
+    });
+}
+
+/// EV-TRG-14: a deleted Trigger reads no more.
+#[test]
+fn a_deleted_trigger_leaves_the_stream() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_ready::<Trigger>("t").await;
+        house.delete::<Trigger>("t").await;
+        house.until_table("without the subscriber", |table| table.streams[PATH].subscribers.is_empty()).await;
+    });
+}

@@ -1,0 +1,100 @@
+//! Sequence, Parallel and EventType: from manifests to children and statuses.
+
+use dataplane::table::Reply;
+use serde_json::{Value, json};
+use sluicegate_control::kinds::eventing::broker::Broker;
+use sluicegate_control::kinds::eventing::event_type::EventType;
+use sluicegate_control::kinds::flows::parallel::Parallel;
+use sluicegate_control::kinds::flows::sequence::Sequence;
+use sluicegate_control::kinds::messaging::in_memory_channel::InMemoryChannel;
+use sluicegate_control::kinds::messaging::subscription::Subscription;
+use sluicegate_control::kinds::shared::HasConditions;
+
+use crate::house::{House, NS, in_a_house};
+
+fn flow(spec: Value) -> Value {
+    json!({"metadata": {"name": "f", "namespace": NS}, "spec": spec})
+}
+
+/// Stream, target and reply target of every reader in the table, sorted.
+fn edges(house: &House) -> Vec<[String; 3]> {
+    let mut edges: Vec<_> = house.table(|table| {
+        let readers = table.streams.iter().flat_map(|(path, stream)| {
+            stream.subscribers.iter().map(move |reader| {
+                let reply = match &reader.reply {
+                    Reply::Send(target) => target.path.to_string(),
+                    _ => String::new(),
+                };
+                [path.to_string(), reader.target.path.to_string(), reply]
+            })
+        });
+        readers.collect()
+    });
+    edges.sort();
+    edges
+}
+
+#[test]
+fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
+    in_a_house(async |house: House| {
+        let steps = json!([{"uri": "http://s/a"}, {"uri": "http://s/b"}]);
+        house.create::<Sequence>(flow(json!({"steps": steps, "reply": {"uri": "http://s/r"}}))).await;
+        let ready = house.until_ready::<Sequence>("f").await.status.unwrap();
+        let entry = "http://127.0.0.1:8081/channels/default/f-kn-sequence-0";
+        assert_eq!(ready.address.unwrap().url.as_deref(), Some(entry));
+        assert_eq!((ready.channel_statuses.len(), ready.subscription_statuses.len()), (2, 2));
+        let [first, second] = [0, 1].map(|n| format!("/channels/default/f-kn-sequence-{n}"));
+        assert_eq!(
+            edges(&house),
+            [[first.clone(), "/a".into(), second.clone()], [second, "/b".into(), "/r".into()],]
+        );
+
+        house.patch::<Sequence>("f", json!({"spec": {"steps": [{"uri": "http://s/c"}]}})).await;
+        house.until_gone::<InMemoryChannel>("f-kn-sequence-1").await;
+        house.until_gone::<Subscription>("f-kn-sequence-1").await;
+        house.until::<Sequence>("f", |f| f.metadata.generation == Some(2) && f.is_ready()).await;
+        let shorter = |house: &House| edges(house) == [[first.clone(), "/c".into(), "/r".into()]];
+        house.until::<Sequence>("f", |_| shorter(&house)).await;
+
+        house.delete::<Sequence>("f").await;
+        house.until_gone::<InMemoryChannel>("f-kn-sequence-0").await;
+        house.until_gone::<Subscription>("f-kn-sequence-0").await;
+    });
+}
+
+#[test]
+fn a_parallel_has_a_filter_before_and_a_reply_behind_each_branch() {
+    in_a_house(async |house: House| {
+        let branches = json!([
+            {"filter": {"uri": "http://s/only"}, "subscriber": {"uri": "http://s/a"}},
+            {"subscriber": {"uri": "http://s/b"}, "reply": {"uri": "http://s/own"}},
+        ]);
+        house.create::<Parallel>(flow(json!({"branches": branches, "reply": {"uri": "http://s/r"}}))).await;
+        let ready = house.until_ready::<Parallel>("f").await.status.unwrap();
+        let url = ready.address.unwrap().url.unwrap();
+        assert_eq!(url, "http://127.0.0.1:8081/channels/default/f-kn-parallel");
+        assert_eq!(ready.branch_statuses.len(), 2);
+        let [ingress, first, second] =
+            ["", "-0", "-1"].map(|end| format!("/channels/default/f-kn-parallel{end}"));
+        let mut wanted = [
+            [ingress.clone(), "/only".into(), first.clone()],
+            [first, "/a".into(), "/r".into()],
+            [ingress, second.clone(), String::new()],
+            [second, "/b".into(), "/own".into()],
+        ];
+        wanted.sort();
+        assert_eq!(edges(&house), wanted);
+    });
+}
+
+#[test]
+fn an_event_type_is_ready_while_what_it_refers_to_exists() {
+    in_a_house(async |house: House| {
+        house.create::<EventType>(flow(json!({"type": "t", "broker": "b"}))).await;
+        house.until_not_ready::<EventType>("f", "ReferenceDoesNotExist").await;
+        house.create::<Broker>(json!({"metadata": {"name": "b", "namespace": NS}})).await;
+        house.until_ready::<EventType>("f").await;
+        house.delete::<Broker>("b").await;
+        house.until_not_ready::<EventType>("f", "ReferenceDoesNotExist").await;
+    });
+}

@@ -1,0 +1,244 @@
+//! Channel and Subscription: from manifests to a stream with its readers.
+
+use dataplane::table::{Reply, Subscriber};
+use serde_json::{Value, json};
+use sluicegate_control::kinds::messaging::channel::Channel;
+use sluicegate_control::kinds::messaging::in_memory_channel::InMemoryChannel;
+use sluicegate_control::kinds::messaging::subscription::Subscription;
+use sluicegate_control::kinds::shared::{HasConditions, Verdict};
+
+use crate::house::{House, NS, in_a_house, on_one_thread};
+
+const PATH: &str = "/channels/default/c";
+
+fn channel(spec: Value) -> Value {
+    json!({"metadata": {"name": "c", "namespace": NS}, "spec": spec})
+}
+
+fn subscription(name: &str, kind: &str, spec: Value) -> Value {
+    let channel = json!({"apiVersion": "messaging.knative.dev/v1", "kind": kind, "name": "c"});
+    let mut whole = json!({"channel": channel});
+    for (key, value) in spec.as_object().unwrap() {
+        whole[key] = value.clone();
+    }
+    json!({"metadata": {"name": name, "namespace": NS}, "spec": whole})
+}
+
+fn to(host: &str) -> Value {
+    json!({"subscriber": {"uri": format!("http://{host}/")}})
+}
+
+/// Targets of the channel's readers, sorted.
+fn readers(house: &House) -> Vec<String> {
+    let mut urls: Vec<_> = house.table(|table| {
+        let readers = table.streams.get(PATH).into_iter().flat_map(|stream| stream.subscribers.iter());
+        readers.map(|reader| reader.target.url.to_string()).collect()
+    });
+    urls.sort();
+    urls
+}
+
+fn reader<T>(house: &House, look: impl FnOnce(&Subscriber) -> T) -> T {
+    house.table(|table| look(&table.streams[PATH].subscribers[0]))
+}
+
+async fn until_unknown(house: &House, name: &str, reason: &str) -> Subscription {
+    let wanted =
+        |s: &Subscription| s.ready().is_some_and(|c| c.status == Verdict::Unknown && c.reason == reason);
+    house.until(name, wanted).await
+}
+
+/// EV-CH-01, EV-CH-03, EV-SUB-02, EV-SUB-07, EV-SUB-18, EV-OBJ-18, EV-OBJ-24, EV-OBJ-31, EV-OBJ-32, AMB-37:
+/// when Ready is seen the table has every reader, and the lists say so.
+#[test]
+fn a_channel_and_its_subscriptions_become_a_stream_with_readers() {
+    in_a_house(async |house: House| {
+        house.create::<Channel>(channel(json!({}))).await;
+        for name in ["a", "b", "same"] {
+            let host = if name == "same" { "a" } else { name };
+            house.create::<Subscription>(subscription(name, "Channel", to(host))).await;
+        }
+        for name in ["a", "b", "same"] {
+            let ready = house.until_ready::<Subscription>(name).await;
+            house.table(|table| {
+                let readers = &table.streams[PATH].subscribers;
+                let uid = ready.metadata.uid.as_deref().unwrap();
+                let reader = readers.iter().find(|reader| &*reader.name == uid).unwrap();
+                let uri = ready.status.as_ref().unwrap().physical_subscription.subscriber_uri.as_deref();
+                assert_eq!(Some(&*reader.target.url), uri);
+                assert_eq!((&reader.reply, reader.delivery.retries_max), (&Reply::Discard, 10));
+            });
+        }
+        assert_eq!(readers(&house), ["http://a/", "http://a/", "http://b/"]);
+
+        let all = |c: &Channel| c.status.as_ref().is_some_and(|status| status.subscribers.len() == 3);
+        let channel = house.until::<Channel>("c", all).await;
+        let status = channel.status.clone().unwrap();
+        assert!(channel.is_ready());
+        assert_eq!(status.address.unwrap().url.unwrap(), "http://127.0.0.1:8081/channels/default/c");
+        assert!(
+            status.subscribers.iter().all(|s| s.ready == Verdict::True && s.observed_generation == Some(1))
+        );
+        assert_eq!(status.channel.unwrap().kind, "InMemoryChannel");
+        let backing = house.api::<InMemoryChannel>().get("c").await.unwrap();
+        assert_eq!(backing.spec.subscribers.len(), 3);
+        let name = house.table(|table| table.streams[PATH].name.to_string());
+        assert_eq!(name, format!("channel/default/c/{}", backing.metadata.uid.unwrap()));
+    });
+}
+
+/// EV-SUB-01, EV-SUB-05, EV-SUB-06, AMB-20: a Subscription waits for its channel, and misses it.
+#[test]
+fn a_subscription_is_ready_just_as_long_as_its_channel_exists() {
+    in_a_house(async |house: House| {
+        house.create::<Subscription>(subscription("s", "Channel", to("a"))).await;
+        let waiting = until_unknown(&house, "s", "ChannelReferenceFailed").await;
+        assert!(waiting.ready().unwrap().message.contains("Channel default/c"));
+        house.create::<Channel>(channel(json!({}))).await;
+        house.until_ready::<Subscription>("s").await;
+        house.delete::<Channel>("c").await;
+        house.until_gone::<InMemoryChannel>("c").await;
+        until_unknown(&house, "s", "ChannelReferenceFailed").await;
+        house.until_table("without the stream", |table| !table.streams.contains_key(PATH)).await;
+
+        house.create::<Channel>(channel(json!({}))).await;
+        house.until_ready::<Subscription>("s").await;
+        assert_eq!(readers(&house), ["http://a/"]);
+    });
+}
+
+/// EV-SUB-03: an InMemoryChannel is read by its own name; a Channel's is not found under it as a Channel.
+#[test]
+fn an_in_memory_channel_is_subscribed_directly() {
+    in_a_house(async |house: House| {
+        house.create::<InMemoryChannel>(channel(json!({}))).await;
+        house.create::<Subscription>(subscription("s", "InMemoryChannel", to("a"))).await;
+        house.create::<Subscription>(subscription("wrong", "Channel", to("b"))).await;
+        house.until_ready::<Subscription>("s").await;
+        until_unknown(&house, "wrong", "ChannelReferenceFailed").await;
+        assert_eq!(readers(&house), ["http://a/"]);
+    });
+}
+
+/// EV-CH-09, EV-SUB-08, EV-OBJ-25, EV-OBJ-57, AMB-30: a dead letter sink that is nowhere keeps Channel and
+/// Subscription from Ready; once it is there, both have it.
+#[test]
+fn the_channels_dead_letter_sink_is_its_subscriptions() {
+    in_a_house(async |house: House| {
+        let sink = json!({"ref": {"apiVersion": "v1", "kind": "Service", "name": "dead"}});
+        let delivery = json!({"retry": 2, "deadLetterSink": sink});
+        house.create::<Channel>(channel(json!({"delivery": delivery}))).await;
+        house.create::<Subscription>(subscription("s", "Channel", to("a"))).await;
+        house.until_not_ready::<Channel>("c", "DeadLetterSinkResolveFailed").await;
+        house.until_not_ready::<Subscription>("s", "DeadLetterSinkResolveFailed").await;
+
+        let dead = json!({"metadata": {"name": "dead", "namespace": NS}, "spec": {"ports": [{"port": 80}]}});
+        house.create::<k8s_openapi::api::core::v1::Service>(dead).await;
+        let uri = Some("http://dead.default.svc.cluster.local".to_owned());
+        let ready = house.until_ready::<Subscription>("s").await.status.unwrap();
+        assert_eq!(ready.physical_subscription.delivery.dead_letter_sink_uri, uri);
+        let ready = house.until_ready::<Channel>("c").await.status.unwrap();
+        assert_eq!(ready.delivery.dead_letter_sink_uri, uri);
+        reader(&house, |reader| {
+            let dead = reader.dead_letter.as_ref().map(|sink| sink.url.to_string());
+            assert_eq!((dead, reader.delivery.retries_max), (uri, 2));
+        });
+    });
+}
+
+/// EV-SUB-10, EV-SUB-13, EV-SUB-17, EV-ADR-07, EV-ADR-09, EV-CH-05: changed in place, followed when the
+/// target goes and comes, and the reader keeps its place meanwhile.
+#[test]
+fn a_reply_target_is_followed_and_changes_in_place() {
+    in_a_house(async |house: House| {
+        house.create::<Channel>(channel(json!({}))).await;
+        let reference =
+            json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "replies"});
+        let mut spec = to("a");
+        spec["reply"] = json!({"ref": reference});
+        house.create::<Subscription>(subscription("s", "Channel", spec)).await;
+        house.until_not_ready::<Subscription>("s", "ReplyResolveFailed").await;
+        assert!(readers(&house).is_empty());
+
+        let replies = json!({"metadata": {"name": "replies", "namespace": NS}});
+        house.create::<Channel>(replies).await;
+        house.until_ready::<Subscription>("s").await;
+        reader(&house, |reader| {
+            let Reply::Send(target) = &reader.reply else { panic!("{:?}", reader.reply) };
+            assert_eq!(&*target.url, "http://127.0.0.1:8081/channels/default/replies");
+        });
+
+        house.delete::<Channel>("replies").await;
+        let lost = house.until_not_ready::<Subscription>("s", "ReplyResolveFailed").await;
+        assert_eq!(lost.status.unwrap().physical_subscription.reply_uri, None);
+        assert_eq!(readers(&house), ["http://a/"]);
+
+        let only_reply = json!({"spec": {"subscriber": null, "reply": {"ref": null, "uri": "http://r/"}}});
+        house.patch::<Subscription>("s", only_reply).await;
+        house.until::<Subscription>("s", |s| s.metadata.generation == Some(2) && s.is_ready()).await;
+        assert_eq!(readers(&house), ["http://r/"]);
+        reader(&house, |reader| assert_eq!(reader.reply, Reply::Unasked));
+    });
+}
+
+/// EV-SUB-20: a deleted Subscription reads no more, and is off the lists.
+#[test]
+fn a_deleted_subscription_leaves_the_channel() {
+    in_a_house(async |house: House| {
+        house.create::<Channel>(channel(json!({}))).await;
+        for name in ["a", "b"] {
+            house.create::<Subscription>(subscription(name, "Channel", to(name))).await;
+            house.until_ready::<Subscription>(name).await;
+        }
+        house.delete::<Subscription>("a").await;
+        let one = |c: &Channel| c.status.as_ref().is_some_and(|status| status.subscribers.len() == 1);
+        house.until::<Channel>("c", one).await;
+        assert_eq!(readers(&house), ["http://b/"]);
+        let backing = house.api::<InMemoryChannel>().get("c").await.unwrap();
+        assert_eq!(backing.spec.subscribers[0].name.as_deref(), Some("b"));
+    });
+}
+
+/// EV-OBJ-22: a foreign template is told of, and a backing channel of somebody else is left alone.
+#[test]
+fn what_a_channel_cannot_have_is_shown() {
+    in_a_house(async |house: House| {
+        let template = json!({"apiVersion": "messaging.knative.dev/v1beta1", "kind": "KafkaChannel"});
+        house.create::<Channel>(channel(json!({"channelTemplate": template}))).await;
+        let shown = house.until_not_ready::<Channel>("c", "ChannelTemplateNotServed").await;
+        assert!(shown.ready().unwrap().message.contains("KafkaChannel"));
+        assert_eq!(shown.status.unwrap().base.observed_generation, Some(1));
+
+        let named = |name: &str| json!({"metadata": {"name": name, "namespace": NS}});
+        house.create::<InMemoryChannel>(named("mine")).await;
+        house.create::<Channel>(named("mine")).await;
+        house.until_not_ready::<Channel>("mine", "NotOwned").await;
+        house.until_ready::<InMemoryChannel>("mine").await;
+    });
+}
+
+/// APP-16: the first table after a restart has the readers, one whose subscriber is lost included.
+#[test]
+fn the_first_table_after_a_restart_has_every_reader() {
+    let dir = tempfile::TempDir::new().unwrap();
+    // A runtime each, because a process that ends takes all of its tasks with it.
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.create::<Channel>(channel(json!({}))).await;
+        let core = json!({"metadata": {"name": "core", "namespace": NS}, "spec": {"ports": [{"port": 80}]}});
+        house.create::<k8s_openapi::api::core::v1::Service>(core).await;
+        let reference = json!({"ref": {"apiVersion": "v1", "kind": "Service", "name": "core"}});
+        house.create::<Subscription>(subscription("lost", "Channel", json!({"subscriber": reference}))).await;
+        house.create::<Subscription>(subscription("s", "Channel", to("a"))).await;
+        house.until_ready::<Subscription>("lost").await;
+        house.until_ready::<Subscription>("s").await;
+        house.delete::<k8s_openapi::api::core::v1::Service>("core").await;
+        house.until_not_ready::<Subscription>("lost", "SubscriberResolveFailed").await;
+        house.close().await;
+    });
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.first_table(|table| assert_eq!(table.streams[PATH].subscribers.len(), 2));
+        house.close().await;
+    });
+}

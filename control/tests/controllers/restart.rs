@@ -1,0 +1,64 @@
+//! Starting again on the same folder.
+
+use serde_json::json;
+use sluicegate_control::kinds::eventing::broker::Broker;
+use sluicegate_control::kinds::eventing::trigger::Trigger;
+use sluicegate_control::kinds::serving::service::Service;
+use tempfile::TempDir;
+
+use crate::eventing::{broker, trigger};
+use crate::house::{House, on_one_thread, splits};
+use crate::serving::hello;
+
+/// APP-16: the first table after a restart holds every host, stream and subscriber, before any
+/// controller looked at anything; and no instance is started for it.
+#[test]
+fn the_first_table_after_a_restart_is_complete() {
+    let dir = TempDir::new().unwrap();
+    let mut before = Vec::new();
+    // A runtime each, because a process that ends takes all of its tasks with it.
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.create::<Service>(hello("v1")).await;
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_ready::<Service>("hello").await;
+        house.until_ready::<Trigger>("t").await;
+        before = house.table(|table| splits(table, "hello.default.test"));
+        house.close().await;
+    });
+    assert_eq!(before.len(), 1);
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.first_table(|table| {
+            assert_eq!(splits(table, "hello.default.test"), before);
+            assert_eq!(table.streams["/brokers/default/b"].subscribers.len(), 1);
+        });
+        house.until_ready::<Service>("hello").await;
+        assert_eq!(house.fleet.observe("default/hello-00001").actual, 0);
+        house.close().await;
+    });
+}
+
+/// EV-TRG-08, EV-DLV-13: a subscriber that is lost over a restart keeps its place in the stream.
+#[test]
+fn a_lost_subscriber_is_still_subscribed_after_a_restart() {
+    let dir = TempDir::new().unwrap();
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Broker>(json!({"metadata": {"name": "other", "namespace": "default"}})).await;
+        let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "other"});
+        house.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference}}))).await;
+        house.until_ready::<Trigger>("t").await;
+        house.delete::<Broker>("other").await;
+        house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        house.table(|table| assert_eq!(table.streams["/brokers/default/b"].subscribers.len(), 1));
+        house.close().await;
+    });
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.first_table(|table| assert_eq!(table.streams["/brokers/default/b"].subscribers.len(), 1));
+        house.close().await;
+    });
+}

@@ -1,0 +1,142 @@
+//! The fleet over the process runtime: a revision's whole life with real processes.
+
+#![expect(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{PATIENCE, init, listener, spec};
+use dataplane::load::BackendLoad;
+use dataplane::table::Endpoint;
+use sluicegate_control::fleet::{EndpointSink, Fleet, Metric, Plan, State};
+use sluicegate_control::runtime::{InstanceSpec, ProcessRuntime};
+
+const KEY: &str = "default/hello-00001";
+
+#[derive(Default)]
+struct Sink {
+    endpoints: Mutex<Vec<Arc<Endpoint>>>,
+    load: Arc<BackendLoad>,
+}
+
+impl EndpointSink for Sink {
+    fn set_endpoints(&self, key: &str, endpoints: Vec<Arc<Endpoint>>) {
+        assert_eq!(key, KEY);
+        *self.endpoints.lock().unwrap() = endpoints;
+    }
+
+    fn load(&self, _key: &str) -> Arc<BackendLoad> {
+        Arc::clone(&self.load)
+    }
+}
+
+fn plan(instance: InstanceSpec) -> Plan {
+    Plan {
+        instance,
+        min: 0,
+        max: 3,
+        initial: 0,
+        carry: 0,
+        metric: Metric::Concurrency,
+        target: 1.0,
+        concurrency_max: 1,
+        idle_window: Duration::from_secs(2),
+        stable_window: Duration::from_secs(6),
+        panic_window: Duration::from_secs(1),
+        panic_threshold: 2.0,
+        activation: 0,
+        scale_down_delay: Duration::ZERO,
+        scale_up_rate: 1000.0,
+        scale_down_rate: 2.0,
+        keep_one: false,
+        reachable: true,
+    }
+}
+
+fn open(data: &std::path::Path) -> (Fleet, Arc<Sink>) {
+    let runtime = Arc::new(ProcessRuntime::open(data, init()).unwrap());
+    let sink = Arc::new(Sink::default());
+    let (fleet, work) = Fleet::new(runtime, Arc::clone(&sink) as _, 1);
+    tokio::spawn(work);
+    (fleet, sink)
+}
+
+/// Returns when `wanted` holds; driven by the fleet's own announcements.
+async fn until(fleet: &Fleet, wanted: impl Fn() -> bool) {
+    let mut changes = fleet.changes();
+    let waiting = async {
+        while !wanted() {
+            changes.recv().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("it comes to this");
+}
+
+async fn reach(fleet: &Fleet, wanted: &State) {
+    until(fleet, || fleet.observe(KEY).state == *wanted).await;
+}
+
+fn get(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// SRV-REQ-09, SRV-REV-06: asleep, woken by demand, answering, and asleep again with nothing left.
+#[tokio::test]
+async fn a_revision_wakes_on_demand_and_goes_back_to_sleep() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fleet, sink) = open(dir.path());
+    fleet.declare(KEY, plan(listener()));
+    reach(&fleet, &State::Idle).await;
+    assert!(sink.endpoints.lock().unwrap().is_empty());
+
+    fleet.demand(KEY);
+    reach(&fleet, &State::Ready).await;
+    let address = sink.endpoints.lock().unwrap()[0].address;
+    assert!(get(address).starts_with("HTTP/1.1 200"));
+
+    reach(&fleet, &State::Idle).await;
+    fleet.shutdown().await;
+    assert!(TcpStream::connect(address).is_err());
+}
+
+/// RT-LIFE-07: a program that fails says so in the revision's state.
+#[tokio::test]
+async fn a_failing_program_shows_in_the_state_with_its_last_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fleet, _sink) = open(dir.path());
+    let failing = spec(&["/bin/sh", "-c", "echo cannot reach the database >&2; exit 4"]);
+    fleet.declare(KEY, Plan { initial: 1, ..plan(failing) });
+    until(&fleet, || matches!(fleet.observe(KEY).state, State::Failed { .. })).await;
+    let State::Failed { reason, message } = fleet.observe(KEY).state else { panic!("not failed any more") };
+    assert_eq!(reason, "ExitCode4");
+    assert!(message.contains("cannot reach the database"), "{message}");
+    fleet.shutdown().await;
+}
+
+/// A killed instance is replaced, under an id that no connection pool has seen.
+#[tokio::test]
+async fn a_killed_instance_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fleet, sink) = open(dir.path());
+    fleet.declare(KEY, Plan { min: 1, ..plan(listener()) });
+    reach(&fleet, &State::Ready).await;
+    let first = sink.endpoints.lock().unwrap()[0].id;
+
+    let record = dir.path().join(format!("instances/{KEY}/{first}.run"));
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    let pid = record["process"]["pid"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+
+    until(&fleet, || sink.endpoints.lock().unwrap().first().is_some_and(|next| next.id != first)).await;
+    fleet.shutdown().await;
+    assert!(sink.endpoints.lock().unwrap().is_empty());
+}

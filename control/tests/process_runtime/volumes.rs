@@ -1,0 +1,120 @@
+//! Files that an instance is given, at the paths where it looks for them.
+//!
+//! Mounts need root; a run without it shows that they are refused by name instead.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use sluicegate_control::runtime::volumes::{Content, File, Mount, Volume};
+use sluicegate_control::runtime::{Check, InstanceSpec, Probe, Runtime, may_mount};
+
+use super::{House, shell};
+
+fn settings(colour: &str) -> Volume {
+    let file = File { path: "colour".into(), bytes: colour.into(), mode: 0o644 };
+    Volume { name: "settings".into(), content: Content::Files(vec![file]) }
+}
+
+fn mount(volume: &str, path: &str) -> Mount {
+    Mount { volume: volume.into(), path: path.into(), sub_path: None, read_only: true }
+}
+
+/// What the program writes, line by line.
+async fn words(house: &House, spec: InstanceSpec) -> Vec<String> {
+    house.start(1, spec).gone().await;
+    let log = house.log(1);
+    log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect()
+}
+
+#[tokio::test]
+async fn files_stand_below_the_folder_that_a_variable_names() {
+    let house = House::new();
+    let spec =
+        InstanceSpec { volumes: vec![settings("red")], ..shell("cat $SLUICEGATE_VOLUMES/settings/colour") };
+    assert_eq!(words(&house, spec).await, ["red"]);
+}
+
+/// SRV-CON-48: where the host has no such path the instance has it all the same, and the host is left as
+/// it was.
+#[tokio::test]
+async fn a_mount_path_that_the_host_lacks_is_there_for_the_instance_only() {
+    let house = House::new();
+    let (top, below) = ("/sluicegate-test-top/deep", "/etc/sluicegate-test-below");
+    let script = format!(
+        "cat {top}/colour; echo; cat {below}/colour; echo; ls -d /etc/passwd /bin/sh; \
+                          echo x 2>/dev/null > {top}/colour || echo read-only"
+    );
+    let mounts = vec![mount("settings", top), mount("settings", below)];
+    let seen = words(&house, InstanceSpec { volumes: vec![settings("red")], mounts, ..shell(&script) }).await;
+    if may_mount() {
+        assert_eq!(seen, ["red", "red", "/bin/sh", "/etc/passwd", "read-only"]);
+    } else {
+        assert!(seen[0].contains(&format!("mountPath {top} needs a mount namespace")), "{seen:?}");
+    }
+    assert!(!Path::new("/sluicegate-test-top").exists() && !Path::new(below).exists());
+}
+
+#[tokio::test]
+async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
+    let house = House::new();
+    let there = house.dir.path().join("there");
+    fs::create_dir(&there).unwrap();
+    fs::write(there.join("hosts-own"), "").unwrap();
+    let place = there.display();
+    let mut spec = shell(&format!("ls {place}; pwd"));
+    spec.volumes = vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty }];
+    spec.mounts = vec![mount("settings", place.to_string().as_str())];
+    spec.working_dir = Some(there.clone());
+    let seen = words(&house, spec).await;
+    if may_mount() {
+        assert_eq!(seen, ["colour".to_owned(), place.to_string()]);
+    } else {
+        assert!(seen[0].contains("needs a mount namespace"), "{seen:?}");
+    }
+    assert_eq!(fs::read_dir(&there).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() {
+    let house = House::new();
+    let mut spec =
+        shell("cat /etc/sluicegate-one; echo; echo mine > /sluicegate-scratch/a; cat /sluicegate-scratch/a");
+    spec.volumes = vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty }];
+    spec.mounts = vec![
+        Mount { sub_path: Some("colour".into()), ..mount("settings", "/etc/sluicegate-one") },
+        Mount { read_only: false, ..mount("scratch", "/sluicegate-scratch") },
+    ];
+    let seen = words(&house, spec).await;
+    if may_mount() {
+        assert_eq!(seen, ["red", "mine"]);
+    } else {
+        assert!(seen[0].contains("needs a mount namespace"), "{seen:?}");
+    }
+    assert!(!house.folder().join("1.empty").exists());
+}
+
+/// New content reaches a program that runs, as a whole.
+#[tokio::test]
+async fn a_running_program_sees_new_content_without_a_restart() {
+    let house = House::new();
+    let path = if may_mount() { "/sluicegate-live" } else { "$SLUICEGATE_VOLUMES/settings" };
+    let script =
+        format!("echo up; until grep -q blue {path}/colour; do sleep 0.02; done; echo saw blue; sleep 1000");
+    let look = ["/bin/sh", "-c", &format!("grep -q . {path}/colour")].map(String::from).to_vec();
+    let mut spec = InstanceSpec { volumes: vec![settings("red")], ..shell(&script) };
+    spec.readiness = Probe::once(Check::Exec { command: look });
+    if may_mount() {
+        spec.mounts = vec![mount("settings", path)];
+    }
+    let mut guest = house.start(1, spec.clone());
+    guest.ready().await;
+    house.runtime.refresh(Arc::new(InstanceSpec { volumes: vec![settings("blue")], ..spec }));
+    for _ in 0..3_000 {
+        if house.log(1).contains("saw blue") {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the program goes on with the old content: {}", house.log(1));
+}

@@ -1,0 +1,116 @@
+//! What one event costs before any I/O: read at the door, made a record, looked at by a filter, written
+//! for a subscriber. cloudevents-sdk reads the same envelope for comparison.
+#![allow(clippy::unwrap_used)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use sluicegate_dataplane::events::cloudevent::{Event, Mode, binary, structured};
+use sluicegate_dataplane::events::encode::encode;
+use sluicegate_dataplane::events::filter::index::Index;
+use sluicegate_dataplane::events::filter::{cesql, wants};
+use sluicegate_dataplane::events::record::{Record, encode_head};
+use sluicegate_dataplane::table::{Backoff, Delivery, Filter, Reply, Subscriber, Target};
+
+const HEADERS: [(&str, &[u8]); 9] = [
+    ("Host", b"127.0.0.1:8081"),
+    ("User-Agent", b"bench"),
+    ("Ce-Specversion", b"1.0"),
+    ("Ce-Id", b"4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21"),
+    ("Ce-Source", b"/shops/berlin/orders"),
+    ("Ce-Type", b"com.example.order.created"),
+    ("Ce-Time", b"2018-04-05T17:31:00Z"),
+    ("Ce-Subject", b"orders/1234"),
+    ("Content-Type", b"application/json"),
+];
+
+fn body() -> Vec<u8> {
+    format!(r#"{{"order":1234,"note":"{}"}}"#, "x".repeat(512 - 28)).into_bytes()
+}
+
+fn record(event: &Event<'_>) -> Bytes {
+    let mut bytes = encode_head(event, &[], 255);
+    bytes.extend(event.data.bytes());
+    bytes.into()
+}
+
+fn events(c: &mut Criterion) {
+    let body = body();
+    let event = binary::parse(HEADERS, &body).unwrap();
+    let bytes = record(&event);
+    let decoded = Record::decode(bytes.clone()).unwrap();
+    let envelope = encode(&decoded, Mode::Structured, &[]).body;
+    let exact = |ty: &str| {
+        Filter::Exact(vec![("type".into(), ty.into()), ("source".into(), "/shops/berlin/orders".into())])
+    };
+    let (matching, other) = (exact("com.example.order.created"), exact("com.example.order.deleted"));
+
+    let mut group = c.benchmark_group("events");
+    group.bench_function("parse binary, 512 B", |b| {
+        b.iter(|| binary::parse(black_box(HEADERS), &body).unwrap())
+    });
+    group.bench_function("parse structured, 512 B", |b| {
+        b.iter(|| structured::parse(black_box(&envelope)).unwrap())
+    });
+    group.bench_function("parse structured with cloudevents-sdk, 512 B", |b| {
+        b.iter(|| serde_json::from_slice::<cloudevents::Event>(black_box(&envelope)).unwrap());
+    });
+    group.bench_function("record encode", |b| b.iter(|| encode_head(black_box(&event), &[], 255)));
+    group.bench_function("record decode", |b| b.iter(|| Record::decode(black_box(bytes.clone())).unwrap()));
+    group.bench_function("filter, two attributes, match", |b| {
+        b.iter(|| wants(black_box(&matching), &decoded))
+    });
+    group.bench_function("filter, two attributes, no match", |b| {
+        b.iter(|| wants(black_box(&other), &decoded))
+    });
+    group.bench_function("encode for a subscriber, binary", |b| {
+        b.iter(|| encode(black_box(&decoded), Mode::Binary, &[]));
+    });
+    group.finish();
+}
+
+fn subscriber(filter: Filter) -> Arc<Subscriber> {
+    let target = Target { url: "".into(), authority: "".into(), host: "".into(), port: 80, path: "/".into() };
+    let delivery = Delivery { retries_max: 0, backoff: Backoff::None, timeout: Duration::ZERO, window: 64 };
+    let (name, label) = (Box::default(), Box::default());
+    let (reply, dead_letter, tally) = (Reply::Reenter, None, Arc::default());
+    Arc::new(Subscriber { name, label, filter, target, reply, dead_letter, delivery, tally })
+}
+
+/// One event against all the filters of a stream.
+fn filters(c: &mut Criterion) {
+    const SUBSCRIBERS: usize = 10_000;
+    let event = binary::parse(HEADERS, b"").unwrap();
+    let event = Record::decode(record(&event)).unwrap();
+    let of_type = |ty: &str| subscriber(Filter::Exact(vec![("type".into(), ty.into())]));
+    let mut subscribers: Vec<_> = (1..SUBSCRIBERS).map(|n| of_type(&format!("com.example.{n}"))).collect();
+    subscribers.push(of_type("com.example.order.created"));
+    let index = Index::new(&subscribers);
+    let five = cesql::parse(
+        "type LIKE 'com.example.%' AND source = '/shops/berlin/orders' AND EXISTS subject \
+         AND LENGTH(id) = 36 AND NOT (datacontenttype IN ('text/plain', 'text/html'))",
+    )
+    .unwrap();
+    assert!(five.holds(&event));
+
+    let mut group = c.benchmark_group("filters");
+    group.bench_function("10,000 exact types, one match, index", |b| {
+        b.iter(|| {
+            let mut found = 0;
+            index.visit(black_box(&event), |_| found += 1);
+            assert_eq!(found, 1);
+        });
+    });
+    group.bench_function("10,000 exact types, one match, one by one", |b| {
+        b.iter(|| subscribers.iter().filter(|s| wants(&s.filter, black_box(&event))).count());
+    });
+    group.bench_function("CESQL, five terms", |b| b.iter(|| five.holds(black_box(&event))));
+    group.bench_function("an index of 10,000 is built", |b| b.iter(|| Index::new(black_box(&subscribers))));
+    group.finish();
+}
+
+criterion_group!(benches, events, filters);
+criterion_main!(benches);

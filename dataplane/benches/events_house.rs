@@ -1,0 +1,169 @@
+//! Events from socket to socket: 64 senders, one Trigger, its subscriber and the core, all on one thread,
+//! every 202 durable. The figure holds the senders' and the subscriber's work too.
+#![allow(clippy::unwrap_used)]
+
+use std::cell::Cell;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use ring::{Listener, Options, Ring, Stream};
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
+use sluicegate_dataplane::events::service::{EventsConfig, make};
+use sluicegate_dataplane::publish::Tables;
+use sluicegate_dataplane::signal::Signals;
+use sluicegate_dataplane::table::{Backoff, Delivery, Filter, Reply, Subscriber, Table, Target};
+
+const SENDERS: u64 = 64;
+
+/// In one sample: enough that connecting and the first flushes do not show.
+const EVENTS: u64 = 20_000;
+
+/// Reads messages with Content-Length; nothing else is sent here.
+async fn message(stream: &Stream, held: &mut Vec<u8>) -> bool {
+    loop {
+        if let Some(at) = held.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = std::str::from_utf8(&held[..at]).unwrap();
+            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+            let length = lines.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+            let end = at + 4 + length.map_or(0, |(_, length)| length.parse::<usize>().unwrap());
+            if held.len() >= end {
+                held.drain(..end);
+                return true;
+            }
+        }
+        match stream.recv().await {
+            Ok(chunk) if !chunk.is_empty() => held.extend_from_slice(&chunk),
+            _ => return false,
+        }
+    }
+}
+
+fn subscriber_at(ring: &Ring) -> SocketAddr {
+    let listener = Listener::bind(ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let (address, on) = (listener.local_addr().unwrap(), ring.clone());
+    ring.spawn(async move {
+        while let Ok(stream) = listener.accept().await {
+            on.spawn(async move {
+                let mut held = Vec::new();
+                while message(&stream, &mut held).await {
+                    let answer = &b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"[..];
+                    if stream.send(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn table(port: u16) -> Table {
+    let subscriber = Subscriber {
+        name: "t".into(),
+        label: "ns/t".into(),
+        filter: Filter::Exact(vec![("type".into(), "com.example.order.created".into())]),
+        target: Target {
+            url: "http://127.0.0.1/".into(),
+            authority: "127.0.0.1".into(),
+            host: "127.0.0.1".into(),
+            port,
+            path: "/".into(),
+        },
+        reply: Reply::Reenter,
+        dead_letter: None,
+        delivery: Delivery { retries_max: 0, backoff: Backoff::None, timeout: Duration::ZERO, window: 64 },
+        tally: Arc::default(),
+    };
+    let stream = sluicegate_dataplane::table::Stream {
+        name: "broker/ns/b/1".into(),
+        event_bytes_max: 1 << 20,
+        subscribers: vec![Arc::new(subscriber)],
+        tally: Arc::default(),
+    };
+    let mut table = Table::default();
+    table.streams.insert("/brokers/ns/b".into(), Arc::new(stream));
+    table
+}
+
+/// Publishes and delivers `events`; returns the time until the last is delivered.
+fn run(events: u64) -> Duration {
+    let folder = tempfile::tempdir_in(".").unwrap(); // a real disk: /tmp may be memory
+    let ring = Ring::kernel(Options::default()).unwrap();
+    let (tables, signals, stop) =
+        (Tables::new(Table::default()), Signals::new(|| {}), Arc::new(Stop::default()));
+    let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let service = EventsConfig {
+        core: 0,
+        folder: folder.path().into(),
+        others: Vec::new(),
+        log: wal::Options::default(),
+        tables: Arc::clone(&tables),
+        signals: signals.clone(),
+        seed: 1,
+    };
+    let config = CoreConfig {
+        index: 0,
+        http: listen(),
+        events: Some(listen()),
+        https: None,
+        make_events: Some(make(service)),
+        tables: Arc::clone(&tables),
+        signals,
+        stop: Arc::clone(&stop),
+        counters: Arc::default(),
+        limits: CoreLimits::default(),
+        seed: 1,
+        up: Box::new(|| ()),
+    };
+    let door = config.events.as_ref().unwrap().local_addr().unwrap();
+    let took = Rc::new(Cell::new(Duration::ZERO));
+    let (on, result) = (ring.clone(), Rc::clone(&took));
+    ring.spawn(async move {
+        tables.publish(table(subscriber_at(&on).port()));
+        let broker = Arc::clone(&tables.load().streams["/brokers/ns/b"]);
+        let each = events.div_ceil(SENDERS);
+        let began = Instant::now();
+        for _ in 0..SENDERS {
+            let ring = on.clone();
+            on.spawn(async move {
+                let stream = Stream::connect(&ring, door).await.unwrap();
+                let request = format!(
+                    "POST /brokers/ns/b HTTP/1.1\r\nHost: x\r\nce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\n\
+                     ce-type: com.example.order.created\r\nContent-Type: application/octet-stream\r\n\
+                     Content-Length: 512\r\n\r\n{}",
+                    "x".repeat(512)
+                );
+                let mut held = Vec::new();
+                for _ in 0..each {
+                    stream.send(request.clone().into_bytes()).await.unwrap();
+                    assert!(message(&stream, &mut held).await);
+                }
+            });
+        }
+        let tally = &broker.subscribers[0].tally;
+        while tally.delivered.load(Relaxed) < each * SENDERS {
+            on.sleep(Duration::from_millis(1)).await;
+        }
+        result.set(began.elapsed());
+        stop.say(&tables);
+    });
+    run_on(&ring, config).unwrap();
+    ring.shutdown();
+    took.get()
+}
+
+fn house(c: &mut Criterion) {
+    let mut group = c.benchmark_group("events house");
+    group.sample_size(10).sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(EVENTS));
+    group.bench_function("20,000 events of 512 B published, durable, delivered", |b| {
+        b.iter_custom(|times| (0..times).map(|_| run(EVENTS)).sum());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, house);
+criterion_main!(benches);

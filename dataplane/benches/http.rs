@@ -1,0 +1,131 @@
+//! What one proxied request costs in our own code, step by step: read the head, choose, write the head.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use fastrand::Rng;
+use sluicegate_dataplane::http::codec::{
+    BodyReader, Framing, Method, Parsed, Piece, RequestHead, ResponseHead, parse_request, parse_response,
+    put_chunk_line,
+};
+use sluicegate_dataplane::http::headers::{ForClient, Peer, Scheme, put_request, put_response};
+use sluicegate_dataplane::proxy::pick;
+use sluicegate_dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
+
+/// What a load generator sends.
+const SMALL: &[u8] = b"GET / HTTP/1.1\r\nHost: app.default.example.com\r\n\r\n";
+
+/// What a browser sends.
+const USUAL: &[u8] = b"GET /orders/4711?expand=lines&page=2 HTTP/1.1\r\nHost: shop.default.example.com\r\n\
+    User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
+    Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en-US,en;q=0.5\r\n\
+    Accept-Encoding: gzip, deflate, br, zstd\r\nConnection: keep-alive\r\nUpgrade-Insecure-Requests: 1\r\n\
+    Cookie: session=3f9c1e0a7b5d4c2f8e6a9b0c1d2e3f40; theme=dark\r\nReferer: https://shop.example.com/orders\r\n\
+    Sec-Fetch-Dest: document\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Site: same-origin\r\nPriority: u=0, i\r\n\r\n";
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: nginx/1.26\r\nDate: Sat, 21 Nov 2026 07:00:00 GMT\r\n\
+    Content-Type: text/html\r\nContent-Length: 128\r\nLast-Modified: Sat, 21 Nov 2026 06:00:00 GMT\r\n\
+    Connection: keep-alive\r\nETag: \"6740-80\"\r\nAccept-Ranges: bytes\r\n\r\n";
+
+fn heads(c: &mut Criterion) {
+    let mut group = c.benchmark_group("http/head");
+    for (name, text) in [("small", SMALL), ("usual", USUAL)] {
+        group.throughput(Throughput::Bytes(text.len() as u64));
+        let mut head = RequestHead::default();
+        group.bench_function(format!("read a {name} request"), |b| {
+            b.iter(|| parse_request(black_box(text), &mut head));
+        });
+        assert_eq!(parse_request(text, &mut head), Parsed::Head { bytes: text.len() });
+        let peer = Peer::new(([192, 0, 2, 7], 40_000).into(), Scheme::Http);
+        let mut rng = Rng::with_seed(1);
+        let mut out = BytesMut::with_capacity(4096);
+        group.bench_function(format!("write a {name} request"), |b| {
+            b.iter(|| {
+                out.clear();
+                put_request(&mut out, head.view(black_box(text)), &peer, &mut rng);
+            });
+        });
+    }
+    let mut head = ResponseHead::default();
+    let mut out = BytesMut::with_capacity(4096);
+    group.throughput(Throughput::Bytes(ANSWER.len() as u64));
+    group.bench_function("read and write an answer", |b| {
+        b.iter(|| {
+            out.clear();
+            let parsed = parse_response(black_box(ANSWER), Method::Get, &mut head);
+            put_response(&mut out, head.view(ANSWER), ForClient::INTERIM);
+            parsed
+        });
+    });
+    group.finish();
+}
+
+fn route_and_pick(c: &mut Criterion) {
+    let mut group = c.benchmark_group("http/route and pick");
+    for hosts in [10, 100_000] {
+        let table = table_of(hosts);
+        let mut rng = Rng::with_seed(1);
+        group.bench_function(format!("{hosts} hosts, 2 splits, 4 instances"), |b| {
+            b.iter_batched(
+                || format!("app-{}.default.example.com:8080", rng.usize(..hosts)),
+                |host| {
+                    let mut rng = Rng::with_seed(2);
+                    let backend = pick::backend(table.route(&host).expect("made above"), &mut rng);
+                    pick::instance(backend.expect("has weight"), &[], &mut rng).is_some()
+                },
+                BatchSize::SmallInput,
+            );
+        });
+    }
+    group.finish();
+}
+
+fn table_of(hosts: usize) -> Table {
+    let mut table = Table::default();
+    for host in 0..hosts {
+        let backend = |key: &str| {
+            Arc::new(Backend {
+                key: key.into(),
+                endpoints: (0..4).map(|_| Arc::new(Endpoint::new(([127, 0, 0, 1], 1).into()))).collect(),
+                concurrency_max: 10,
+                when_empty: WhenEmpty::Refuse,
+                protocol: Protocol::Http1,
+                timeouts: Timeouts::NONE,
+                load: Arc::default(),
+            })
+        };
+        let splits =
+            vec![Split { weight: 80, backend: backend("a") }, Split { weight: 20, backend: backend("b") }];
+        let name = format!("app-{host}.default.example.com");
+        table.hosts.insert(name.into(), Arc::new(Route { splits, https_redirect: false }));
+    }
+    table
+}
+
+fn bodies(c: &mut Criterion) {
+    let mut wire = BytesMut::new();
+    for _ in 0..16 {
+        put_chunk_line(&mut wire, 4096);
+        wire.extend_from_slice(&[b'x'; 4096]);
+        wire.extend_from_slice(b"\r\n");
+    }
+    wire.extend_from_slice(b"0\r\n\r\n");
+    let mut group = c.benchmark_group("http/body");
+    group.throughput(Throughput::Bytes(wire.len() as u64));
+    group.bench_function("read 16 chunks of 4 KiB", |b| {
+        b.iter(|| {
+            let mut reader = BodyReader::new(Framing::Chunked);
+            let mut at = 0;
+            while let Ok(Piece::Data { skip, take }) = reader.next(black_box(&wire[at..])) {
+                at += skip + take;
+            }
+            assert!(reader.is_done());
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, heads, route_and_pick, bodies);
+criterion_main!(benches);

@@ -1,0 +1,232 @@
+//! Our loop beside others: the same echo handler on our ring, on monoio (io_uring) and on Tokio (epoll), each
+//! on one thread, under the same client. Own code for the own loop stands or falls with the ratios.
+//!
+//! The client is a thread of its own with plain blocking sockets, one round after the other: it writes
+//! 128 bytes to each of 64 connections, then reads all 64 answers. It costs the same whoever serves, so
+//! beside the time of a round we print the CPU time of the server's thread, which is what is compared.
+//! `cargo bench -p sluicegate-ring --bench peers`
+#![allow(clippy::unwrap_used)] // a bench that cannot start should stop
+
+use std::cell::Cell;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use sluicegate_ring::{Listener, Options, Ring, Stream};
+
+/// As in the proxy's yardstick.
+const CONNECTIONS: usize = 64;
+const MESSAGE_BYTES: usize = 128;
+/// What the handlers of the others read into; ours lends buffers of its own.
+const BUFFER_BYTES: usize = 4096;
+/// Rounds of one comparison of CPU times: some seconds in all, far above the kernel's steps of a tick.
+const ROUNDS: u32 = 4_000;
+/// Comparisons, each with all peers in turn, so that a machine that slows down slows all of them.
+const TRIALS: usize = 5;
+
+/// Serves `CONNECTIONS` connections until they end.
+type Serve = fn(TcpListener);
+
+const PEERS: [(&str, Serve); 3] = [("ours", ours), ("monoio", on_monoio), ("tokio", on_tokio)];
+
+fn ours(listener: TcpListener) {
+    let ring = Ring::kernel(Options::default()).unwrap();
+    let (own, left) = (ring.clone(), Rc::new(Cell::new(CONNECTIONS)));
+    let (counted, awake) = (Rc::clone(&left), ring.remote());
+    ring.spawn(async move {
+        let listener = Listener::from_std(&own, listener).unwrap();
+        for _ in 0..CONNECTIONS {
+            let stream = listener.accept().await.unwrap();
+            let (left, awake) = (Rc::clone(&counted), awake.clone());
+            own.spawn(async move {
+                echo(&stream).await;
+                left.set(left.get() - 1);
+                awake.wake();
+            });
+        }
+        listener.close().await.unwrap();
+    });
+    ring.block_on(async {
+        while left.get() > 0 {
+            ring.woken().await;
+        }
+    });
+    ring.shutdown();
+}
+
+async fn echo(stream: &Stream) {
+    while let Ok(chunk) = stream.recv().await {
+        if chunk.is_empty() || stream.send(chunk).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn on_monoio(listener: TcpListener) {
+    use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
+
+    let mut runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().build().unwrap();
+    runtime.block_on(async {
+        let listener = monoio::net::TcpListener::from_std(listener).unwrap();
+        let mut tasks = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tasks.push(monoio::spawn(async move {
+                let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+                loop {
+                    let (read, filled) = stream.read(buffer).await;
+                    if !read.is_ok_and(|bytes| bytes > 0) {
+                        return;
+                    }
+                    let (written, emptied) = stream.write_all(filled).await;
+                    if written.is_err() {
+                        return;
+                    }
+                    buffer = emptied;
+                    buffer.clear();
+                }
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+    });
+}
+
+fn on_tokio(listener: TcpListener) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let mut tasks = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            tasks.push(tokio::spawn(async move {
+                let mut buffer = vec![0; BUFFER_BYTES];
+                while let Ok(bytes @ 1..) = stream.read(&mut buffer).await {
+                    if stream.write_all(&buffer[..bytes]).await.is_err() {
+                        return;
+                    }
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+/// A server on its thread with all its connections.
+struct Running {
+    clients: Vec<TcpStream>,
+    server: thread::JoinHandle<()>,
+    clock: Clock,
+}
+
+impl Running {
+    fn start(serve: Serve) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let (tell, told) = mpsc::channel();
+        let server = thread::spawn(move || {
+            tell.send(Clock::of_this_thread()).unwrap();
+            serve(listener);
+        });
+        let clients = (0..CONNECTIONS)
+            .map(|_| {
+                let client = TcpStream::connect(address).unwrap();
+                client.set_nodelay(true).unwrap();
+                client
+            })
+            .collect();
+        let mut running = Self { clients, server, clock: told.recv().unwrap() };
+        running.round(); // everybody is connected and warm
+        running
+    }
+
+    fn round(&mut self) {
+        let message = [b'x'; MESSAGE_BYTES];
+        for client in &mut self.clients {
+            client.write_all(&message).unwrap();
+        }
+        let mut answer = [0; MESSAGE_BYTES];
+        for client in &mut self.clients {
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, message);
+        }
+    }
+
+    fn stop(self) {
+        drop(self.clients);
+        self.server.join().unwrap();
+    }
+}
+
+/// The CPU time of one thread, whoever asks: the kernel's own count, in nanoseconds.
+struct Clock(PathBuf);
+
+impl Clock {
+    fn of_this_thread() -> Self {
+        Self(Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap()).join("schedstat"))
+    }
+
+    /// Only while the thread lives.
+    fn now(&self) -> Duration {
+        let text = fs::read_to_string(&self.0).unwrap();
+        Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+    }
+}
+
+fn rounds(c: &mut Criterion) {
+    let mut group = c.benchmark_group("peers");
+    group.throughput(Throughput::Elements(CONNECTIONS as u64));
+    for (name, serve) in PEERS {
+        let mut running = Running::start(serve);
+        group.bench_function(name, |b| b.iter(|| running.round()));
+        running.stop();
+    }
+    group.finish();
+    compare();
+}
+
+/// CPU of the server's thread and wall time, per echo; medians of the trials, and our ratio to each peer.
+fn compare() {
+    let mut cpu = [const { Vec::new() }; PEERS.len()];
+    let mut wall = [const { Vec::new() }; PEERS.len()];
+    for _ in 0..TRIALS {
+        for (at, (_, serve)) in PEERS.into_iter().enumerate() {
+            let mut running = Running::start(serve);
+            let (cpu_before, begin) = (running.clock.now(), Instant::now());
+            (0..ROUNDS).for_each(|_| running.round());
+            wall[at].push(begin.elapsed());
+            cpu[at].push(running.clock.now() - cpu_before);
+            running.stop();
+        }
+    }
+    let per_echo = |times: &mut Vec<Duration>| {
+        times.sort();
+        times[TRIALS / 2].as_nanos() as f64 / f64::from(ROUNDS) / CONNECTIONS as f64
+    };
+    let (cpu, wall) = (cpu.each_mut().map(per_echo), wall.each_mut().map(per_echo));
+    for (at, (name, _)) in PEERS.into_iter().enumerate() {
+        println!(
+            "{name:>7}: {:6.0} ns CPU, {:6.0} ns wall an echo; ours to it: CPU {:.2}, wall {:.2}",
+            cpu[at],
+            wall[at],
+            cpu[0] / cpu[at],
+            wall[0] / wall[at],
+        );
+    }
+}
+
+criterion_group!(benches, rounds);
+criterion_main!(benches);

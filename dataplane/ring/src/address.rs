@@ -1,0 +1,81 @@
+//! Socket addresses, as std writes them and as the kernel reads them.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// Both forms of one address. The raw form is boxed by its holder, because the kernel reads it from
+/// where it lies.
+pub(crate) struct Address {
+    pub(crate) std: SocketAddr,
+    raw: Raw,
+}
+
+enum Raw {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
+}
+
+impl Address {
+    pub(crate) fn new(std: SocketAddr) -> Self {
+        let raw = match std {
+            SocketAddr::V4(v4) => Raw::V4(libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            }),
+            SocketAddr::V6(v6) => Raw::V6(libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            }),
+        };
+        Self { std, raw }
+    }
+
+    /// Points into `self`, which must outlive the use of it.
+    pub(crate) fn pointer(&self) -> (*const libc::sockaddr, libc::socklen_t) {
+        match &self.raw {
+            Raw::V4(v4) => ((&raw const *v4).cast(), size_of::<libc::sockaddr_in>() as libc::socklen_t),
+            Raw::V6(v6) => ((&raw const *v6).cast(), size_of::<libc::sockaddr_in6>() as libc::socklen_t),
+        }
+    }
+
+    pub(crate) fn domain(&self) -> i32 {
+        match self.raw {
+            Raw::V4(_) => libc::AF_INET,
+            Raw::V6(_) => libc::AF_INET6,
+        }
+    }
+}
+
+/// Reads an address that `ask` (`getsockname`, `getpeername`) has the kernel write.
+pub(crate) fn ask(
+    ask: impl FnOnce(*mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
+) -> io::Result<SocketAddr> {
+    // SAFETY: sockaddr_storage is plain integers, for which all zero bits are a value.
+    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let mut bytes = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    if ask((&raw mut storage).cast(), &raw mut bytes) < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says so, and storage is large and aligned enough for every family.
+            let v4 = unsafe { *(&raw const storage).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, for the other family.
+            let v6 = unsafe { *(&raw const storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        family => Err(io::Error::other(format!("address family {family} is neither IPv4 nor IPv6"))),
+    }
+}

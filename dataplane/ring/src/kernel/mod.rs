@@ -1,0 +1,278 @@
+//! The driver on this machine's kernel.
+
+mod buffers;
+mod setup;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use crate::address::{self, Address};
+use crate::driver::{Driver, Patience};
+use crate::limits::{BACKLOG_MAX, Options};
+use crate::op::{Completion, Handle, Key, Op, Write};
+use crate::pool::Pool;
+use crate::remote::Doorbell;
+use crate::tick::Tick;
+
+use buffers::{Buffers, GROUP};
+pub use setup::Unsupported;
+
+/// Answers to cancellations, which say nothing that the cancelled operation does not say itself.
+const IGNORED: u64 = u64::MAX;
+/// The read of the doorbell. Neither is a [`Key`]: four billion slots would have to be in use.
+const BELL: u64 = u64::MAX - 1;
+
+/// Sends end in an error, not in a signal; and the kernel goes on by itself after a short send.
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+pub(crate) struct Kernel {
+    // Dropped first: closing the ring ends the kernel's use of everything below.
+    ring: IoUring,
+    buffers: Buffers,
+    bell: Bell,
+    /// What found the submission queue full, oldest first.
+    backlog: VecDeque<squeue::Entry>,
+    epoch: Instant,
+}
+
+/// The eventfd that other threads write to, and the read that waits for them.
+struct Bell {
+    fd: OwnedFd,
+    /// The kernel writes the counter here; boxed, so that it stays in place.
+    count: Box<u64>,
+    armed: bool,
+}
+
+/// Opens a ring, or says what this kernel lacks.
+pub(crate) fn open(options: &Options) -> Result<(Kernel, Rc<Pool>, Arc<Doorbell>), Unsupported> {
+    let (ring, buffers, pool) = setup::open(options)?;
+    let (fd, bell) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
+    let bell_state = Bell { fd, count: Box::new(0), armed: false };
+    let kernel = Kernel { ring, buffers, bell: bell_state, backlog: VecDeque::new(), epoch: Instant::now() };
+    Ok((kernel, pool, Doorbell::new(Some(bell))))
+}
+
+impl Driver for Kernel {
+    fn now(&self) -> Tick {
+        Tick::ZERO + self.epoch.elapsed()
+    }
+
+    unsafe fn start(&mut self, key: Key, op: &Op) {
+        self.push(entry(op).user_data(key.0));
+    }
+
+    fn cancel(&mut self, key: Key) {
+        let cancel = opcode::AsyncCancel2::new(CancelBuilder::user_data(key.0)).build();
+        self.push(cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(IGNORED));
+    }
+
+    fn turn(&mut self, patience: Patience, answers: &mut Vec<Completion>) {
+        self.buffers.refill();
+        self.arm_bell();
+        self.flush_backlog();
+        // With entries left behind, waiting would wait for answers to what was never asked.
+        let patience = if self.backlog.is_empty() { patience } else { Patience::None };
+        if let Err(why) = self.enter(patience) {
+            match why.raw_os_error() {
+                // Time is up; a signal; or the kernel wants its answers taken before it takes more.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                _ => panic!("io_uring_enter on our own ring: {why}"),
+            }
+        }
+        self.reap(answers);
+    }
+
+    fn socket(&mut self, address: &Address) -> io::Result<Handle> {
+        let socket = new_socket(address)?;
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        Ok(Handle(socket.into_raw_fd()))
+    }
+
+    fn listen(&mut self, address: &Address) -> io::Result<Handle> {
+        let socket = new_socket(address)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+        // Accepted sockets inherit it.
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        let (pointer, bytes) = address.pointer();
+        // SAFETY: pointer and length are those of `address`, which outlives the call.
+        check(unsafe { libc::bind(socket.as_raw_fd(), pointer, bytes) })?;
+        // SAFETY: takes no pointer; the descriptor is ours.
+        check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG_MAX) })?;
+        Ok(Handle(socket.into_raw_fd()))
+    }
+
+    fn adopt(&mut self, listener: TcpListener) -> io::Result<Handle> {
+        let socket = OwnedFd::from(listener);
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        Ok(Handle(socket.into_raw_fd()))
+    }
+
+    fn local_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+        // SAFETY: `ask` hands in room for any address and its size.
+        address::ask(|storage, bytes| unsafe { libc::getsockname(socket.0, storage, bytes) })
+    }
+
+    fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+        // SAFETY: `ask` hands in room for any address and its size.
+        address::ask(|storage, bytes| unsafe { libc::getpeername(socket.0, storage, bytes) })
+    }
+}
+
+impl Kernel {
+    fn push(&mut self, entry: squeue::Entry) {
+        if !self.backlog.is_empty() || !self.try_push(&entry) {
+            self.backlog.push_back(entry);
+            self.flush_backlog();
+        }
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: entries point into operations that the slab keeps until their last answer (contract
+        // of `Driver::start`), or into `self.bell`, which lives as long as the ring.
+        unsafe { self.ring.submission().push(entry).is_ok() }
+    }
+
+    fn flush_backlog(&mut self) {
+        while let Some(entry) = self.backlog.front().cloned() {
+            if !self.try_push(&entry) {
+                // Full: one system call makes room, unless the kernel wants its answers taken first.
+                if self.ring.submit().is_err() || !self.try_push(&entry) {
+                    return;
+                }
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn arm_bell(&mut self) {
+        if !self.bell.armed {
+            self.bell.armed = true;
+            let target = (&raw mut *self.bell.count).cast::<u8>();
+            let read = opcode::Read::new(Fd(self.bell.fd.as_raw_fd()), target, size_of::<u64>() as u32);
+            self.push(read.build().user_data(BELL));
+        }
+    }
+
+    fn enter(&mut self, patience: Patience) -> io::Result<usize> {
+        match patience {
+            Patience::Forever => self.ring.submit_and_wait(1),
+            Patience::Until(wait) => {
+                let wait = Timespec::new().sec(wait.as_secs()).nsec(wait.subsec_nanos());
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&wait))
+            }
+            Patience::None => {
+                // Deferred work shows as TASKRUN (asked for at setup), so an idle look costs no call.
+                let submission = self.ring.submission();
+                let nothing = submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
+                drop(submission);
+                if nothing { Ok(0) } else { self.ring.submit() }
+            }
+        }
+    }
+
+    fn reap(&mut self, answers: &mut Vec<Completion>) {
+        for entry in self.ring.completion() {
+            match entry.user_data() {
+                IGNORED => {}
+                BELL => self.bell.armed = false,
+                key => {
+                    let (result, flags) = (entry.result(), entry.flags());
+                    // SAFETY: the kernel names a buffer once per time it was provided, and `refill`
+                    // provides it again only after its chunk was dropped.
+                    let chunk = cqueue::buffer_select(flags)
+                        .map(|id| unsafe { self.buffers.filled(id, result.max(0) as u32) });
+                    let more = cqueue::more(flags);
+                    answers.push(Completion { key: Key(key), result, more, chunk });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Kernel {
+    /// The ring waits for all operations before it drops its driver; the bell's read is the driver's
+    /// own, and the kernel must not write to freed memory.
+    fn drop(&mut self) {
+        let mut unasked = Vec::new();
+        self.cancel(Key(BELL));
+        while self.bell.armed {
+            self.flush_backlog();
+            if self.enter(Patience::Forever).is_err() {
+                std::mem::forget(std::mem::take(&mut self.bell.count));
+                return;
+            }
+            self.reap(&mut unasked);
+        }
+    }
+}
+
+/// The submission for an operation, except its name.
+fn entry(op: &Op) -> squeue::Entry {
+    let fd = |handle: Handle| Fd(handle.0);
+    match op {
+        Op::Accept(socket) => opcode::AcceptMulti::new(fd(socket.handle)).flags(libc::SOCK_CLOEXEC).build(),
+        Op::Connect(socket, address) => {
+            let (pointer, bytes) = address.pointer();
+            opcode::Connect::new(fd(socket.handle), pointer, bytes).build()
+        }
+        Op::Receive(socket) => opcode::RecvMulti::new(fd(socket.handle), GROUP).build(),
+        Op::ReceiveOnce(socket, room) => {
+            opcode::Recv::new(fd(socket.handle), room.start.as_ptr(), room.len() as u32).build()
+        }
+        Op::Send(socket, chunk) => {
+            let send = opcode::Send::new(fd(socket.handle), chunk.as_ptr(), length(chunk));
+            send.flags(SEND_FLAGS).build()
+        }
+        Op::Shutdown(socket) => opcode::Shutdown::new(fd(socket.handle), libc::SHUT_WR).build(),
+        Op::Close(handle) => opcode::Close::new(fd(*handle)).build(),
+        Op::Write(Write { file, chunk, offset, durable }) => {
+            let write = opcode::Write::new(Fd(file.as_raw_fd()), chunk.as_ptr(), length(chunk));
+            write.offset(*offset).rw_flags(if *durable { libc::RWF_DSYNC } else { 0 }).build()
+        }
+        Op::Sync(file) => opcode::Fsync::new(Fd(file.as_raw_fd())).flags(FsyncFlags::DATASYNC).build(),
+    }
+}
+
+/// At most 1 GiB at a time: the kernel counts in 31 bits, and callers go on after a short one.
+fn length(bytes: &[u8]) -> u32 {
+    bytes.len().min(1 << 30) as u32
+}
+
+fn eventfd() -> io::Result<(OwnedFd, fs::File)> {
+    // SAFETY: takes no pointer.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let copy = fs::File::from(fd.try_clone()?);
+    Ok((fd, copy))
+}
+
+fn new_socket(address: &Address) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = check(unsafe { libc::socket(address.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Switches an integer option on.
+fn set_option(socket: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer is to an integer of the given size that outlives the call.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), bytes) })?;
+    Ok(())
+}
+
+fn check(result: libc::c_int) -> io::Result<RawFd> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

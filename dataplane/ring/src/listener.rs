@@ -1,0 +1,86 @@
+//! A listening TCP socket.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::address::Address;
+use crate::op::{Op, Socket};
+use crate::ring::{Core, Ring, Ticket};
+use crate::slab::{Arrived, Next};
+use crate::stream::{Stream, checked};
+
+/// Takes connections in. Dropping it stops that too; [`Listener::close`] says when it has.
+pub struct Listener {
+    core: Rc<Core>,
+    socket: Rc<Socket>,
+    /// The multishot accept. It outlives the calls to `accept`.
+    ticket: RefCell<Option<Ticket>>,
+}
+
+impl Listener {
+    /// Listens at `address`, side by side with other rings that do (SO_REUSEPORT).
+    pub fn bind(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
+        let handle = ring.core.driver.borrow_mut().listen(&Address::new(address))?;
+        Ok(Self::new(ring, handle))
+    }
+
+    /// Takes over a socket that listens already.
+    pub fn from_std(ring: &Ring, listener: std::net::TcpListener) -> io::Result<Self> {
+        let handle = ring.core.driver.borrow_mut().adopt(listener)?;
+        Ok(Self::new(ring, handle))
+    }
+
+    fn new(ring: &Ring, handle: crate::op::Handle) -> Self {
+        let core = Rc::clone(&ring.core);
+        let socket = Socket::new(handle, &core.closing);
+        Self { core, socket, ticket: RefCell::default() }
+    }
+
+    /// The next connection. An error (no descriptor left, say) ends this call and not the listener;
+    /// the caller should wait a little before the next. A call that is dropped loses no connection.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.core.driver.borrow().local_address(self.socket.handle)
+    }
+
+    /// Stops accepting and closes. When this returns, new connections are refused; those that were
+    /// taken in and not yet asked for are closed.
+    pub async fn close(self) -> io::Result<()> {
+        let Self { core, socket, ticket } = self;
+        if let Some(mut ticket) = ticket.take() {
+            ticket.cancel();
+            while let Next::Arrived(_) = poll_fn(|cx| ticket.poll_next(cx)).await {}
+        }
+        match Socket::into_handle(socket) {
+            Some(handle) => checked(core.start(Op::Close(handle)).outcome().await.0).map(drop),
+            None => unreachable!("the accept was the only other holder, and it has ended"),
+        }
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        let mut held = self.ticket.borrow_mut();
+        loop {
+            let ticket = held.get_or_insert_with(|| self.core.start(Op::Accept(Rc::clone(&self.socket))));
+            match ticket.poll_next(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Next::Arrived(Arrived::Socket(socket))) => {
+                    return Poll::Ready(Ok(Stream::new(Rc::clone(&self.core), socket)));
+                }
+                Poll::Ready(Next::Arrived(Arrived::Chunk(_))) => unreachable!("only receive brings bytes"),
+                Poll::Ready(Next::Ended(result)) => {
+                    *held = None;
+                    if result < 0 && ![-libc::ECANCELED, -libc::EINTR].contains(&result) {
+                        return Poll::Ready(Err(io::Error::from_raw_os_error(-result)));
+                    }
+                }
+            }
+        }
+    }
+}

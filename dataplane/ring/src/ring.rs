@@ -1,0 +1,330 @@
+//! The ring: one thread's loop, and the handle to it.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::driver::{Driver, Patience};
+use crate::executor::Executor;
+use crate::kernel::{self, Unsupported};
+use crate::limits::{Options, POLLS_PER_TURN};
+use crate::op::{Closing, Completion, Key, Op};
+use crate::pool::Pool;
+use crate::remote::{Doorbell, Remote};
+use crate::slab::{Next, Slab};
+use crate::tick::Tick;
+use crate::timer::{Elapsed, Sleep, Timers};
+
+/// A thread's loop. Clones are handles to the same one.
+///
+/// The last handle to go ends every operation and waits for it before memory is freed. Tasks usually
+/// hold handles of their own, so a program that wants that moment calls [`Ring::shutdown`].
+#[derive(Clone)]
+pub struct Ring {
+    pub(crate) core: Rc<Core>,
+}
+
+impl Ring {
+    /// A ring of this machine's kernel. It belongs to the calling thread.
+    pub fn kernel(options: Options) -> Result<Self, Unsupported> {
+        let (driver, pool, doorbell) = kernel::open(&options)?;
+        Ok(Self::new(Box::new(driver), pool, doorbell, options))
+    }
+
+    pub(crate) fn new(
+        driver: Box<dyn Driver>,
+        pool: Rc<Pool>,
+        doorbell: Arc<Doorbell>,
+        options: Options,
+    ) -> Self {
+        let core = Core {
+            now: Cell::new(driver.now()),
+            slab: RefCell::default(),
+            timers: RefCell::default(),
+            executor: Executor::new(Arc::clone(&doorbell)),
+            closing: Rc::default(),
+            answers: RefCell::default(),
+            listeners: RefCell::default(),
+            driver: RefCell::new(driver),
+            pool,
+            doorbell,
+            options,
+        };
+        Self { core: Rc::new(core) }
+    }
+
+    /// Runs the loop until `future` is done. Spawned tasks run meanwhile, and keep their place
+    /// between two calls.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let core = &*self.core;
+        let _running = core.executor.enter();
+        let main = core.executor.main();
+        let waker = Waker::from(Arc::clone(&main));
+        let mut future = pin!(future);
+        core.advance();
+        loop {
+            let mut polls = POLLS_PER_TURN;
+            while core.executor.run(&main, &mut polls) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    core.turn(Patience::None); // hands over what the last poll left, closes above all
+                    return output;
+                }
+            }
+            core.turn(core.patience());
+        }
+    }
+
+    /// Adds a task. One that panics is dropped and counted, and the others go on.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        self.core.executor.spawn(Box::pin(future)); // one allocation per task
+    }
+
+    /// Tasks that ended in a panic.
+    #[must_use]
+    pub fn panicked(&self) -> u64 {
+        self.core.executor.panicked()
+    }
+
+    /// The time at the start of this turn of the loop.
+    #[must_use]
+    pub fn now(&self) -> Tick {
+        self.core.now()
+    }
+
+    pub fn sleep_until(&self, at: Tick) -> Sleep {
+        Sleep::new(Rc::clone(&self.core), at)
+    }
+
+    pub fn sleep(&self, wait: Duration) -> Sleep {
+        self.sleep_until(self.now() + wait)
+    }
+
+    /// Gives `future` the time `wait`; then it is dropped.
+    pub async fn timeout<F: Future>(&self, wait: Duration, future: F) -> Result<F::Output, Elapsed> {
+        let mut future = pin!(future);
+        let mut sleep = pin!(self.sleep(wait));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Elapsed)),
+        })
+        .await
+    }
+
+    /// Lets the other runnable tasks go first.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        poll_fn(|cx| {
+            if yielded {
+                return Poll::Ready(());
+            }
+            yielded = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// A bell for other threads; see [`Ring::woken`].
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        Remote(Arc::clone(&self.core.doorbell))
+    }
+
+    /// Resolves once after each burst of [`Remote::wake`], for one of those who wait.
+    pub async fn woken(&self) {
+        poll_fn(|cx| {
+            if self.core.doorbell.take_call() {
+                return Poll::Ready(());
+            }
+            let mut listeners = self.core.listeners.borrow_mut();
+            if !listeners.iter().any(|listener| listener.will_wake(cx.waker())) {
+                listeners.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Drops all tasks, ends all operations and waits until the kernel has let go of each.
+    /// Not to be called from inside [`block_on`](Self::block_on).
+    pub fn shutdown(&self) {
+        assert!(!self.core.executor.is_running(), "a task cannot end the loop that polls it");
+        self.core.executor.clear();
+        self.core.drain();
+    }
+}
+
+/// What a ring consists of. Each part has its own cell, and none is borrowed while foreign code (a
+/// poll, a wake, a destructor of a task) runs.
+pub(crate) struct Core {
+    pub(crate) timers: RefCell<Timers>,
+    pub(crate) closing: Rc<Closing>,
+    pub(crate) driver: RefCell<Box<dyn Driver>>,
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) options: Options,
+    slab: RefCell<Slab>,
+    executor: Executor,
+    doorbell: Arc<Doorbell>,
+    /// Who waits for a call from another thread.
+    listeners: RefCell<Vec<Waker>>,
+    now: Cell<Tick>,
+    /// Kept between turns for its allocation.
+    answers: RefCell<Vec<Completion>>,
+}
+
+impl Core {
+    pub(crate) fn now(&self) -> Tick {
+        self.now.get()
+    }
+
+    /// Begins an operation; dropping the ticket cancels it.
+    pub(crate) fn start(self: &Rc<Self>, op: Op) -> Ticket {
+        Ticket { key: self.begin(op), core: Rc::clone(self), taken: false }
+    }
+
+    fn begin(&self, op: Op) -> Key {
+        let key = self.slab.borrow_mut().insert(op);
+        // SAFETY: the op stays in the slab until its last answer was taken in (`Slab::remove` asserts
+        // it), and what it points to is boxed, counted or a buffer of the pool: none of it moves when
+        // the slab grows. `Core::drop` waits for all answers before the slab goes.
+        unsafe { self.driver.borrow_mut().start(key, self.slab.borrow().op(key)) };
+        key
+    }
+
+    /// One turn of the loop: hand over, wait, take in, wake.
+    fn turn(&self, patience: Patience) {
+        for handle in self.closing.take() {
+            let key = self.begin(Op::Close(handle));
+            self.slab.borrow_mut().orphan(key); // nobody waits for it, and it must not be cancelled
+        }
+        let mut answers = self.answers.take();
+        self.driver.borrow_mut().turn(patience, &mut answers);
+        self.advance();
+        for answer in answers.drain(..) {
+            self.take_in(answer);
+        }
+        self.answers.replace(answers);
+        self.wake_due();
+        self.wake_called();
+    }
+
+    fn take_in(&self, answer: Completion) {
+        let key = answer.key;
+        let effect = self.slab.borrow_mut().answer(answer, &self.options, &self.closing);
+        if effect.pause {
+            self.driver.borrow_mut().cancel(key);
+        }
+        if let Some(waker) = effect.wake {
+            waker.wake();
+        }
+    }
+
+    fn wake_due(&self) {
+        loop {
+            let due = self.timers.borrow_mut().pop_due(self.now());
+            let Some(waker) = due else { return };
+            waker.wake();
+        }
+    }
+
+    fn wake_called(&self) {
+        if !self.doorbell.is_rung() {
+            return;
+        }
+        self.executor.take_in(self.doorbell.answer());
+        if self.doorbell.is_called() {
+            for listener in self.listeners.take() {
+                listener.wake();
+            }
+        }
+    }
+
+    fn advance(&self) {
+        self.now.set(self.driver.borrow().now());
+    }
+
+    fn patience(&self) -> Patience {
+        if !self.executor.is_idle() || self.doorbell.is_rung() {
+            return Patience::None;
+        }
+        match self.timers.borrow().next() {
+            Some(at) => Patience::Until(at - self.now()),
+            None => Patience::Forever,
+        }
+    }
+
+    /// Cancels everything and waits for the last answers.
+    fn drain(&self) {
+        let keys = self.slab.borrow().running_keys();
+        for key in keys {
+            if !matches!(self.slab.borrow().op(key), Op::Close(_)) && self.slab.borrow_mut().cancel(key) {
+                self.driver.borrow_mut().cancel(key);
+            }
+        }
+        loop {
+            self.turn(Patience::None);
+            if self.slab.borrow().running() == 0 && self.closing.is_empty() {
+                return;
+            }
+            self.turn(Patience::Forever);
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.executor.clear();
+        self.drain();
+    }
+}
+
+/// The right to an operation's answers.
+pub(crate) struct Ticket {
+    core: Rc<Core>,
+    key: Key,
+    /// The answers were taken and the slab has forgotten the operation.
+    taken: bool,
+}
+
+impl Ticket {
+    /// The outcome of an operation that answers once, with what it owned.
+    pub(crate) async fn outcome(mut self) -> (i32, Op) {
+        poll_fn(|cx| {
+            let outcome = self.core.slab.borrow_mut().poll_outcome(self.key, cx);
+            self.taken = outcome.is_ready();
+            outcome
+        })
+        .await
+    }
+
+    /// The next thing a multishot operation brought; after `Ended` the ticket is spent.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        let next = self.core.slab.borrow_mut().poll_next(self.key, cx);
+        self.taken = matches!(next, Poll::Ready(Next::Ended(_)));
+        next
+    }
+
+    /// How much waits, and how it ended if it has.
+    pub(crate) fn peek(&self) -> (usize, Option<i32>) {
+        self.core.slab.borrow().peek(self.key)
+    }
+
+    /// Asks it to end; its answers still come.
+    pub(crate) fn cancel(&self) {
+        if self.core.slab.borrow_mut().cancel(self.key) {
+            self.core.driver.borrow_mut().cancel(self.key);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.taken && self.core.slab.borrow_mut().abandon(self.key) {
+            self.core.driver.borrow_mut().cancel(self.key);
+        }
+    }
+}

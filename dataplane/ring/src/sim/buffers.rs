@@ -1,0 +1,57 @@
+//! The simulated kernel's side of the receive buffers.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use crate::chunk::Chunk;
+use crate::pool::Pool;
+
+/// Where a receive wants its bytes.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    /// In whichever buffer is free, as often as bytes arrive.
+    Buffers,
+    /// In the operation's own memory, once.
+    Room { start: NonNull<u8>, bytes: usize },
+}
+
+pub(super) struct Buffers {
+    pool: Rc<Pool>,
+    free: VecDeque<u16>,
+}
+
+impl Buffers {
+    pub(super) fn new(pool: Rc<Pool>) -> Self {
+        let free = (0..pool.count()).collect();
+        Self { pool, free }
+    }
+
+    /// Takes back what chunks have given up.
+    pub(super) fn refill(&mut self) {
+        self.pool.give_back(|id| self.free.push_back(id));
+    }
+
+    /// Copies as much of `bytes` as fits into the next free buffer; `None` when all are out.
+    pub(super) fn fill(&mut self, bytes: &[u8]) -> Option<Chunk> {
+        let id = self.free.pop_front()?;
+        let count = bytes.len().min(self.pool.buffer_bytes() as usize);
+        // SAFETY: the buffer was free, so no chunk reads it and `bytes` does not lie in it; `count` is
+        // no more than it holds. From here on only the chunk has it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pool.buffer(id).as_ptr(), count);
+            Some(self.pool.lend(id, count as u32))
+        }
+    }
+
+    /// Copies as much of `bytes` as fits into an operation's own memory.
+    ///
+    /// # Safety
+    /// The operation is under way, so that its memory is there and only we write to it.
+    pub(super) unsafe fn fill_room(start: NonNull<u8>, room_bytes: usize, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(room_bytes);
+        // SAFETY: `count` is no more than the room has, and `bytes` is memory of the simulation.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.as_ptr(), count) };
+        count
+    }
+}

@@ -1,0 +1,250 @@
+//! The simulated machine: a network, a disk and a clock that come from one seed.
+//!
+//! Time does not pass by itself. Each turn of the loop costs 1 µs, and when no task can run the
+//! clock jumps to the next thing that happens. Chance comes from the seed alone, so the same program
+//! under the same seed and weather does the same thing twice, and a bad night is one number.
+//!
+//! The network joins streams and listeners of one world. The disk works on real files, so that what
+//! a power cut leaves can be opened and read.
+
+mod buffers;
+mod clock;
+mod disk;
+mod net;
+mod weather;
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::driver::{Driver, Patience};
+use crate::limits::Options;
+use crate::op::{Completion, Handle, Key, Op};
+use crate::pool::Pool;
+use crate::remote::Doorbell;
+use crate::ring::Ring;
+use crate::tick::Tick;
+
+use buffers::{Buffers, Target};
+use clock::Agenda;
+use disk::Disk;
+use net::Net;
+pub use weather::Weather;
+
+/// What one turn of the loop costs, so that a task that always yields sees time pass.
+const TURN: Duration = Duration::from_micros(1);
+
+/// A machine with one ring.
+pub struct World {
+    ring: Ring,
+    state: Rc<RefCell<State>>,
+}
+
+impl World {
+    #[must_use]
+    pub fn new(seed: u64, weather: Weather) -> Self {
+        Self::with_options(seed, weather, Options::default())
+    }
+
+    /// A world whose ring has bounds of its own.
+    #[must_use]
+    pub fn with_options(seed: u64, weather: Weather, options: Options) -> Self {
+        let pool = Pool::new(options.chunk_bytes, options.chunks).expect("memory for receive buffers");
+        let state = State {
+            agenda: Agenda::default(),
+            chance: fastrand::Rng::with_seed(seed),
+            weather,
+            net: Net::new(Buffers::new(Rc::clone(&pool))),
+            disk: Disk::default(),
+            answers: Vec::new(),
+            powered: true,
+        };
+        let state = Rc::new(RefCell::new(state));
+        let driver = Sim { state: Rc::clone(&state) };
+        Self { ring: Ring::new(Box::new(driver), pool, Doorbell::new(None), options), state }
+    }
+
+    /// The machine's ring; each call gives a handle to the same one.
+    #[must_use]
+    pub fn ring(&self) -> Ring {
+        self.ring.clone()
+    }
+
+    /// Changes the weather from now on.
+    pub fn set_weather(&self, weather: Weather) {
+        self.state.borrow_mut().weather = weather;
+    }
+
+    /// Pulls the plug. Any subset of the 4 KiB pages that were written and not synced is lost, writes
+    /// under way happen in part or not at all, and every operation, now and later, fails. The files
+    /// are then as the next machine finds them: open them in a new world.
+    pub fn power_cut(&self) {
+        self.state.borrow_mut().power_cut();
+    }
+}
+
+/// Everything the world is made of.
+struct State {
+    agenda: Agenda<Event>,
+    chance: fastrand::Rng,
+    weather: Weather,
+    net: Net,
+    disk: Disk,
+    /// Ready for the next turn to hand out.
+    answers: Vec<Completion>,
+    powered: bool,
+}
+
+/// What can happen at a moment.
+enum Event {
+    Net(net::Event),
+    /// The disk gets to this operation.
+    Disk(Key),
+}
+
+/// What a part of the world may use of the others.
+struct Means<'a> {
+    agenda: &'a mut Agenda<Event>,
+    chance: &'a mut fastrand::Rng,
+    weather: &'a Weather,
+    answers: &'a mut Vec<Completion>,
+}
+
+impl Means<'_> {
+    /// The only answer, or the last of several.
+    fn finish(&mut self, key: Key, result: i32) {
+        self.answers.push(Completion { key, result, more: false, chunk: None });
+    }
+
+    fn happens(&mut self, per_million: u32) -> bool {
+        self.chance.u32(0..1_000_000) < per_million
+    }
+
+    fn between(&mut self, range: &std::ops::RangeInclusive<Duration>) -> Duration {
+        let (low, high) = (range.start().as_nanos() as u64, range.end().as_nanos() as u64);
+        Duration::from_nanos(self.chance.u64(low..=high.max(low)))
+    }
+}
+
+impl State {
+    fn parts(&mut self) -> (&mut Net, &mut Disk, Means<'_>) {
+        let Self { agenda, chance, weather, net, disk, answers, .. } = self;
+        (net, disk, Means { agenda, chance, weather, answers })
+    }
+
+    fn start(&mut self, key: Key, op: &Op) {
+        let powered = self.powered;
+        let (net, disk, mut means) = self.parts();
+        match op {
+            Op::Close(handle) => net.close(key, *handle, &mut means),
+            _ if !powered => means.finish(key, -libc::EIO),
+            Op::Accept(socket) => net.accept(key, socket.handle, &mut means),
+            Op::Connect(socket, address) => net.connect(key, socket.handle, address.std, &mut means),
+            Op::Receive(socket) => net.receive(key, socket.handle, Target::Buffers, &mut means),
+            Op::ReceiveOnce(socket, room) => {
+                let target = Target::Room { start: room.start, bytes: room.len() };
+                net.receive(key, socket.handle, target, &mut means);
+            }
+            // Copied, as a kernel does: what is under way must not hold receive buffers.
+            Op::Send(socket, chunk) => net.send(key, socket.handle, chunk.to_vec().into(), &mut means),
+            Op::Shutdown(socket) => net.shutdown(key, socket.handle, &mut means),
+            Op::Write(write) => disk.write(key, write, &mut means),
+            Op::Sync(file) => disk.sync(key, file, &mut means),
+        }
+    }
+
+    /// Lets everything happen whose moment has come.
+    fn happen(&mut self) {
+        while let Some(event) = self.agenda.pop_due() {
+            let (net, disk, mut means) = self.parts();
+            match event {
+                Event::Net(event) => net.happen(event, &mut means),
+                Event::Disk(key) => disk.happen(key, &mut means),
+            }
+        }
+    }
+
+    /// Moves the clock until there is an answer or patience ends.
+    fn wait(&mut self, patience: Patience) {
+        let until = match patience {
+            Patience::None => return,
+            Patience::Until(wait) => Some(self.agenda.now() + wait),
+            Patience::Forever => None,
+        };
+        while self.answers.is_empty() {
+            match (self.agenda.next(), until) {
+                (Some(next), until) if until.is_none_or(|until| next <= until) => {
+                    self.agenda.jump(next);
+                    self.happen();
+                }
+                (_, Some(until)) => {
+                    self.agenda.jump(until);
+                    return;
+                }
+                (_, None) => panic!("the world stands still: every task waits for what nobody will do"),
+            }
+        }
+    }
+
+    fn power_cut(&mut self) {
+        self.powered = false;
+        let (net, disk, mut means) = self.parts();
+        disk.power_cut(&mut means);
+        net.power_cut(&mut means);
+        means.agenda.clear();
+    }
+}
+
+struct Sim {
+    state: Rc<RefCell<State>>,
+}
+
+impl Driver for Sim {
+    fn now(&self) -> Tick {
+        self.state.borrow().agenda.now()
+    }
+
+    unsafe fn start(&mut self, key: Key, op: &Op) {
+        self.state.borrow_mut().start(key, op);
+    }
+
+    fn cancel(&mut self, key: Key) {
+        let mut state = self.state.borrow_mut();
+        let (net, _, mut means) = state.parts();
+        net.cancel(key, &mut means); // the disk finishes what it has begun
+    }
+
+    fn turn(&mut self, patience: Patience, answers: &mut Vec<Completion>) {
+        let mut state = self.state.borrow_mut();
+        let after = state.agenda.now() + TURN;
+        state.agenda.jump(after);
+        state.net.buffers.refill();
+        state.happen();
+        state.wait(patience);
+        answers.append(&mut state.answers);
+    }
+
+    fn socket(&mut self, _: &Address) -> io::Result<Handle> {
+        Ok(self.state.borrow_mut().net.socket())
+    }
+
+    fn listen(&mut self, address: &Address) -> io::Result<Handle> {
+        self.state.borrow_mut().net.listen(address.std)
+    }
+
+    fn adopt(&mut self, listener: TcpListener) -> io::Result<Handle> {
+        let address = listener.local_addr()?;
+        self.state.borrow_mut().net.listen(address)
+    }
+
+    fn local_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+        self.state.borrow().net.local_address(socket)
+    }
+
+    fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+        self.state.borrow().net.peer_address(socket)
+    }
+}

@@ -1,0 +1,464 @@
+//! The network of one world: listeners, and pairs of connected ends.
+//!
+//! A byte is first with its sender, then under way, then arrived, then received. Arrived and under
+//! way together fill the receiver's window; when it is full the sender waits.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::buffers::{Buffers, Target};
+use super::{Event as WorldEvent, Means};
+use crate::chunk::Chunk;
+use crate::limits::BACKLOG_MAX;
+use crate::op::{Completion, Handle, Key};
+use crate::tick::Tick;
+
+/// Where ports begin that nobody chose, as on Linux.
+const PORT_FIRST: u16 = 32_768;
+
+/// What the network brings.
+pub(super) enum Event {
+    /// A client's greeting reaches `address`.
+    Knock {
+        client: Handle,
+        address: SocketAddr,
+    },
+    /// The answer to it.
+    Admitted {
+        client: Handle,
+        result: i32,
+    },
+    Arrive {
+        from: Handle,
+        to: Handle,
+        bytes: Chunk,
+    },
+    Finish {
+        to: Handle,
+    },
+    Break {
+        to: Handle,
+    },
+}
+
+pub(super) struct Net {
+    pub(super) buffers: Buffers,
+    sockets: BTreeMap<Handle, Socket>,
+    /// Which socket an operation under way is for.
+    operations: BTreeMap<Key, Handle>,
+    next_handle: i32,
+    next_port: u16,
+}
+
+enum Socket {
+    Listener(Listener),
+    End(Box<End>),
+}
+
+impl Socket {
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Listener(listener) => Some(listener.address.port()),
+            Self::End(end) => end.local.map(|local| local.port()),
+        }
+    }
+}
+
+struct Listener {
+    address: SocketAddr,
+    /// Admitted and not yet accepted.
+    queue: VecDeque<Handle>,
+    accept: Option<Key>,
+}
+
+/// One end of a connection.
+#[derive(Default)]
+struct End {
+    local: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
+    peer: Option<Handle>,
+    connect: Option<Key>,
+    receive: Option<(Key, Target)>,
+    send: Option<Outgoing>,
+    arrived: VecDeque<Chunk>,
+    /// Arrived and under way; at most the window.
+    held_bytes: usize,
+    /// The peer has finished, and everything before that has arrived.
+    finished: bool,
+    /// We have finished.
+    shut: bool,
+    broken: Option<i32>,
+    /// The latest arrival planned towards this end: nothing overtakes it.
+    last_arrival: Tick,
+    slow: bool,
+}
+
+struct Outgoing {
+    key: Key,
+    rest: Chunk,
+    sent: usize,
+}
+
+impl Net {
+    pub(super) fn new(buffers: Buffers) -> Self {
+        Self {
+            buffers,
+            sockets: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            next_handle: 0,
+            next_port: PORT_FIRST,
+        }
+    }
+
+    pub(super) fn socket(&mut self) -> Handle {
+        self.add(Socket::End(Box::default()))
+    }
+
+    pub(super) fn listen(&mut self, mut address: SocketAddr) -> io::Result<Handle> {
+        if address.port() == 0 {
+            address.set_port(self.free_port().ok_or(io::ErrorKind::AddrInUse)?);
+        } else if self.listener_at(address).is_some() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        Ok(self.add(Socket::Listener(Listener { address, queue: VecDeque::new(), accept: None })))
+    }
+
+    pub(super) fn local_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+        match self.sockets.get(&socket) {
+            Some(Socket::Listener(listener)) => Ok(listener.address),
+            Some(Socket::End(end)) => end.local.ok_or_else(|| io::ErrorKind::NotConnected.into()),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    pub(super) fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+        match self.sockets.get(&socket) {
+            Some(Socket::End(end)) => end.remote.ok_or_else(|| io::ErrorKind::NotConnected.into()),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    pub(super) fn accept(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+        match self.sockets.get_mut(&socket) {
+            Some(Socket::Listener(listener)) => {
+                listener.accept = Some(key);
+                self.operations.insert(key, socket);
+                self.hand_over(socket, means);
+            }
+            _ => means.finish(key, -libc::EINVAL),
+        }
+    }
+
+    pub(super) fn connect(&mut self, key: Key, socket: Handle, address: SocketAddr, means: &mut Means<'_>) {
+        let Some(port) = self.free_port() else { return means.finish(key, -libc::EADDRNOTAVAIL) };
+        let slow = means.happens(means.weather.slow_peers);
+        let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
+        end.local = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        end.remote = Some(address);
+        end.connect = Some(key);
+        end.slow = slow;
+        self.operations.insert(key, socket);
+        let wait = means.between(&means.weather.latency.clone());
+        means.agenda.plan(wait, WorldEvent::Net(Event::Knock { client: socket, address }));
+    }
+
+    pub(super) fn receive(&mut self, key: Key, socket: Handle, target: Target, means: &mut Means<'_>) {
+        let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
+        end.receive = Some((key, target));
+        self.operations.insert(key, socket);
+        self.deliver(socket, means);
+    }
+
+    pub(super) fn send(&mut self, key: Key, socket: Handle, chunk: Chunk, means: &mut Means<'_>) {
+        let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
+        if end.shut || end.broken.is_some() || end.peer.is_none() {
+            return means.finish(key, -libc::EPIPE);
+        }
+        end.send = Some(Outgoing { key, rest: chunk, sent: 0 });
+        self.operations.insert(key, socket);
+        self.push(socket, means);
+    }
+
+    pub(super) fn shutdown(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+        let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
+        if end.peer.is_none() || end.broken.is_some() {
+            return means.finish(key, -libc::ENOTCONN);
+        }
+        self.say_finished(socket, means);
+        means.finish(key, 0);
+    }
+
+    /// Operations hold their socket, so none is under way when it closes.
+    pub(super) fn close(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+        let unread = self.end(socket).is_some_and(|end| !end.arrived.is_empty());
+        if unread {
+            self.say_broken(socket, means);
+        } else {
+            self.say_finished(socket, means);
+        }
+        let closed = self.sockets.remove(&socket);
+        if let Some(Socket::Listener(listener)) = &closed {
+            for waiting in &listener.queue {
+                self.say_broken(*waiting, means);
+                self.sockets.remove(waiting);
+            }
+        }
+        means.finish(key, if closed.is_some() { 0 } else { -libc::EBADF });
+    }
+
+    pub(super) fn cancel(&mut self, key: Key, means: &mut Means<'_>) {
+        let Some(socket) = self.operations.remove(&key) else { return };
+        let mut result = -libc::ECANCELED;
+        match self.sockets.get_mut(&socket) {
+            Some(Socket::Listener(listener)) => listener.accept = None,
+            Some(Socket::End(end)) => {
+                if let Some(outgoing) = end.send.take_if(|outgoing| outgoing.key == key)
+                    && outgoing.sent > 0
+                {
+                    result = outgoing.sent as i32;
+                }
+                end.receive.take_if(|(receive, _)| *receive == key);
+                end.connect.take_if(|connect| *connect == key);
+            }
+            None => {}
+        }
+        means.finish(key, result);
+    }
+
+    pub(super) fn power_cut(&mut self, means: &mut Means<'_>) {
+        for socket in self.sockets.keys().copied().collect::<Vec<_>>() {
+            self.fail(socket, libc::ECONNRESET, means);
+        }
+        for (key, _) in std::mem::take(&mut self.operations) {
+            means.finish(key, -libc::EIO); // accepts
+        }
+    }
+
+    pub(super) fn happen(&mut self, event: Event, means: &mut Means<'_>) {
+        match event {
+            Event::Knock { client, address } => self.knock(client, address, means),
+            Event::Admitted { client, result } => {
+                if let Some(key) = self.end(client).and_then(|end| end.connect.take()) {
+                    self.operations.remove(&key);
+                    means.finish(key, result);
+                }
+            }
+            Event::Arrive { from, to, bytes } => match self.end(to) {
+                Some(end) => {
+                    end.arrived.push_back(bytes);
+                    self.deliver(to, means);
+                }
+                None => self.fail(from, libc::ECONNRESET, means),
+            },
+            Event::Finish { to } => {
+                if let Some(end) = self.end(to) {
+                    end.finished = true;
+                    self.deliver(to, means);
+                }
+            }
+            Event::Break { to } => self.fail(to, libc::ECONNRESET, means),
+        }
+    }
+
+    fn knock(&mut self, client: Handle, address: SocketAddr, means: &mut Means<'_>) {
+        let back = means.between(&means.weather.latency.clone());
+        let listener = self.listener_at(address);
+        let Some(remote) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local)
+        else {
+            return; // it has gone away meanwhile
+        };
+        let mut result = -libc::ECONNREFUSED;
+        if let Some(listener) = listener {
+            let slow = means.happens(means.weather.slow_peers);
+            let end = End {
+                local: Some(address),
+                remote: Some(remote),
+                peer: Some(client),
+                slow,
+                ..End::default()
+            };
+            let server = self.add(Socket::End(Box::new(end)));
+            if let Some(end) = self.end(client) {
+                end.peer = Some(server);
+            }
+            if let Some(Socket::Listener(listener)) = self.sockets.get_mut(&listener) {
+                listener.queue.push_back(server);
+            }
+            self.hand_over(listener, means);
+            result = 0;
+        }
+        means.agenda.plan(back, WorldEvent::Net(Event::Admitted { client, result }));
+    }
+
+    /// Gives admitted connections to whoever accepts.
+    fn hand_over(&mut self, socket: Handle, means: &mut Means<'_>) {
+        if let Some(Socket::Listener(listener)) = self.sockets.get_mut(&socket)
+            && let Some(key) = listener.accept
+        {
+            for accepted in listener.queue.drain(..) {
+                means.answers.push(Completion { key, result: accepted.0, more: true, chunk: None });
+            }
+        }
+    }
+
+    /// Sends on what the receiver's window has room for.
+    fn push(&mut self, socket: Handle, means: &mut Means<'_>) {
+        let Some(end) = self.end(socket) else { return };
+        let (Some(peer), Some(mut outgoing)) = (end.peer, end.send.take()) else { return };
+        while !outgoing.rest.is_empty() {
+            // A peer that is gone takes everything, and the answer to the first segment is a reset.
+            let window = means.weather.window_bytes;
+            let room = self.end(peer).map_or(usize::MAX, |peer| window.saturating_sub(peer.held_bytes));
+            if room == 0 {
+                if let Some(end) = self.end(socket) {
+                    end.send = Some(outgoing);
+                }
+                return;
+            }
+            if means.happens(means.weather.resets) {
+                self.operations.remove(&outgoing.key);
+                means.finish(outgoing.key, -libc::ECONNRESET);
+                self.say_broken(socket, means);
+                self.fail(socket, libc::ECONNRESET, means);
+                return;
+            }
+            let most = room.min(outgoing.rest.len()).min(means.weather.segment_bytes_max);
+            let bytes = outgoing.rest.split_to(means.chance.usize(1..=most.max(1)));
+            outgoing.sent += bytes.len();
+            let at = self.arrival(peer, bytes.len(), means);
+            means.agenda.plan_at(at, WorldEvent::Net(Event::Arrive { from: socket, to: peer, bytes }));
+        }
+        self.operations.remove(&outgoing.key);
+        means.finish(outgoing.key, outgoing.sent as i32);
+    }
+
+    /// Fills receive buffers with what has arrived.
+    fn deliver(&mut self, socket: Handle, means: &mut Means<'_>) {
+        let Self { sockets, buffers, operations, .. } = self;
+        let Some(Socket::End(end)) = sockets.get_mut(&socket) else { return };
+        let Some((key, target)) = end.receive else { return };
+        let mut taken = false;
+        let last = loop {
+            let Some(bytes) = end.arrived.front_mut() else {
+                break match (end.broken, end.finished) {
+                    (Some(errno), _) => Some(-errno),
+                    (None, true) => Some(0),
+                    (None, false) => None,
+                };
+            };
+            let (count, chunk) = match target {
+                Target::Buffers => match buffers.fill(bytes) {
+                    Some(chunk) => (chunk.len(), Some(chunk)),
+                    None => break Some(-libc::ENOBUFS),
+                },
+                // SAFETY: the receive is under way: it is in `end.receive` until its last answer.
+                Target::Room { start, bytes: room_bytes } => unsafe {
+                    (Buffers::fill_room(start, room_bytes, bytes), None)
+                },
+            };
+            bytes.advance(count);
+            end.held_bytes -= count;
+            if bytes.is_empty() {
+                end.arrived.pop_front();
+            }
+            taken = true;
+            if chunk.is_none() {
+                break Some(count as i32);
+            }
+            means.answers.push(Completion { key, result: count as i32, more: true, chunk });
+        };
+        if let Some(result) = last {
+            end.receive = None;
+            operations.remove(&key);
+            means.finish(key, result);
+        }
+        if let (true, Some(peer)) = (taken, end.peer) {
+            self.push(peer, means);
+        }
+    }
+
+    /// Ends everything under way at a socket.
+    fn fail(&mut self, socket: Handle, errno: i32, means: &mut Means<'_>) {
+        let Some(end) = self.end(socket) else { return };
+        end.broken.get_or_insert(errno);
+        end.arrived.clear();
+        let keys = [
+            end.connect.take(),
+            end.receive.take().map(|(key, _)| key),
+            end.send.take().map(|outgoing| outgoing.key),
+        ];
+        for key in keys.into_iter().flatten() {
+            self.operations.remove(&key);
+            means.finish(key, -errno);
+        }
+    }
+
+    fn say_finished(&mut self, socket: Handle, means: &mut Means<'_>) {
+        let Some(end) = self.end(socket) else { return };
+        if let (false, None, Some(peer)) = (end.shut, end.broken, end.peer) {
+            end.shut = true;
+            let at = self.arrival(peer, 0, means);
+            means.agenda.plan_at(at, WorldEvent::Net(Event::Finish { to: peer }));
+        }
+    }
+
+    fn say_broken(&mut self, socket: Handle, means: &mut Means<'_>) {
+        if let Some(peer) = self.end(socket).and_then(|end| end.peer) {
+            let at = self.arrival(peer, 0, means);
+            means.agenda.plan_at(at, WorldEvent::Net(Event::Break { to: peer }));
+        }
+    }
+
+    /// When something sent now reaches `to`: after everything sent there before.
+    fn arrival(&mut self, to: Handle, bytes: usize, means: &mut Means<'_>) -> Tick {
+        let mut wait = means.between(&means.weather.latency.clone());
+        let now = means.agenda.now();
+        let Some(end) = self.end(to) else { return now + wait };
+        if end.slow {
+            wait *= means.weather.slowness;
+        }
+        end.held_bytes += bytes;
+        end.last_arrival = end.last_arrival.max(now + wait);
+        end.last_arrival
+    }
+
+    fn listener_at(&self, address: SocketAddr) -> Option<Handle> {
+        self.sockets.iter().find_map(|(handle, socket)| match socket {
+            Socket::Listener(listener) => {
+                let at = listener.address;
+                let here =
+                    at.port() == address.port() && (at.ip() == address.ip() || at.ip().is_unspecified());
+                (here && listener.queue.len() < BACKLOG_MAX as usize).then_some(*handle)
+            }
+            Socket::End(_) => None,
+        })
+    }
+
+    fn end(&mut self, socket: Handle) -> Option<&mut End> {
+        match self.sockets.get_mut(&socket) {
+            Some(Socket::End(end)) => Some(end),
+            _ => None,
+        }
+    }
+
+    fn add(&mut self, socket: Socket) -> Handle {
+        let handle = Handle(self.next_handle);
+        self.next_handle += 1;
+        self.sockets.insert(handle, socket);
+        handle
+    }
+
+    /// The next port in turn that no socket has: a listener may have come with a number of its own.
+    fn free_port(&mut self) -> Option<u16> {
+        let taken: BTreeSet<u16> = self.sockets.values().filter_map(Socket::port).collect();
+        for _ in PORT_FIRST..=u16::MAX {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(PORT_FIRST);
+            if !taken.contains(&port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,285 @@
+//! Operations under way, with everything they own.
+//!
+//! An operation enters with [`Slab::insert`], collects its answers, and leaves in one of two ways:
+//! its ticket takes it out after the last answer, or, once orphaned, the last answer itself does.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::chunk::Chunk;
+use crate::limits::Options;
+use crate::op::{Closing, Completion, Handle, Key, Op, Socket};
+
+#[derive(Default)]
+pub(crate) struct Slab {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    running: usize,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    operation: Option<Operation>,
+}
+
+struct Operation {
+    op: Op,
+    waker: Option<Waker>,
+    /// What a multishot operation brought and nobody took yet.
+    arrived: VecDeque<Arrived>,
+    /// The last answer's result.
+    outcome: Option<i32>,
+    /// Nobody will ask for the answers any more.
+    orphaned: bool,
+    cancelled: bool,
+}
+
+pub(crate) enum Arrived {
+    Chunk(Chunk),
+    Socket(Rc<Socket>),
+}
+
+/// What a multishot operation has to say when asked.
+pub(crate) enum Next {
+    Arrived(Arrived),
+    /// Everything was taken and no more will come.
+    Ended(i32),
+}
+
+/// What follows from an answer.
+#[derive(Default)]
+pub(crate) struct Effect {
+    pub(crate) wake: Option<Waker>,
+    /// More waits here than may: ask the driver to end the operation.
+    pub(crate) pause: bool,
+}
+
+impl Slab {
+    pub(crate) fn insert(&mut self, op: Op) -> Key {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).expect("four billion operations do not fit in memory")
+        });
+        let Slot { generation, operation } = &mut self.slots[slot as usize];
+        *operation = Some(Operation {
+            op,
+            waker: None,
+            arrived: VecDeque::new(),
+            outcome: None,
+            orphaned: false,
+            cancelled: false,
+        });
+        self.running += 1;
+        Key(u64::from(*generation) << 32 | u64::from(slot))
+    }
+
+    pub(crate) fn op(&self, key: Key) -> &Op {
+        &self.operation(key).op
+    }
+
+    /// Operations that the driver has not finished.
+    pub(crate) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Keys of the unfinished ones.
+    pub(crate) fn running_keys(&self) -> Vec<Key> {
+        let unfinished = |slot: &Slot| slot.operation.as_ref().is_some_and(|o| o.outcome.is_none());
+        let key = |(index, slot): (usize, &Slot)| Key(u64::from(slot.generation) << 32 | index as u64);
+        self.slots.iter().enumerate().filter(|(_, slot)| unfinished(slot)).map(key).collect()
+    }
+
+    /// The outcome of an operation that answers once, with what it owned.
+    pub(crate) fn poll_outcome(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<(i32, Op)> {
+        let operation = self.operation_mut(key);
+        let Some(outcome) = operation.outcome else {
+            remember(&mut operation.waker, cx);
+            return Poll::Pending;
+        };
+        Poll::Ready((outcome, self.remove(key).op))
+    }
+
+    /// The next thing a multishot operation brought. After `Ended` it is gone from the slab.
+    pub(crate) fn poll_next(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<Next> {
+        let operation = self.operation_mut(key);
+        if let Some(arrived) = operation.arrived.pop_front() {
+            return Poll::Ready(Next::Arrived(arrived));
+        }
+        let Some(outcome) = operation.outcome else {
+            remember(&mut operation.waker, cx);
+            return Poll::Pending;
+        };
+        self.remove(key);
+        Poll::Ready(Next::Ended(outcome))
+    }
+
+    /// What waits and how it ended, without taking anything.
+    pub(crate) fn peek(&self, key: Key) -> (usize, Option<i32>) {
+        let operation = self.operation(key);
+        (operation.arrived.len(), operation.outcome)
+    }
+
+    /// Marks for cancelling; `false` when it is done or marked already.
+    pub(crate) fn cancel(&mut self, key: Key) -> bool {
+        let operation = self.operation_mut(key);
+        let first = operation.outcome.is_none() && !operation.cancelled;
+        operation.cancelled |= first;
+        first
+    }
+
+    /// Nobody holds the ticket any more. Returns whether the driver should be asked to cancel.
+    pub(crate) fn abandon(&mut self, key: Key) -> bool {
+        let operation = self.operation_mut(key);
+        if operation.outcome.is_some() {
+            self.remove(key);
+            return false;
+        }
+        operation.orphaned = true;
+        operation.waker = None;
+        operation.arrived.clear();
+        self.cancel(key)
+    }
+
+    /// Nobody will ask, and it must run to its end all the same.
+    pub(crate) fn orphan(&mut self, key: Key) {
+        self.operation_mut(key).orphaned = true;
+    }
+
+    /// Takes in one answer.
+    pub(crate) fn answer(&mut self, answer: Completion, limits: &Options, closing: &Rc<Closing>) -> Effect {
+        let Completion { key, result, more, chunk } = answer;
+        let operation = self.operation_mut(key);
+        let arrived = match (&mut operation.op, chunk) {
+            (Op::Accept(_), _) if result >= 0 => Some(Arrived::Socket(Socket::new(Handle(result), closing))),
+            (Op::ReceiveOnce(_, room), _) if result > 0 => Some(Arrived::Chunk(room.take(result as usize))),
+            (Op::Receive(_), Some(chunk)) if !chunk.is_empty() => Some(Arrived::Chunk(chunk)),
+            _ => None,
+        };
+        if let Some(arrived) = arrived
+            && !operation.orphaned
+        {
+            operation.arrived.push_back(arrived);
+        }
+
+        let mut effect = Effect { wake: operation.waker.take(), pause: false };
+        if more {
+            let arrived_max = match operation.op {
+                Op::Accept(_) => limits.accepted_max,
+                _ => limits.recv_chunks_max,
+            };
+            effect.pause = operation.arrived.len() >= arrived_max && !operation.cancelled;
+            operation.cancelled |= effect.pause;
+        } else {
+            operation.outcome = Some(result);
+            let orphaned = operation.orphaned;
+            self.running -= 1;
+            if orphaned {
+                self.remove(key);
+            }
+        }
+        effect
+    }
+
+    fn remove(&mut self, key: Key) -> Operation {
+        let slot = self.slot_of(key);
+        let Slot { generation, operation } = &mut self.slots[slot];
+        let operation = operation.take().expect("checked by slot_of");
+        assert!(operation.outcome.is_some(), "an operation leaves after its last answer");
+        *generation = generation.wrapping_add(1);
+        self.free.push(slot as u32);
+        operation
+    }
+
+    fn slot_of(&self, key: Key) -> usize {
+        let slot = (key.0 & u64::from(u32::MAX)) as usize;
+        let found = self
+            .slots
+            .get(slot)
+            .is_some_and(|s| u64::from(s.generation) == key.0 >> 32 && s.operation.is_some());
+        assert!(found, "an operation is known until its last answer and its ticket are gone");
+        slot
+    }
+
+    fn operation(&self, key: Key) -> &Operation {
+        let slot = self.slot_of(key);
+        self.slots[slot].operation.as_ref().expect("checked by slot_of")
+    }
+
+    fn operation_mut(&mut self, key: Key) -> &mut Operation {
+        let slot = self.slot_of(key);
+        self.slots[slot].operation.as_mut().expect("checked by slot_of")
+    }
+}
+
+fn remember(waker: &mut Option<Waker>, cx: &Context<'_>) {
+    match waker {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *waker = Some(cx.waker().clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixture {
+        slab: Slab,
+        closing: Rc<Closing>,
+        limits: Options,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let limits = Options { accepted_max: 2, ..Options::default() };
+            Self { slab: Slab::default(), closing: Rc::default(), limits }
+        }
+
+        fn accept(&mut self) -> Key {
+            let listener = Socket::new(Handle(3), &self.closing);
+            self.slab.insert(Op::Accept(listener))
+        }
+
+        fn answer(&mut self, key: Key, result: i32, more: bool) -> Effect {
+            let answer = Completion { key, result, more, chunk: None };
+            self.slab.answer(answer, &self.limits, &self.closing)
+        }
+    }
+
+    #[test]
+    fn an_orphan_stays_until_its_last_answer_and_what_it_brings_is_closed() {
+        let mut f = Fixture::new();
+        let key = f.accept();
+        f.answer(key, 10, true);
+        assert!(f.slab.abandon(key), "the driver is to cancel it");
+        assert_eq!(f.closing.take(), [Handle(10)]);
+        f.answer(key, 11, true);
+        assert_eq!(f.closing.take(), [Handle(11)], "nobody will ask for it");
+        assert_eq!(f.slab.running(), 1);
+        f.answer(key, -libc::ECANCELED, false);
+        assert_eq!(f.slab.running(), 0);
+        assert_eq!(f.closing.take(), [Handle(3)], "the listener, now that no operation holds it");
+    }
+
+    #[test]
+    fn a_full_queue_is_paused_once() {
+        let mut f = Fixture::new();
+        let key = f.accept();
+        assert!(!f.answer(key, 10, true).pause);
+        assert!(f.answer(key, 11, true).pause);
+        assert!(!f.answer(key, 12, true).pause, "it was asked for already");
+        assert_eq!(f.slab.peek(key), (3, None));
+    }
+
+    #[test]
+    fn a_slot_that_is_used_again_has_another_name() {
+        let mut f = Fixture::new();
+        let first = f.slab.insert(Op::Close(Handle(1)));
+        f.slab.orphan(first);
+        f.answer(first, 0, false);
+        let second = f.slab.insert(Op::Close(Handle(2)));
+        assert_eq!(first.0 & 0xffff_ffff, second.0 & 0xffff_ffff);
+        assert_ne!(first, second);
+    }
+}

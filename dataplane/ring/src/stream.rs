@@ -1,0 +1,204 @@
+//! A connected TCP stream.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use crate::address::Address;
+use crate::chunk::Chunk;
+use crate::limits::ROOM_BYTES;
+use crate::op::{Op, Room, Socket};
+use crate::ring::{Core, Ring, Ticket};
+use crate::slab::{Arrived, Next};
+
+/// A connection. Methods take `&self`, so that one task may receive while another sends.
+///
+/// Dropping it ends its operations, and the socket is closed once they have ended.
+pub struct Stream {
+    core: Rc<Core>,
+    socket: Rc<Socket>,
+    receive: RefCell<Receive>,
+    sending: Cell<Sending>,
+}
+
+/// What a connection in a pool has to say without being asked to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    Idle,
+    Data,
+    /// The peer has finished, or the connection is broken.
+    Closed,
+}
+
+#[derive(Default)]
+struct Receive {
+    /// The multishot receive. It outlives the calls to `recv`, so a dropped call loses nothing.
+    ticket: Option<Ticket>,
+    ended: Option<End>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Finished,
+    Failed(i32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    Idle,
+    Busy,
+    /// A send was given up midway: nobody knows how much of it left.
+    Broken,
+}
+
+impl Stream {
+    pub(crate) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Self {
+        Self { core, socket, receive: RefCell::default(), sending: Cell::new(Sending::Idle) }
+    }
+
+    pub async fn connect(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
+        let core = Rc::clone(&ring.core);
+        let address = Box::new(Address::new(address));
+        let handle = core.driver.borrow_mut().socket(&address)?;
+        let socket = Socket::new(handle, &core.closing);
+        let (result, _) = core.start(Op::Connect(Rc::clone(&socket), address)).outcome().await;
+        checked(result)?;
+        Ok(Self::new(core, socket))
+    }
+
+    /// The next bytes, as they come. Empty: the peer has finished. A call that is dropped loses no
+    /// bytes: they wait for the next one. One task at a time may wait here.
+    pub async fn recv(&self) -> io::Result<Chunk> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// Sends all of `bytes`. A call that is dropped midway leaves the stream unable to send: what
+    /// left and what did not is unknown, and the next message would begin inside the last.
+    pub async fn send(&self, bytes: impl Into<Chunk>) -> io::Result<()> {
+        let mut rest = bytes.into();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let mut turn = self.begin_send()?;
+        while !rest.is_empty() {
+            let ticket = self.core.start(Op::Send(Rc::clone(&self.socket), rest));
+            let (result, op) = ticket.outcome().await;
+            let Op::Send(_, chunk) = op else { unreachable!("the slab gives back what it was given") };
+            rest = chunk;
+            match checked(result) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => rest.advance(sent),
+                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+                Err(why) => return Err(why),
+            }
+        }
+        turn.whole = true;
+        Ok(())
+    }
+
+    /// Tells the peer that nothing more will come. Receiving goes on.
+    pub async fn shutdown_write(&self) -> io::Result<()> {
+        let (result, _) = self.core.start(Op::Shutdown(Rc::clone(&self.socket))).outcome().await;
+        checked(result).map(drop)
+    }
+
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.core.driver.borrow().peer_address(self.socket.handle)
+    }
+
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.core.driver.borrow().local_address(self.socket.handle)
+    }
+
+    /// Whether a connection that should be idle is: as of the last turn of the loop, without waiting.
+    /// Begins to receive if nothing has yet.
+    #[must_use]
+    pub fn ready(&self) -> Readiness {
+        let mut receive = self.receive.borrow_mut();
+        if receive.ended.is_some() {
+            return Readiness::Closed;
+        }
+        let ticket = receive.ticket.get_or_insert_with(|| self.arm());
+        match ticket.peek() {
+            (0, None) => Readiness::Idle,
+            (0, Some(result)) if rearms(result) => {
+                *ticket = self.arm(); // or the end would go unnoticed
+                Readiness::Idle
+            }
+            (0, Some(_)) => Readiness::Closed,
+            _ => Readiness::Data,
+        }
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        let mut receive = self.receive.borrow_mut();
+        loop {
+            match receive.ended {
+                Some(End::Finished) => return Poll::Ready(Ok(Chunk::empty())),
+                Some(End::Failed(errno)) => return Poll::Ready(Err(io::Error::from_raw_os_error(errno))),
+                None => {}
+            }
+            let ticket = receive.ticket.get_or_insert_with(|| self.arm());
+            match ticket.poll_next(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Next::Arrived(Arrived::Chunk(chunk))) => return Poll::Ready(Ok(chunk)),
+                Poll::Ready(Next::Arrived(Arrived::Socket(_))) => unreachable!("only accept brings sockets"),
+                Poll::Ready(Next::Ended(result)) => {
+                    receive.ticket = None;
+                    if result == 0 {
+                        receive.ended = Some(End::Finished);
+                    } else if !rearms(result) {
+                        receive.ended = Some(End::Failed(-result));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins to receive. While other streams hold all buffers this one brings its own, or whoever
+    /// holds them might wait for us.
+    fn arm(&self) -> Ticket {
+        let socket = Rc::clone(&self.socket);
+        if self.core.pool.is_exhausted() {
+            return self.core.start(Op::ReceiveOnce(socket, Room::new(ROOM_BYTES)));
+        }
+        self.core.start(Op::Receive(socket))
+    }
+
+    fn begin_send(&self) -> io::Result<SendTurn<'_>> {
+        match self.sending.replace(Sending::Busy) {
+            Sending::Idle => Ok(SendTurn { sending: &self.sending, whole: false }),
+            Sending::Busy => Err(io::Error::other("another send on this stream is under way")),
+            Sending::Broken => {
+                self.sending.set(Sending::Broken);
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, "an earlier send was given up midway"))
+            }
+        }
+    }
+}
+
+/// Marks the stream broken unless a send ran to its end.
+struct SendTurn<'a> {
+    sending: &'a Cell<Sending>,
+    whole: bool,
+}
+
+impl Drop for SendTurn<'_> {
+    fn drop(&mut self) {
+        self.sending.set(if self.whole { Sending::Idle } else { Sending::Broken });
+    }
+}
+
+/// Whether a receive that ended so should simply begin again: it was paused, found no free buffer,
+/// was interrupted, or ended although it brought bytes.
+fn rearms(result: i32) -> bool {
+    result > 0 || [-libc::ECANCELED, -libc::ENOBUFS, -libc::EINTR].contains(&result)
+}
+
+/// A result as the standard library has it.
+pub(crate) fn checked(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}

@@ -1,0 +1,38 @@
+//! No socket outlives its owner. Alone in its file, because it counts the descriptors of the process.
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use sluicegate_ring::{Listener, Options, Ring, Stream};
+
+fn sockets() -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links = links.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+#[test]
+fn a_cancelled_accept_leaves_no_descriptor_behind() {
+    let before = sockets();
+    let ring = Ring::kernel(Options::default()).unwrap();
+    for round in 0..50 {
+        ring.block_on(async {
+            let listener = Listener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+            let address = listener.local_addr().unwrap();
+            assert!(ring.timeout(Duration::from_micros(10), listener.accept()).await.is_err());
+            // Connections that come while nobody asks, and while the accept is being cancelled.
+            let _early: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+            if round % 2 == 0 {
+                ring.yield_now().await;
+                listener.close().await.unwrap();
+            } else {
+                drop(listener);
+            }
+            // A connect that is given up.
+            let _ = ring.timeout(Duration::ZERO, Stream::connect(&ring, address)).await;
+        });
+    }
+    ring.shutdown();
+    assert_eq!(sockets(), before);
+}

@@ -1,0 +1,365 @@
+//! Promises of the ring that only a real kernel can break.
+
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
+use std::cell::{Cell, RefCell};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::time::Duration;
+
+use sluicegate_ring::{Chunk, Elapsed, File, Listener, Options, Readiness, Ring, Stream};
+
+fn ring() -> Ring {
+    Ring::kernel(Options::default()).unwrap()
+}
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+#[test]
+fn bytes_come_back_as_they_were_sent() {
+    let ring = ring();
+    let listener = Listener::bind(&ring, loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    ring.spawn(async move {
+        let stream = listener.accept().await.unwrap();
+        loop {
+            let chunk = stream.recv().await.unwrap();
+            if chunk.is_empty() {
+                break;
+            }
+            stream.send(chunk).await.unwrap();
+        }
+    });
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), address);
+        stream.send(b"hello").await.unwrap();
+        stream.shutdown_write().await.unwrap();
+        let mut back = Vec::new();
+        loop {
+            let chunk = stream.recv().await.unwrap();
+            if chunk.is_empty() {
+                break;
+            }
+            back.extend_from_slice(&chunk);
+        }
+        assert_eq!(back, b"hello");
+    });
+    ring.shutdown();
+}
+
+#[test]
+fn a_dropped_recv_loses_no_bytes() {
+    let ring = ring();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        assert!(ring.timeout(Duration::from_millis(1), stream.recv()).await.is_err());
+        peer.write_all(b"kept").unwrap();
+        // The receive is armed: the bytes arrive while nobody waits for them.
+        while stream.ready() == Readiness::Idle {
+            ring.yield_now().await;
+        }
+        assert_eq!(&*stream.recv().await.unwrap(), b"kept");
+        drop(peer);
+        while stream.ready() == Readiness::Idle {
+            ring.yield_now().await;
+        }
+        assert_eq!(stream.ready(), Readiness::Closed);
+        assert!(stream.recv().await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn eight_mebibytes_reach_a_slow_reader_whole() {
+    const BYTES: usize = 8 << 20;
+    let ring = ring();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let sent: Vec<u8> = (0..BYTES).map(|i| ((i * 31) >> 7) as u8).collect();
+    let expected = sent.clone();
+    let reader = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut got = Vec::new();
+        let mut part = [0; 10_000];
+        loop {
+            std::thread::yield_now();
+            match peer.read(&mut part).unwrap() {
+                0 => return got,
+                count => got.extend_from_slice(&part[..count]),
+            }
+        }
+    });
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        stream.send(sent).await.unwrap();
+    });
+    assert!(reader.join().unwrap() == expected);
+}
+
+#[test]
+fn a_closed_listener_refuses() {
+    let ring = ring();
+    ring.block_on(async {
+        let listener = Listener::bind(&ring, loopback()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _first = TcpStream::connect(address).unwrap();
+        listener.accept().await.unwrap();
+        listener.close().await.unwrap();
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn a_task_that_always_wakes_itself_does_not_starve_a_socket() {
+    let ring = ring();
+    let done = Rc::new(Cell::new(false));
+    let (spinner, stop) = (ring.clone(), Rc::clone(&done));
+    ring.spawn(async move {
+        while !stop.get() {
+            spinner.yield_now().await;
+        }
+    });
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(b"through").unwrap();
+        assert_eq!(&*stream.recv().await.unwrap(), b"through");
+        ring.sleep(Duration::from_millis(1)).await;
+        done.set(true);
+    });
+    ring.shutdown();
+}
+
+#[test]
+fn another_thread_wakes_the_loop() {
+    let ring = ring();
+    let remote = ring.remote();
+    let caller = std::thread::spawn(move || remote.wake());
+    ring.block_on(ring.woken());
+    caller.join().unwrap();
+}
+
+#[test]
+fn a_burst_of_calls_counts_once_and_a_later_call_again() {
+    let ring = ring();
+    let remote = ring.remote();
+    let burst = || (0..100).for_each(|_| remote.wake());
+    for _ in 0..3 {
+        burst();
+        ring.block_on(async {
+            ring.woken().await;
+            let second = ring.timeout(Duration::from_millis(1), ring.woken()).await;
+            assert!(second.is_err(), "nobody called since");
+        });
+    }
+}
+
+#[test]
+fn ten_thousand_timers_fire_in_order() {
+    let ring = ring();
+    let fired = Rc::new(RefCell::new(Vec::new()));
+    let start = ring.now();
+    for i in 0..10_000_u64 {
+        let wait = Duration::from_micros(i * 7919 % 10_007);
+        let (own, fired) = (ring.clone(), Rc::clone(&fired));
+        ring.spawn(async move {
+            own.sleep_until(start + wait).await;
+            assert!(own.now() >= start + wait);
+            fired.borrow_mut().push(wait);
+        });
+    }
+    ring.block_on(ring.sleep_until(start + Duration::from_micros(10_008)));
+    // Those due when polled first never waited; the others come in order.
+    while fired.borrow().len() < 10_000 {
+        ring.block_on(ring.yield_now());
+    }
+    assert_eq!(ring.panicked(), 0);
+    ring.shutdown();
+}
+
+#[test]
+fn a_file_holds_what_was_written() {
+    let ring = ring();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    ring.block_on(async {
+        let out = File::from_std(&ring, file.reopen().unwrap());
+        out.write_at(b"world", 6).await.unwrap();
+        out.write_at_durable(Chunk::from(b"hello "), 0).await.unwrap();
+        out.sync_data().await.unwrap();
+    });
+    assert_eq!(std::fs::read(file.path()).unwrap(), b"hello world");
+}
+
+#[test]
+fn buffers_that_all_are_held_stop_nobody_and_come_back() {
+    let options = Options { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..Options::default() };
+    let ring = Ring::kernel(options).unwrap();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let sent: Vec<u8> = (0..100_000_u32).map(|i| i as u8).collect();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let outgoing = sent.clone();
+        let writer = std::thread::spawn(move || {
+            peer.write_all(&outgoing).unwrap();
+            peer.write_all(&outgoing).unwrap();
+        });
+        // Held to the end: four are buffers of the ring, the others must be found elsewhere.
+        let mut held = Vec::new();
+        while held.iter().map(|chunk: &Chunk| chunk.len()).sum::<usize>() < sent.len() {
+            held.push(stream.recv().await.unwrap());
+        }
+        assert!(held.iter().any(|chunk| chunk.len() > 64), "more than a ring buffer holds");
+        let mut bytes: Vec<u8> = held.iter().flat_map(|chunk| chunk.iter().copied()).collect();
+        drop(held);
+        while bytes.len() < 2 * sent.len() {
+            bytes.extend_from_slice(&stream.recv().await.unwrap());
+        }
+        assert!(bytes[..sent.len()] == sent && bytes[sent.len()..] == sent);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_peer_nobody_listens_to_does_not_take_all_buffers() {
+    let ring = Ring::kernel(Options { chunks: 256, chunk_bytes: 64, ..Options::default() }).unwrap();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    ring.block_on(async {
+        let stuck = Stream::connect(&ring, address).await.unwrap();
+        let (mut flood, _) = listener.accept().unwrap();
+        assert_eq!(stuck.ready(), Readiness::Idle); // arms the receive
+        flood.write_all(&[7; 64 * 1024]).unwrap();
+        while stuck.ready() != Readiness::Data {
+            ring.yield_now().await;
+        }
+        for _ in 0..100 {
+            ring.yield_now().await;
+        }
+        let other = Stream::connect(&ring, address).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        assert_eq!(other.ready(), Readiness::Idle);
+        peer.write_all(&[1; 100]).unwrap();
+        let first = other.recv().await.unwrap();
+        assert!(first.len() <= 64, "a buffer of the ring was free");
+        // What was paused goes on when it is asked for, and nothing is missing.
+        let mut bytes = 0;
+        while bytes < 64 * 1024 {
+            bytes += stuck.recv().await.unwrap().len();
+        }
+        assert_eq!(bytes, 64 * 1024);
+    });
+}
+
+#[test]
+fn a_dropped_accept_loses_no_connection() {
+    let ring = ring();
+    ring.block_on(async {
+        let listener = Listener::bind(&ring, loopback()).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(ring.timeout(Duration::from_millis(1), listener.accept()).await.is_err());
+        let peer = TcpStream::connect(address).unwrap();
+        let stream = listener.accept().await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), peer.local_addr().unwrap());
+    });
+}
+
+#[test]
+fn a_stream_dropped_midway_through_everything_is_closed() {
+    let ring = ring();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut peer = ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        // Too much for the socket buffers, so the send is under way, and so is a receive.
+        let send = stream.send(vec![1; 32 << 20]);
+        assert!(ring.timeout(Duration::from_millis(1), send).await.is_err());
+        assert_eq!(stream.ready(), Readiness::Idle);
+        let again = ring.timeout(Duration::from_secs(1), stream.send(b"into the middle")).await;
+        assert_eq!(again.unwrap().unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+        drop(stream);
+        peer
+    });
+    ring.block_on(async {
+        let ended = Rc::new(Cell::new(false));
+        let reader = std::thread::spawn(move || peer.read_to_end(&mut Vec::new()).is_ok());
+        while !reader.is_finished() {
+            ring.sleep(Duration::from_millis(1)).await;
+        }
+        ended.set(reader.join().unwrap());
+        assert!(ended.get(), "the peer sees the end");
+    });
+}
+
+#[test]
+fn a_panic_in_a_task_leaves_the_others_alone() {
+    let ring = ring();
+    ring.spawn(async { panic!("this task is meant to fail") });
+    let other = Rc::new(Cell::new(false));
+    let done = Rc::clone(&other);
+    ring.spawn(async move { done.set(true) });
+    ring.block_on(ring.sleep(Duration::from_millis(1)));
+    assert!(other.get());
+    assert_eq!(ring.panicked(), 1);
+}
+
+#[test]
+fn a_waker_may_be_used_on_another_thread() {
+    let ring = ring();
+    let mut caller = None;
+    ring.block_on(std::future::poll_fn(|cx| match caller.take() {
+        None => {
+            let waker = cx.waker().clone();
+            caller = Some(std::thread::spawn(move || waker.wake()));
+            std::task::Poll::Pending
+        }
+        Some(thread) => {
+            thread.join().unwrap();
+            std::task::Poll::Ready(())
+        }
+    }));
+}
+
+#[test]
+fn a_timeout_lets_what_is_in_time_pass() {
+    let ring = ring();
+    ring.block_on(async {
+        assert_eq!(ring.timeout(Duration::from_secs(60), async { 7 }).await, Ok(7));
+        let late = ring.timeout(Duration::from_millis(1), std::future::pending::<()>()).await;
+        assert_eq!(late, Err(Elapsed));
+    });
+}
+
+#[test]
+fn shutdown_drops_tasks_that_wait_for_ever() {
+    let ring = ring();
+    let token = Rc::new(());
+    let listener = Listener::bind(&ring, loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (own, held) = (ring.clone(), Rc::clone(&token));
+    ring.spawn(async move {
+        let _held = held;
+        while let Ok(stream) = listener.accept().await {
+            own.spawn(async move {
+                let _ = stream.recv().await;
+            });
+        }
+    });
+    let mut peer = TcpStream::connect(address).unwrap();
+    ring.block_on(ring.sleep(Duration::from_millis(1)));
+    ring.shutdown();
+    assert_eq!(Rc::strong_count(&token), 1);
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the connection was closed");
+    assert!(TcpStream::connect(address).is_err(), "the listener was closed");
+}

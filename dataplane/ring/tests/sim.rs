@@ -1,0 +1,288 @@
+//! Promises about the simulated machine: its storms must be real ones.
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
+use std::fs;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sluicegate_ring::sim::{Weather, World};
+use sluicegate_ring::{File, Listener, Options, Ring, Stream};
+
+const PAGE: usize = 4096;
+
+fn anywhere() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+#[test]
+fn a_night_passes_in_no_time() {
+    let world = World::new(1, Weather::calm());
+    let ring = world.ring();
+    ring.block_on(ring.sleep(Duration::from_secs(8 * 3600)));
+    assert!(ring.now().as_nanos() >= 8 * 3_600_000_000_000);
+}
+
+#[test]
+fn a_task_that_always_wakes_itself_sees_time_pass() {
+    let world = World::new(1, Weather::calm());
+    let ring = world.ring();
+    ring.block_on(async {
+        let until = ring.now() + Duration::from_millis(1);
+        while ring.now() < until {
+            ring.yield_now().await;
+        }
+    });
+}
+
+/// A listener that was adopted keeps the real machine's number, and numbers in turn come to it some day:
+/// a second listener on it would take its guests.
+#[test]
+fn a_port_in_use_is_given_to_nobody_else() {
+    let world = World::new(1, Weather::calm());
+    let ring = world.ring();
+    ring.block_on(async {
+        let first = Listener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
+        let taken: Vec<_> = (1..=2)
+            .map(|step| Listener::bind(&ring, SocketAddr::new(first.ip(), first.port() + step)).unwrap())
+            .collect();
+        let next = Listener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
+        for listener in &taken {
+            assert_ne!(next, listener.local_addr().unwrap());
+        }
+
+        // As many connections as come around to the same numbers again.
+        let server = Listener::bind(&ring, anywhere()).unwrap();
+        let mut kept = Vec::new();
+        for _ in 0..40_000 {
+            let client = Stream::connect(&ring, server.local_addr().unwrap()).await.unwrap();
+            let port = server.accept().await.unwrap().peer_addr().unwrap().port();
+            assert!(taken.iter().all(|listener| listener.local_addr().unwrap().port() != port));
+            if kept.is_empty() {
+                kept.push((client, port));
+            } else {
+                assert_ne!(port, kept[0].1, "a connection has it");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_broken_connection_is_told_to_both_sides() {
+    let world = World::new(3, Weather { resets: 1_000_000, ..Weather::calm() });
+    let ring = world.ring();
+    ring.block_on(async {
+        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let server = listener.accept().await.unwrap();
+        assert!(client.send(b"lost").await.is_err());
+        assert!(server.recv().await.is_err());
+        assert!(client.recv().await.is_err());
+    });
+}
+
+#[test]
+fn a_sender_waits_for_a_receiver_that_does_not_read() {
+    let world = World::new(4, Weather { window_bytes: 1000, ..Weather::calm() });
+    let ring = world.ring();
+    ring.block_on(async {
+        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let server = listener.accept().await.unwrap();
+        let sent = ring.timeout(Duration::from_secs(3600), client.send(vec![7; 1001])).await;
+        assert!(sent.is_err(), "more than the window was taken by nobody");
+        assert!(!server.recv().await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_sync_is_kept_and_unsynced_pages_may_be_lost_one_by_one() {
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..20 {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let world = World::new(seed, Weather::windy());
+        let ring = world.ring();
+        ring.block_on(async {
+            let out = File::from_std(&ring, file.reopen().unwrap());
+            out.write_at(vec![1; 8 * PAGE], 0).await.unwrap();
+            out.sync_data().await.unwrap();
+            out.write_at_durable(vec![2; PAGE], 0).await.unwrap();
+            out.write_at(vec![3; 6 * PAGE], PAGE as u64).await.unwrap();
+            world.power_cut();
+            assert!(out.sync_data().await.is_err(), "there is no power");
+        });
+        let left = fs::read(file.path()).unwrap();
+        assert_eq!(left.len(), 8 * PAGE);
+        for (number, page) in left.chunks(PAGE).enumerate() {
+            assert!(page.iter().all(|byte| *byte == page[0]), "a page is written whole or not at all");
+            match (number, page[0]) {
+                (0, 2) | (7, 1) => {}
+                (1..=6, 1) => lost += 1,
+                (1..=6, 3) => kept += 1,
+                found => panic!("seed {seed}: {found:?}"),
+            }
+        }
+    }
+    assert!(lost > 10 && kept > 10, "{lost} lost, {kept} kept");
+}
+
+#[test]
+fn a_write_after_the_sync_was_asked_for_is_not_safe_and_one_before_is() {
+    let mut undone = 0;
+    for seed in 0..20 {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let world = World::new(seed, Weather::windy());
+        let ring = world.ring();
+        ring.block_on(async {
+            let out = Rc::new(File::from_std(&ring, file.reopen().unwrap()));
+            out.write_at(vec![1; PAGE], 0).await.unwrap();
+            out.write_at(vec![2; PAGE], 0).await.unwrap();
+            let later = Rc::clone(&out);
+            // Asked for while the sync is under way; it may be done before the sync or after.
+            let mut sync = std::pin::pin!(out.sync_data());
+            assert!(
+                std::future::poll_fn(|cx| std::task::Poll::Ready(sync.as_mut().poll(cx).is_pending())).await
+            );
+            later.write_at(vec![3; PAGE], 0).await.unwrap();
+            sync.await.unwrap();
+            world.power_cut();
+        });
+        match fs::read(file.path()).unwrap()[..] {
+            [2, .., 2] => undone += 1,
+            [3, .., 3] => {}
+            [1, ..] => panic!("seed {seed}: what was synced is gone"),
+            _ => panic!("seed {seed}: the page is torn"),
+        }
+    }
+    assert!((1..20).contains(&undone), "{undone} of 20");
+}
+
+#[test]
+fn a_failing_disk_says_so() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let world = World::new(5, Weather { disk_errors: 1_000_000, ..Weather::calm() });
+    let ring = world.ring();
+    ring.block_on(async {
+        let out = File::from_std(&ring, file.reopen().unwrap());
+        assert_eq!(out.write_at(b"x", 0).await.unwrap_err().raw_os_error(), Some(5));
+        assert_eq!(out.sync_data().await.unwrap_err().raw_os_error(), Some(5));
+    });
+}
+
+#[test]
+#[should_panic(expected = "the world stands still")]
+fn waiting_for_nothing_is_a_failure_and_not_a_hang() {
+    let world = World::new(6, Weather::calm());
+    let ring = world.ring();
+    ring.block_on(std::future::pending::<()>());
+}
+
+#[test]
+fn a_receiver_finds_its_bytes_although_others_hold_all_buffers() {
+    let options = Options { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..Options::default() };
+    let world = World::with_options(7, Weather::windy(), options);
+    let ring = world.ring();
+    ring.block_on(async {
+        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let server = listener.accept().await.unwrap();
+        client.send(vec![1; 10_000]).await.unwrap();
+        let (mut held, mut bytes) = (Vec::new(), 0);
+        while bytes < 10_000 {
+            held.push(server.recv().await.unwrap());
+            bytes += held.last().unwrap().len();
+        }
+        assert_eq!(bytes, 10_000);
+        assert!(held.iter().flat_map(|chunk| chunk.iter()).all(|byte| *byte == 1));
+    });
+}
+
+#[test]
+fn a_durable_write_is_durable_also_where_the_file_system_has_no_such_write() {
+    for seed in 0..10 {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let world = World::new(seed, Weather { durable_writes: false, ..Weather::windy() });
+        let ring = world.ring();
+        ring.block_on(async {
+            let out = File::from_std(&ring, file.reopen().unwrap());
+            for page in 0..4 {
+                out.write_at_durable(vec![9; PAGE], page * PAGE as u64).await.unwrap();
+            }
+            world.power_cut();
+        });
+        assert!(fs::read(file.path()).unwrap() == [9; 4 * PAGE]);
+    }
+}
+
+#[test]
+fn a_stormy_night_ends_for_everybody() {
+    let (mut whole, mut broken) = (0, 0);
+    for seed in 0..30 {
+        let world = World::new(seed, Weather::stormy());
+        let ring = world.ring();
+        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let own = ring.clone();
+        ring.spawn(async move {
+            while let Ok(stream) = listener.accept().await {
+                own.spawn(async move {
+                    while let Ok(chunk) = stream.recv().await {
+                        if chunk.is_empty() || stream.send(chunk).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        // Nothing here has a deadline: a connection that just stopped would stop the world.
+        ring.block_on(async {
+            for _ in 0..4 {
+                match round_trip(&ring, address).await {
+                    Ok(back) => {
+                        assert!(back == [5; 20_000], "what arrives is what was sent");
+                        whole += 1;
+                    }
+                    Err(_) => broken += 1,
+                }
+            }
+        });
+        assert_eq!(ring.panicked(), 0);
+        ring.shutdown();
+    }
+    assert!(whole > 10 && broken > 10, "{whole} whole, {broken} broken");
+}
+
+async fn round_trip(ring: &Ring, address: SocketAddr) -> std::io::Result<Vec<u8>> {
+    let stream = Rc::new(Stream::connect(ring, address).await?);
+    let sender = Rc::clone(&stream);
+    ring.spawn(async move {
+        if sender.send(vec![5; 20_000]).await.is_ok() {
+            let _ = sender.shutdown_write().await;
+        }
+    });
+    let mut back = Vec::new();
+    loop {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
+            return Ok(back);
+        }
+        back.extend_from_slice(&chunk);
+    }
+}
+
+#[test]
+fn a_power_cut_ends_every_wait() {
+    let world = World::new(8, Weather::calm());
+    let ring = world.ring();
+    ring.block_on(async {
+        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let server = listener.accept().await.unwrap();
+        assert!(ring.timeout(Duration::from_millis(1), server.recv()).await.is_err());
+        assert!(ring.timeout(Duration::from_millis(1), listener.accept()).await.is_err());
+        world.power_cut();
+        assert!(server.recv().await.is_err());
+        assert!(listener.accept().await.is_err());
+        assert!(client.send(b"anybody?").await.is_err());
+    });
+}

@@ -1,0 +1,283 @@
+//! One core's thread: opens its ring, takes connections in, serves, and drains when told to stop.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::TcpListener;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::task::Poll;
+use std::time::Duration;
+
+use ring::{Listener, Options, Ring, Stream, Unsupported};
+
+use crate::counters::CoreCounters;
+use crate::http::limits::HttpLimits;
+use crate::http::roster::Seat;
+use crate::http::wire::by;
+use crate::proxy::waiting::RoomLimits;
+use crate::proxy::{Parts, Proxy, serve};
+use crate::publish::Tables;
+use crate::signal::Signals;
+use crate::tls::{Door, Terms, TlsLimits};
+
+/// Between two looks through the idle connections: a fraction of `pool_idle_max`.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// After a failed accept (no descriptor left, mostly): long enough not to spin, short enough that
+/// nobody notices once descriptors are back.
+const ACCEPT_RETRY: Duration = Duration::from_millis(20);
+
+/// What a core is made from. Everything in here may come from another thread.
+pub struct CoreConfig {
+    /// Its number, in logs and signals.
+    pub index: usize,
+    /// Listens already; every core has its own socket on the same address (SO_REUSEPORT).
+    pub http: TcpListener,
+    /// ... and one for TLS.
+    pub https: Option<Https>,
+    /// ... and one for events, served by what `make_events` makes.
+    pub events: Option<TcpListener>,
+    pub make_events: Option<MakeEvents>,
+    pub tables: Arc<Tables>,
+    pub signals: Signals,
+    pub stop: Arc<Stop>,
+    pub counters: Arc<CoreCounters>,
+    pub limits: CoreLimits,
+    /// Where this core's chance comes from.
+    pub seed: u64,
+    /// Called once the core serves: its ring is open, its logs are recovered.
+    pub up: Box<dyn FnOnce() + Send>,
+}
+
+/// Says whether this machine can run cores at all, before anything is made.
+///
+/// # Errors
+/// The kernel, or what confines this process, lacks or forbids a feature of io_uring; it is named.
+pub fn check_kernel() -> Result<(), Unsupported> {
+    let ring = Ring::kernel(Options { chunks: 8, ..Options::default() })?;
+    ring.shutdown();
+    Ok(())
+}
+
+/// A listener for TLS, and what every core offers there.
+pub struct Https {
+    pub listener: TcpListener,
+    pub terms: Terms,
+}
+
+#[derive(Debug, Clone)]
+pub struct CoreLimits {
+    pub tls: TlsLimits,
+    pub http: HttpLimits,
+    pub room: RoomLimits,
+    pub ring: Options,
+    /// Requests in flight may take this long after a stop, then they are cut.
+    pub drain_max: Duration,
+}
+
+impl Default for CoreLimits {
+    fn default() -> Self {
+        Self {
+            http: HttpLimits::default(),
+            tls: TlsLimits::default(),
+            room: RoomLimits::default(),
+            ring: Options::default(),
+            drain_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The word to stop, shared by all cores.
+#[derive(Debug, Default)]
+pub struct Stop {
+    said: AtomicBool,
+}
+
+impl Stop {
+    /// Says it to all cores that read `tables`. They take nothing more in, finish and return.
+    pub fn say(&self, tables: &Tables) {
+        self.said.store(true, SeqCst);
+        tables.ring_all();
+    }
+
+    #[must_use]
+    pub fn is_said(&self) -> bool {
+        self.said.load(SeqCst)
+    }
+}
+
+/// A future of this thread.
+pub type Local<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// What serves events on a core: made on the core's thread, once the ring runs.
+pub trait Events {
+    /// Serves one connection to the events listener until it ends. `seat` is its place in the core's
+    /// roster and tells it when the core stops.
+    fn connection(self: Rc<Self>, stream: Stream, seat: Seat) -> Local<'static>;
+
+    /// A bell was rung: there may be a new table.
+    fn look(&self);
+
+    /// The core stops: resolves once nothing is in flight. Has `drain_max` for it.
+    fn drain(self: Rc<Self>) -> Local<'static>;
+}
+
+/// Makes the events' side of a core out of the proxy's, whose ring, client and waiting room it shares.
+pub type MakeEvents = Box<dyn FnOnce(&Rc<Proxy>) -> io::Result<Rc<dyn Events>> + Send>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CoreError {
+    #[error("core {index}: {why}")]
+    Ring { index: usize, why: Unsupported },
+    #[error("core {index}: {what}: {why}")]
+    Io { index: usize, what: &'static str, why: io::Error },
+}
+
+/// The body of a core's thread. Returns when it was told to stop and has drained.
+pub fn run(config: CoreConfig) -> Result<(), CoreError> {
+    let index = config.index;
+    let ring = Ring::kernel(config.limits.ring.clone()).map_err(|why| CoreError::Ring { index, why })?;
+    let outcome = run_on(&ring, config);
+    ring.shutdown();
+    outcome
+}
+
+/// The same on a given ring.
+pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
+    let index = config.index;
+    let failed = |what| move |why| CoreError::Io { index, what, why };
+    let http = Listener::from_std(ring, config.http).map_err(failed("the http listener"))?;
+    let proxy = Proxy::new(Parts {
+        ring: ring.clone(),
+        tables: config.tables,
+        signals: config.signals,
+        counters: config.counters,
+        limits: config.limits.http,
+        room: config.limits.room,
+        seed: config.seed,
+    });
+    let events = match config.make_events {
+        Some(make) => Some(make(&proxy).map_err(failed("events"))?),
+        None => None,
+    };
+    let events_listener = match config.events {
+        Some(listener) => Some(Listener::from_std(ring, listener).map_err(failed("the events listener"))?),
+        None => None,
+    };
+
+    let serve_http = {
+        let proxy = Rc::clone(&proxy);
+        move |stream, seat| Box::pin(serve(Rc::clone(&proxy), stream, seat)) as Local<'static>
+    };
+    ring.spawn(take_in(Rc::clone(&proxy), http, serve_http));
+    if let Some(https) = config.https {
+        let listener = Listener::from_std(ring, https.listener).map_err(failed("the https listener"))?;
+        let door = Rc::new(Door::new(ring, https.terms, config.limits.tls, Arc::clone(&proxy.counters)));
+        let serve_https = {
+            let proxy = Rc::clone(&proxy);
+            move |stream, seat| {
+                Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&door), stream, seat)) as Local<'static>
+            }
+        };
+        ring.spawn(take_in(Rc::clone(&proxy), listener, serve_https));
+    }
+    if let (Some(listener), Some(events)) = (events_listener, &events) {
+        let events = Rc::clone(events);
+        let serve_event = move |stream, seat| Rc::clone(&events).connection(stream, seat);
+        ring.spawn(take_in(Rc::clone(&proxy), listener, serve_event));
+    }
+    ring.spawn(sweep(Rc::clone(&proxy)));
+    (config.up)();
+    ring.block_on(until_stopped(proxy, events, config.stop, config.limits.drain_max));
+    Ok(())
+}
+
+async fn serve_tls(proxy: Rc<Proxy>, door: Rc<Door>, stream: Stream, seat: Seat) {
+    if let Some(stream) = door.open(stream).await {
+        serve(proxy, stream, seat).await;
+    }
+}
+
+async fn until_stopped(
+    proxy: Rc<Proxy>,
+    events: Option<Rc<dyn Events>>,
+    stop: Arc<Stop>,
+    drain_max: Duration,
+) {
+    while !stop.is_said() {
+        proxy.ring.woken().await;
+        proxy.look();
+        if let Some(events) = &events {
+            events.look();
+        }
+    }
+
+    proxy.roster.drain();
+    let drained = async {
+        poll_fn(|cx| proxy.roster.poll_empty(cx)).await;
+        if let Some(events) = events {
+            events.drain().await;
+        }
+    };
+    let due = proxy.ring.now() + drain_max;
+    if by(&proxy.ring, Some(due), drained).await.is_err() {
+        tracing::warn!(open = proxy.roster.open(), "drain limit reached, cutting what is open");
+    }
+    proxy.client.pool().clear();
+    proxy.h2_client.clear();
+}
+
+/// Takes connections in until the core stops; then the listener is closed before anything else ends.
+async fn take_in(proxy: Rc<Proxy>, listener: Listener, serve: impl Fn(Stream, Seat) -> Local<'static>) {
+    // The doorman keeps a seat until the door is shut, so that a drained core refuses newcomers.
+    let door = proxy.roster.enter(usize::MAX);
+    while let Some(accepted) = next_connection(&proxy, &listener).await {
+        match accepted {
+            Ok(stream) => match proxy.roster.enter(proxy.limits.connections_max) {
+                Some(seat) => proxy.ring.spawn(serve(stream, seat)),
+                None => {
+                    proxy.counters.connections_refused.fetch_add(1, Relaxed);
+                }
+            },
+            Err(why) => {
+                tracing::warn!(%why, "cannot take a connection in");
+                proxy.ring.sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+    if let Err(why) = listener.close().await {
+        tracing::warn!(%why, "cannot close a listener");
+    }
+    drop(door);
+}
+
+/// `None` once the core stops.
+async fn next_connection(proxy: &Proxy, listener: &Listener) -> Option<io::Result<Stream>> {
+    let mut accept = pin!(listener.accept());
+    poll_fn(|cx| match proxy.roster.poll_closing(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => accept.as_mut().poll(cx).map(Some),
+    })
+    .await
+}
+
+async fn sweep(proxy: Rc<Proxy>) {
+    loop {
+        proxy.ring.sleep(SWEEP_EVERY).await;
+        proxy.client.pool().sweep(proxy.ring.now());
+        tell_panics(&proxy);
+        proxy.h2_client.sweep(proxy.ring.now());
+    }
+}
+
+/// A panic ends one task and leaves the core running, so nobody would notice a subscriber that stands still.
+fn tell_panics(proxy: &Proxy) {
+    let panicked = proxy.ring.panicked();
+    let told = proxy.counters.tasks_panicked.swap(panicked, Relaxed);
+    if told < panicked {
+        tracing::error!(panicked, "tasks of this core panicked; restart, and report the message on stderr");
+    }
+}

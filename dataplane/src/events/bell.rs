@@ -1,0 +1,73 @@
+//! Tells waiting tasks of one thread that something has changed, without saying what.
+//!
+//! A task notes the count, looks at the state, and waits for a later count: a change between the
+//! look and the wait is never missed.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    count: Cell<u64>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Bell {
+    /// Wakes everybody who waits.
+    pub(super) fn ring(&self) {
+        self.count.set(self.count.get() + 1);
+        for waker in self.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    /// How often it has rung.
+    pub(super) fn count(&self) -> u64 {
+        self.count.get()
+    }
+
+    /// Resolves when it has rung more than `seen` times.
+    pub(super) async fn after(&self, seen: u64) {
+        poll_fn(|cx| {
+            if self.count.get() > seen {
+                return Poll::Ready(());
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            // A lone waiter that gave up (a timer was faster) and came back is still in the list.
+            if !waiting.last().is_some_and(|last| last.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Wake};
+
+    use super::*;
+
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_ring_between_the_look_and_the_wait_is_not_missed() {
+        let bell = Bell::default();
+        let waker = Waker::from(Arc::new(Nobody));
+        let cx = &mut Context::from_waker(&waker);
+        let seen = bell.count();
+        bell.ring();
+        assert!(pin!(bell.after(seen)).poll(cx).is_ready());
+        assert!(pin!(bell.after(bell.count())).poll(cx).is_pending());
+        assert!(pin!(bell.after(bell.count())).poll(cx).is_pending());
+        assert_eq!(bell.waiting.borrow().len(), 1);
+    }
+}

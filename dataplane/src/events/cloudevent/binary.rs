@@ -1,0 +1,66 @@
+//! Binary mode: attributes are `ce-` headers, `datacontenttype` is Content-Type, the body is the data.
+
+use std::borrow::Cow;
+
+use super::{Attribute, Data, Event, Kind, Malformed, Mode, rules, text};
+
+/// Attributes that most events have, so that the list seldom grows.
+const ATTRIBUTES_USUAL: usize = 8;
+
+/// Reads an event from a request's headers (names in any case) and body (DP-PROTO-02).
+pub fn parse<'a>(
+    headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    body: &'a [u8],
+) -> Result<Event<'a>, Malformed> {
+    let mut attributes = Vec::with_capacity(ATTRIBUTES_USUAL);
+    for (name, raw) in headers {
+        if let Some(attribute) = attribute(name, raw)? {
+            attributes.push(attribute);
+        }
+    }
+    rules::check(&attributes)?;
+    let data = if body.is_empty() { Data::None } else { Data::Bytes(Cow::Borrowed(body)) };
+    Ok(Event { mode: Mode::Binary, attributes, data })
+}
+
+/// Whether headers make a claim to be an event at all: a reply without the claim is just a body.
+pub fn is_claimed<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> bool {
+    headers.into_iter().any(|(name, _)| is_prefixed(name))
+}
+
+fn is_prefixed(name: &str) -> bool {
+    name.as_bytes().get(..3).is_some_and(|start| start.eq_ignore_ascii_case(b"ce-"))
+}
+
+fn attribute<'a>(header: &'a str, raw: &'a [u8]) -> Result<Option<Attribute<'a>>, Malformed> {
+    let name = if is_prefixed(header) {
+        let name = lower_case(&header[3..]);
+        rules::check_name(&name)?;
+        if name == "datacontenttype" {
+            return Err(Malformed::attribute(name, "travels as Content-Type in binary mode"));
+        }
+        name
+    } else if header.eq_ignore_ascii_case("content-type") {
+        Cow::Borrowed("datacontenttype")
+    } else {
+        return Ok(None);
+    };
+    let value = if name == "datacontenttype" {
+        // A media type is taken as it is: quotes in its parameters are its own.
+        std::str::from_utf8(raw.trim_ascii()).ok().map(Cow::Borrowed)
+    } else {
+        text::header_value(raw)
+    };
+    match value {
+        Some(value) => Ok(Some(Attribute { name, value, kind: Kind::String })),
+        None => Err(Malformed::attribute(name, "is not percent-encoded UTF-8")),
+    }
+}
+
+fn lower_case(name: &str) -> Cow<'_, str> {
+    if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase()) // allocates only for clients that send `Ce-Id`
+    } else {
+        Cow::Borrowed(name)
+    }
+}

@@ -1,0 +1,148 @@
+//! A CloudEvent as it stands in a request: a borrowed view, validated at the door.
+//!
+//! [`binary`] reads headers and body, [`structured`] the JSON envelope, alone or in a batch. Both
+//! come out as the same [`Event`]: attributes in canonical string form with the type they came as,
+//! and the data as the bytes that were sent. Versions 1.0 and 0.3 are taken and never converted
+//! (AMB-50).
+
+pub mod binary;
+mod rules;
+pub mod structured;
+mod text;
+
+use std::borrow::Cow;
+
+pub use rules::check_name;
+pub(crate) use text::put_header_value;
+
+/// One event, views into the request where nothing had to be decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// As received; what goes out keeps it.
+    pub mode: Mode,
+    /// `specversion`, `id`, `source`, `type` and the rest in the order received, `datacontenttype`
+    /// among them. Names are unique.
+    pub attributes: Vec<Attribute<'a>>,
+    pub data: Data<'a>,
+}
+
+/// The HTTP content mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Binary,
+    Structured,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// `[a-z0-9]+`
+    pub name: Cow<'a, str>,
+    /// The canonical string form (AMB-45): integers decimal, booleans `true` and `false`.
+    pub value: Cow<'a, str>,
+    pub kind: Kind,
+}
+
+/// What an attribute was in the JSON envelope. In binary mode there are only strings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    String,
+    Integer,
+    Boolean,
+}
+
+/// The payload, never altered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Data<'a> {
+    None,
+    /// A binary-mode body, or a decoded `data_base64`.
+    Bytes(Cow<'a, [u8]>),
+    /// The value of `data` in a JSON envelope, as it was written.
+    Json(&'a str),
+}
+
+impl Data<'_> {
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Bytes(bytes) => bytes,
+            Self::Json(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl<'a> Event<'a> {
+    /// An attribute's canonical string form.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|attribute| attribute.name == name).map(|found| &*found.value)
+    }
+
+    /// Takes an attribute out, for example a hop counter that is ours to keep.
+    pub fn take(&mut self, name: &str) -> Option<Attribute<'a>> {
+        let at = self.attributes.iter().position(|attribute| attribute.name == name)?;
+        Some(self.attributes.remove(at))
+    }
+
+    /// Attributes and data together, as the limit of a stream counts them.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let attributes: usize = self.attributes.iter().map(|a| a.name.len() + a.value.len()).sum();
+        attributes + self.data.bytes().len()
+    }
+}
+
+/// Why a request is not a CloudEvent. The sender must act.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("attribute \"{name}\" {why}")]
+    Attribute { name: Box<str>, why: &'static str },
+    #[error("the envelope is not a JSON object of a CloudEvent: {why}")]
+    Envelope { why: Box<str> },
+    #[error("event {index} of the batch: {why}")]
+    InBatch { index: usize, why: Box<Malformed> },
+    #[error("{why}")]
+    Request { why: &'static str },
+}
+
+impl Malformed {
+    pub(crate) fn attribute(name: impl Into<Box<str>>, why: &'static str) -> Self {
+        Self::Attribute { name: name.into(), why }
+    }
+
+    fn envelope(why: impl Into<Box<str>>) -> Self {
+        Self::Envelope { why: why.into() }
+    }
+}
+
+/// How a request carries events, told by its Content-Type alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carriage {
+    Binary,
+    Structured,
+    Batch,
+    /// A CloudEvents format that we do not read.
+    Unknown,
+}
+
+/// Tells the content mode; parameters such as a charset do not matter (DP-PROTO-03).
+#[must_use]
+pub fn carriage(content_type: Option<&[u8]>) -> Carriage {
+    const PREFIX: &[u8] = b"application/cloudevents";
+    let Some(value) = content_type else { return Carriage::Binary };
+    let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if media.eq_ignore_ascii_case(b"application/cloudevents+json") {
+        Carriage::Structured
+    } else if media.eq_ignore_ascii_case(b"application/cloudevents-batch+json") {
+        Carriage::Batch
+    } else if media.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX)) {
+        Carriage::Unknown
+    } else {
+        Carriage::Binary
+    }
+}
+
+#[cfg(test)]
+mod oracle_tests;
+#[cfg(test)]
+mod tests;

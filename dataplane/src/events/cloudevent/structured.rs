@@ -1,0 +1,162 @@
+//! Structured mode: one JSON object holds attributes and data; a batch is an array of those.
+//!
+//! The data stays the slice of text that was sent: it is never parsed into a tree and printed again.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Attribute, Data, Event, Kind, Malformed, Mode, rules};
+use crate::events::limits::BATCH_EVENTS_MAX;
+
+/// Reads an event from a JSON envelope (DP-PROTO-03).
+pub fn parse(body: &[u8]) -> Result<Event<'_>, Malformed> {
+    let members: Members<'_> =
+        serde_json::from_slice(body).map_err(|why| Malformed::envelope(why.to_string()))?;
+    read(members)
+}
+
+/// Reads all events of a batch, or none (DP-PROTO-06, AMB-49).
+pub fn parse_batch(body: &[u8]) -> Result<Vec<Event<'_>>, Malformed> {
+    let envelopes: Vec<&RawValue> =
+        serde_json::from_slice(body).map_err(|why| Malformed::envelope(why.to_string()))?;
+    if envelopes.len() > BATCH_EVENTS_MAX {
+        return Err(Malformed::Request { why: "the batch has more than 1000 events" });
+    }
+    let events = envelopes.iter().enumerate().map(|(index, envelope)| {
+        parse(envelope.get().as_bytes()).map_err(|why| Malformed::InBatch { index, why: Box::new(why) })
+    });
+    events.collect()
+}
+
+/// Whether a text is one whole JSON value.
+pub(crate) fn is_json(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<&RawValue>(bytes).is_ok()
+}
+
+/// The text of a JSON string, `None` if the value is something else.
+pub(crate) fn json_string(raw: &str) -> Option<Cow<'_, str>> {
+    if !raw.starts_with('"') {
+        return None;
+    }
+    match serde_json::from_str::<&str>(raw) {
+        Ok(plain) => Some(Cow::Borrowed(plain)),
+        Err(_) => serde_json::from_str::<String>(raw).ok().map(Cow::Owned),
+    }
+}
+
+fn read(members: Members<'_>) -> Result<Event<'_>, Malformed> {
+    let mut attributes = Vec::with_capacity(members.0.len());
+    let (mut json, mut base64) = (None, None);
+    for (name, raw) in members.0 {
+        match &*name {
+            "data" if json.is_some() => return Err(Malformed::attribute("data", "is given twice")),
+            "data" => json = Some(raw.get()),
+            "data_base64" if base64.is_some() => {
+                return Err(Malformed::attribute("data_base64", "is given twice"));
+            }
+            "data_base64" => base64 = Some(raw.get()),
+            _ => attributes.extend(attribute(name, raw.get())?),
+        }
+    }
+    rules::check(&attributes)?;
+    let data = data(json, base64)?;
+    Ok(Event { mode: Mode::Structured, attributes, data })
+}
+
+fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<Data<'a>, Malformed> {
+    match (json, base64) {
+        (None, None) => Ok(Data::None),
+        (Some(text), None) => Ok(Data::Json(text)),
+        (Some(_), Some(_)) => Err(Malformed::attribute("data_base64", "stands beside \"data\"")),
+        (None, Some(text)) => {
+            let bytes = json_string(text).and_then(|text| BASE64.decode(text.as_bytes()).ok());
+            match bytes {
+                Some(bytes) => Ok(Data::Bytes(Cow::Owned(bytes))),
+                None => Err(Malformed::attribute("data_base64", "is not a string of base64")),
+            }
+        }
+    }
+}
+
+/// `null` is the same as absent.
+fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<Attribute<'a>>, Malformed> {
+    rules::check_name(&name)?;
+    let (value, kind) = match raw.as_bytes().first() {
+        Some(b'"') => {
+            let Some(text) = json_string(raw) else {
+                return Err(Malformed::attribute(name, "is not a valid JSON string"));
+            };
+            (text, Kind::String)
+        }
+        Some(b't' | b'f') => (Cow::Borrowed(raw), Kind::Boolean),
+        Some(b'n') => return Ok(None),
+        Some(b'-' | b'0'..=b'9') => {
+            let Ok(number) = raw.parse::<i32>() else {
+                return Err(Malformed::attribute(name, "is a number but not an integer of 32 bits"));
+            };
+            // `-0` is the one number with two texts.
+            (if number == 0 { Cow::Borrowed("0") } else { Cow::Borrowed(raw) }, Kind::Integer)
+        }
+        _ => return Err(Malformed::attribute(name, "is an object or a list")),
+    };
+    Ok(Some(Attribute { name, value, kind }))
+}
+
+/// A JSON object with its values unparsed and its duplicates kept, so that they can be refused.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::with_capacity(12); // seldom grows: most envelopes have fewer
+        while let Some(Key(name)) = map.next_key()? {
+            members.push((name, map.next_value()?));
+        }
+        Ok(Members(members))
+    }
+}
+
+/// A member's name, borrowed unless it has escapes.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(KeyVisitor)
+    }
+}
+
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Key<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
+        Ok(Key(Cow::Borrowed(name)))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(Key(Cow::Owned(name.to_owned())))
+    }
+}

@@ -1,0 +1,285 @@
+//! Text forms that attributes have: percent-encoding, URI references, times, media types.
+
+use std::borrow::Cow;
+
+/// Decodes a binary-mode header value: a quoted string is unquoted, then `%xx` becomes a byte.
+/// `None` when an escape is broken or the result is not UTF-8.
+pub(super) fn header_value(raw: &[u8]) -> Option<Cow<'_, str>> {
+    let raw = raw.trim_ascii();
+    if memchr::memchr2(b'%', b'"', raw).is_none() {
+        return std::str::from_utf8(raw).ok().map(Cow::Borrowed);
+    }
+    let unquoted = unquote(raw)?;
+    percent_decode(&unquoted).map(Cow::Owned)
+}
+
+fn unquote(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let Some(inner) = raw.strip_prefix(b"\"") else { return Some(Cow::Borrowed(raw)) };
+    let inner = inner.strip_suffix(b"\"")?;
+    let mut out = Vec::with_capacity(inner.len());
+    let mut bytes = inner.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => out.push(*bytes.next()?),
+            b'"' => return None,
+            other => out.push(*other),
+        }
+    }
+    Some(Cow::Owned(out))
+}
+
+fn percent_decode(raw: &[u8]) -> Option<String> {
+    let mut out = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((byte, tail)) = rest.split_first() {
+        rest = tail;
+        if *byte != b'%' {
+            out.push(*byte);
+            continue;
+        }
+        let [high, low, tail @ ..] = tail else { return None };
+        out.push(hex(*high)? << 4 | hex(*low)?);
+        rest = tail;
+    }
+    String::from_utf8(out).ok()
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+/// Encodes a value for a header: space, quote, percent and everything outside printable ASCII.
+pub(crate) fn put_header_value(out: &mut Vec<u8>, value: &str) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in value.bytes() {
+        if byte.is_ascii_graphic() && byte != b'"' && byte != b'%' {
+            out.push(byte);
+        } else {
+            out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+/// Code points that a CloudEvents String must not have: controls and noncharacters.
+pub(super) fn is_clean(value: &str) -> bool {
+    if value.is_ascii() {
+        return value.bytes().all(|byte| byte >= 0x20 && byte != 0x7f);
+    }
+    value.chars().all(|c| {
+        let code = u32::from(c);
+        !c.is_control() && !(0xfdd0..=0xfdef).contains(&code) && code & 0xfffe != 0xfffe
+    })
+}
+
+/// RFC 3986 URI-reference.
+pub(super) fn is_uri_reference(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let (before_fragment, fragment) = match memchr::memchr(b'#', bytes) {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, &[][..]),
+    };
+    let hierarchy_end = memchr::memchr(b'?', before_fragment).unwrap_or(before_fragment.len());
+    let (hierarchy, query) = before_fragment.split_at(hierarchy_end);
+    let first_segment_end = memchr::memchr(b'/', hierarchy).unwrap_or(hierarchy.len());
+    let rest = match memchr::memchr(b':', &hierarchy[..first_segment_end]) {
+        Some(colon) if !is_scheme(&hierarchy[..colon]) => return false,
+        Some(colon) => &hierarchy[colon + 1..],
+        None => hierarchy,
+    };
+    let (authority, path) = match rest.strip_prefix(b"//") {
+        Some(rest) => rest.split_at(memchr::memchr(b'/', rest).unwrap_or(rest.len())),
+        None => (&[][..], rest),
+    };
+    has_only(authority, b":@[]")
+        && has_only(path, b":@/")
+        && has_only(query, b":@/?")
+        && has_only(fragment, b":@/?")
+}
+
+/// RFC 3986 URI: with a scheme.
+pub(super) fn is_uri(text: &str) -> bool {
+    let scheme_end = text.find([':', '/', '?', '#']);
+    scheme_end.is_some_and(|at| text.as_bytes()[at] == b':' && at > 0) && is_uri_reference(text)
+}
+
+fn is_scheme(text: &[u8]) -> bool {
+    text.first().is_some_and(u8::is_ascii_alphabetic)
+        && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
+}
+
+/// Unreserved, sub-delimiters, whole percent escapes, and `more`.
+fn has_only(part: &[u8], more: &[u8]) -> bool {
+    let mut rest = part;
+    while let Some((byte, tail)) = rest.split_first() {
+        rest = tail;
+        if *byte == b'%' {
+            let [high, low, tail @ ..] = tail else { return false };
+            if hex(*high).is_none() || hex(*low).is_none() {
+                return false;
+            }
+            rest = tail;
+        } else if !(byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte) || more.contains(byte))
+        {
+            return false;
+        }
+    }
+    true
+}
+
+/// RFC 3339 date-time.
+pub(super) fn is_time(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let Some((fixed, tail)) = bytes.split_at_checked(19) else { return false };
+    let shape = fixed.iter().enumerate().all(|(at, byte)| match at {
+        4 | 7 => *byte == b'-',
+        10 => matches!(byte, b'T' | b't'),
+        13 | 16 => *byte == b':',
+        _ => byte.is_ascii_digit(),
+    });
+    if !shape {
+        return false;
+    }
+    let (year, month, day) = (number(&fixed[..4]), number(&fixed[5..7]), number(&fixed[8..10]));
+    let (hour, minute, second) = (number(&fixed[11..13]), number(&fixed[14..16]), number(&fixed[17..19]));
+    let in_range = (1..=12).contains(&month) && (1..=days(year, month)).contains(&day);
+    in_range && hour <= 23 && minute <= 59 && second <= 60 && is_time_tail(tail) // 60: leap second
+}
+
+fn is_time_tail(tail: &[u8]) -> bool {
+    let zone = match tail.strip_prefix(b".") {
+        Some(fraction) => {
+            let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if digits == 0 {
+                return false;
+            }
+            &fraction[digits..]
+        }
+        None => tail,
+    };
+    match zone {
+        [b'Z' | b'z'] => true,
+        [b'+' | b'-', h1, h2, b':', m1, m2] => {
+            let digits = [*h1, *h2, *m1, *m2];
+            digits.iter().all(u8::is_ascii_digit) && number(&digits[..2]) <= 23 && number(&digits[2..]) <= 59
+        }
+        _ => false,
+    }
+}
+
+fn number(digits: &[u8]) -> u32 {
+    digits.iter().fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'))
+}
+
+fn days(year: u32, month: u32) -> u32 {
+    match month {
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// RFC 2046 in its bones: `type/subtype`, then anything after a semicolon. No blanks around it: as the
+/// header that it becomes in binary mode it would lose them.
+pub(super) fn is_media_type(text: &str) -> bool {
+    if text.trim() != text {
+        return false;
+    }
+    let media = text.split(';').next().unwrap_or_default().trim_end();
+    let is_token = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    };
+    media.split_once('/').is_some_and(|(main, sub)| is_token(main) && is_token(sub))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_value_is_unquoted_then_percent_decoded() {
+        let cases: [(&str, Option<&str>); 10] = [
+            ("plain", Some("plain")),
+            ("", Some("")),
+            ("Euro%20%E2%82%AC%20%F0%9F%98%80", Some("Euro € 😀")),
+            ("%41%2b", Some("A+")),
+            ("\"quoted \\\"text\\\" \\\\\"", Some("quoted \"text\" \\")),
+            ("\"%20\"", Some(" ")),
+            ("50%", None),
+            ("%4", None),
+            ("%zz", None),
+            ("%ff", None),
+        ];
+        for (raw, expected) in cases {
+            assert_eq!(header_value(raw.as_bytes()).as_deref(), expected, "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_a_header_cannot_carry_is_percent_encoded() {
+        let mut out = Vec::new();
+        put_header_value(&mut out, "a b\"%€~!");
+        assert_eq!(out, b"a%20b%22%25%E2%82%AC~!");
+    }
+
+    #[test]
+    fn a_uri_reference_is_told_from_other_text() {
+        for good in [
+            "/a",
+            "a",
+            "",
+            "?q",
+            "#f",
+            "urn:x:y",
+            "https://u@h:80/p/a:b?q=/?#f/?",
+            "//h/p",
+            "mailto:a@b",
+            "%20",
+            "http://[::1]/",
+        ] {
+            assert!(is_uri_reference(good), "{good}");
+        }
+        for bad in ["a b", "1a:b", ":a", "a#b#c", "%2", "%zz", "ü", "/a[b]", "a\\b", "<a>", "?[", "a|b"] {
+            assert!(!is_uri_reference(bad), "{bad}");
+        }
+        assert!(is_uri("urn:a") && !is_uri("/a:b") && !is_uri("a") && !is_uri(":a"));
+    }
+
+    #[test]
+    fn a_media_type_is_told_from_other_text() {
+        for good in ["a/b", "a/b+json; charset=utf-8", "a/b ;c", "a/b;"] {
+            assert!(is_media_type(good), "{good:?}");
+        }
+        for bad in ["", "a", "/b", "a/", "a/b/c", " a/b", "a/b ", "a/b; c ", "a b/c", "\u{a0}a/b"] {
+            assert!(!is_media_type(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_told_from_other_text() {
+        for good in [
+            "2018-04-05T17:31:00Z",
+            "2018-04-05t17:31:00.123456789z",
+            "2020-02-29T00:00:00+02:00",
+            "1990-12-31T23:59:60Z",
+        ] {
+            assert!(is_time(good), "{good}");
+        }
+        for bad in [
+            "",
+            "2018-04-05",
+            "2018-04-05 17:31:00Z",
+            "2018-04-05T17:31:00",
+            "2019-02-29T00:00:00Z",
+            "2018-13-05T17:31:00Z",
+            "2018-04-05T24:00:00Z",
+            "2018-04-05T17:31:00.Z",
+            "2018-04-05T17:31:00+24:00",
+            "2018-04-05T17:31:00+0200",
+            "2018-04-05T17:31:0éZ",
+        ] {
+            assert!(!is_time(bad), "{bad}");
+        }
+    }
+}

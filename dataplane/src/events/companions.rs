@@ -1,0 +1,112 @@
+//! Headers that travel beside an event (X-DLV-09), and its trace.
+
+use fastrand::Rng;
+
+use super::encode::Outgoing;
+use super::limits::COMPANIONS_BYTES_MAX;
+use super::record::{Companion, Record};
+use super::trace;
+
+/// Longest value kept, in bytes: its length is a `u16` in a record.
+const VALUE_BYTES_MAX: usize = u16::MAX as usize;
+
+/// What goes along from a request's (or a reply's) headers. Every event has a trace from here on.
+pub fn select<'a>(
+    headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    parent: Option<&[u8]>,
+    rng: &mut Rng,
+) -> Vec<Companion<'a>> {
+    let mut kept: Vec<Companion<'a>> = Vec::with_capacity(2);
+    let (mut bytes, mut traced) = (0, false);
+    for (name, value) in headers {
+        let size = name.len() + value.len();
+        let name = name.to_ascii_lowercase();
+        let wanted = match name.as_str() {
+            "traceparent" => !std::mem::replace(&mut traced, trace::is_valid(value)) && traced,
+            name => is_companion(name),
+        };
+        if wanted
+            && name.len() <= 255
+            && value.len() <= VALUE_BYTES_MAX
+            && bytes + size <= COMPANIONS_BYTES_MAX
+        {
+            bytes += size;
+            kept.push(Companion { name: name.into(), value: value.into() });
+        }
+    }
+    if !traced {
+        kept.retain(|companion| companion.name != "tracestate"); // a state without its parent means nothing
+        let trace = trace::attempt(parent.unwrap_or_default(), rng);
+        kept.push(Companion { name: "traceparent".into(), value: trace.into_bytes().into() });
+    }
+    kept
+}
+
+fn is_companion(name: &str) -> bool {
+    matches!(name, "tracestate" | "x-request-id" | "retry-after")
+        || name.starts_with("knative-")
+        || name.starts_with("x-b3-")
+}
+
+/// The record's trace, if it has one.
+#[must_use]
+pub fn trace_of(record: &Record) -> Option<Vec<u8>> {
+    record
+        .companions()
+        .find(|companion| companion.name == "traceparent")
+        .map(|found| found.value.into_owned())
+}
+
+/// Puts them on a request; the trace gets a parent id of this attempt (DP-OBS-01, DP-RETRY-22).
+pub fn attach(record: &Record, out: &mut Outgoing, rng: &mut Rng) {
+    for Companion { name, value } in record.companions() {
+        if name == "traceparent" {
+            out.push(&name, trace::attempt(&value, rng).as_bytes());
+        } else {
+            out.push(&name, &value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(headers: &[(&str, &[u8])]) -> Vec<String> {
+        let kept = select(headers.iter().copied(), None, &mut Rng::with_seed(3));
+        kept.into_iter().map(|companion| companion.name.into_owned()).collect()
+    }
+
+    const TRACE: &[u8] = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+
+    /// X-DLV-09
+    #[test]
+    fn only_the_named_headers_go_along() {
+        let headers: [(&str, &[u8]); 8] = [
+            ("X-Request-Id", b"1"),
+            ("Retry-After", b"1"),
+            ("Knative-Foo", b"1"),
+            ("X-B3-TraceId", b"1"),
+            ("Authorization", b"secret"),
+            ("Cookie", b"secret"),
+            ("traceparent", TRACE),
+            ("TraceState", b"a=b"),
+        ];
+        let expected =
+            ["x-request-id", "retry-after", "knative-foo", "x-b3-traceid", "traceparent", "tracestate"];
+        assert_eq!(names(&headers), expected);
+    }
+
+    #[test]
+    fn an_event_without_a_valid_trace_gets_one_and_loses_the_state() {
+        assert_eq!(names(&[]), ["traceparent"]);
+        assert_eq!(names(&[("traceparent", b"junk"), ("tracestate", b"a=b")]), ["traceparent"]);
+        assert_eq!(names(&[("traceparent", TRACE), ("traceparent", TRACE)]), ["traceparent"]);
+    }
+
+    #[test]
+    fn too_much_company_is_left_behind() {
+        let large = vec![b'x'; COMPANIONS_BYTES_MAX];
+        assert_eq!(names(&[("knative-a", &large), ("knative-b", b"1")]), ["knative-b", "traceparent"]);
+    }
+}

@@ -1,0 +1,246 @@
+//! One attempt, from the record to what its answer leads to.
+//!
+//! ```text
+//! subscriber ── done ─────────────────────────────► delivered
+//!   │  │  └── 200 with an event ► stored (or sent) ► delivered     the bookmark moves only now
+//!   │  └───── may pass ─────────► retry at a time, by position
+//!   └──────── given up ─────────► dead letter sink ► dead-lettered, or dropped with a reason
+//! ```
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::post::{Post, PostError};
+use super::pump::{End, Job, Leg, Order, Pump};
+use super::request::{self, Carried, Failure};
+use super::retry::{Reason, Verdict, failed, verdict};
+use crate::events::Answer;
+use crate::events::cloudevent::Event;
+use crate::events::companions::trace_of;
+use crate::events::encode::Outgoing;
+use crate::events::ingress::{HOPS_ATTRIBUTE, guards_loops};
+use crate::events::record::Record;
+use crate::table::{Delivery, Reply, Target};
+
+/// What became of a reply.
+enum Passed {
+    On,
+    /// It was dropped, and the delivery is done all the same.
+    Nowhere,
+    /// It could not be stored: the delivery as a whole failed and may be tried again.
+    NotStored(String),
+    /// Its target did not take it.
+    Refused(Failure),
+}
+
+impl<P: Post> Pump<P> {
+    pub(super) async fn attempt(self: &Rc<Self>, job: Job) {
+        let Some(payload) = self.payload(job.position) else { return };
+        let Ok(record) = Record::decode(payload) else { return }; // decoded once before: cannot be
+        let order = self.order();
+        match &job.leg {
+            Leg::Subscriber => self.ask(&order, &record, job).await,
+            Leg::DeadLetter(failure) => {
+                let failure = Rc::clone(failure);
+                self.bury(&order, &record, job, failure).await;
+            }
+        }
+    }
+
+    async fn ask(self: &Rc<Self>, order: &Order, record: &Record, job: Job) {
+        let target = &order.subscriber.target;
+        let is_asked = order.subscriber.reply != Reply::Unasked;
+        let compose = if is_asked { request::to_subscriber } else { request::to_reply_target };
+        let out = compose(record, namespace(order), &mut self.shop.rng.borrow_mut());
+        let outcome = self.post(order, target, out).await;
+        match verdict(status(&outcome), job.attempt, &order.subscriber.delivery) {
+            Verdict::Done => self.settle(job.position, End::Delivered),
+            // Whatever a reply target says in its 200 is nobody's business (AMB-21, DP-REPLY-08).
+            Verdict::Reply if !is_asked => self.settle(job.position, End::Delivered),
+            Verdict::RetryAt(wait) => self.retry_after(wait, job),
+            Verdict::GiveUp(reason) => {
+                let failure = Failure::of(&target.url, &outcome, reason.as_str());
+                self.give_up(order, record, job, failure).await;
+            }
+            Verdict::Reply => {
+                let Ok(answer) = outcome else { return }; // a verdict of Reply comes from a status
+                self.take_reply(order, record, job, &answer).await;
+            }
+        }
+    }
+
+    async fn take_reply(self: &Rc<Self>, order: &Order, record: &Record, job: Job, answer: &Answer) {
+        let passed = match request::carried(answer) {
+            Ok(Carried::Nothing) => Passed::On,
+            Ok(Carried::NoEvent) => {
+                tracing::debug!(subscriber = %order.subscriber.label, "body of a 200 dropped: not an event");
+                Passed::Nowhere
+            }
+            Ok(Carried::Event(reply)) => self.pass_on(order, record, reply, answer).await,
+            Err(why) => Passed::NotStored(format!("malformed reply: {why}")),
+        };
+        match passed {
+            Passed::On => self.settle(job.position, End::Delivered),
+            Passed::Nowhere => {
+                order.subscriber.tally.replies_dropped.fetch_add(1, Relaxed);
+                self.settle(job.position, End::Delivered);
+            }
+            Passed::Refused(failure) => self.give_up(order, record, job, failure).await,
+            Passed::NotStored(why) => match failed(job.attempt, &order.subscriber.delivery) {
+                Verdict::RetryAt(wait) => self.retry_after(wait, job),
+                _ => {
+                    let reason = Reason::RetriesUsedUp.as_str();
+                    let failure = Failure::unanswered(&order.subscriber.target.url, &why, reason);
+                    self.give_up(order, record, job, failure).await;
+                }
+            },
+        }
+    }
+
+    async fn pass_on(&self, order: &Order, record: &Record, mut reply: Event<'_>, answer: &Answer) -> Passed {
+        let trace = trace_of(record);
+        let head = |reply: &Event<'_>, hops| {
+            request::record_of(reply, answer, trace.as_deref(), hops, &mut self.shop.rng.borrow_mut())
+        };
+        match &order.subscriber.reply {
+            Reply::Discard | Reply::Unasked => {
+                tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: nobody wants it");
+                Passed::Nowhere
+            }
+            Reply::Send(target) => {
+                let bytes = request::joined(head(&reply, 0), &reply);
+                match Record::decode(bytes) {
+                    Ok(reply) => self.send_reply(order, &reply, target).await,
+                    Err(why) => Passed::NotStored(why.to_string()),
+                }
+            }
+            Reply::Reenter => {
+                let mut hops = 0;
+                if guards_loops(&order.stream) {
+                    reply.take(HOPS_ATTRIBUTE);
+                    hops = record.hops_left.saturating_sub(1);
+                    if hops == 0 {
+                        let (subscriber, id) = (&*order.subscriber.label, reply.attribute("id"));
+                        tracing::warn!(
+                            subscriber,
+                            id,
+                            "reply dropped: it has made too many hops, a loop is likely"
+                        );
+                        return Passed::Nowhere;
+                    }
+                }
+                self.reenter(order, &head(&reply, hops), &reply).await
+            }
+        }
+    }
+
+    /// Appends a reply to the same stream and waits until it is durable (EV-RTE-10, EV-RTE-11).
+    async fn reenter(&self, order: &Order, head: &[u8], reply: &Event<'_>) -> Passed {
+        let max = order.stream.event_bytes_max;
+        if reply.bytes() > max as usize {
+            return Passed::NotStored(format!(
+                "the reply has {} bytes, the stream takes {max}",
+                reply.bytes()
+            ));
+        }
+        let home = &self.shop.home;
+        let appended =
+            home.feed(&order.stream.name).and_then(|feed| home.append(&feed, &[&[head, reply.data.bytes()]]));
+        let end = match appended {
+            Ok(range) => range.end,
+            Err(why) => return Passed::NotStored(format!("the reply could not be stored: {why}")),
+        };
+        match home.durable(end).await {
+            Ok(()) => {
+                order.stream.tally.accepted.fetch_add(1, Relaxed);
+                Passed::On
+            }
+            Err(why) => Passed::NotStored(why.to_string()),
+        }
+    }
+
+    /// Sends a reply with retries of its own; the subscriber is not asked again (AMB-35). It keeps its
+    /// slot of the window meanwhile, because the reply is held in memory.
+    async fn send_reply(&self, order: &Order, reply: &Record, target: &Target) -> Passed {
+        let delivery = &order.subscriber.delivery;
+        for attempt in 0.. {
+            let out = request::to_reply_target(reply, namespace(order), &mut self.shop.rng.borrow_mut());
+            let outcome = self.post(order, target, out).await;
+            match verdict(status(&outcome), attempt, delivery) {
+                Verdict::Done | Verdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
+                Verdict::GiveUp(reason) => {
+                    return Passed::Refused(Failure::of(&target.url, &outcome, reason.as_str()));
+                }
+                Verdict::RetryAt(wait) => {
+                    order.subscriber.tally.retries.fetch_add(1, Relaxed);
+                    self.shop.ring.sleep(wait).await;
+                    if self.is_stopped() {
+                        return Passed::NotStored("the subscriber is gone".into());
+                    }
+                }
+            }
+        }
+        Passed::On
+    }
+
+    async fn give_up(self: &Rc<Self>, order: &Order, record: &Record, job: Job, failure: Failure) {
+        let failure = Rc::new(failure);
+        let job = Job { attempt: 0, leg: Leg::DeadLetter(Rc::clone(&failure)), ..job };
+        self.bury(order, record, job, failure).await;
+    }
+
+    /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
+    async fn bury(self: &Rc<Self>, order: &Order, record: &Record, job: Job, failure: Rc<Failure>) {
+        let Some(sink) = &order.subscriber.dead_letter else {
+            return self.drop_event(order, record, &job, &failure, "there is no dead letter sink");
+        };
+        let rng = &self.shop.rng;
+        let out = request::to_dead_letter_sink(record, &failure, namespace(order), &mut rng.borrow_mut());
+        let outcome = self.post(order, sink, out).await;
+        match verdict(status(&outcome), job.attempt, &order.subscriber.delivery) {
+            Verdict::Done | Verdict::Reply => self.settle(job.position, End::DeadLettered),
+            Verdict::RetryAt(wait) => self.retry_after(wait, job),
+            Verdict::GiveUp(_) => {
+                self.drop_event(order, record, &job, &failure, "the dead letter sink did not take it");
+            }
+        }
+    }
+
+    fn drop_event(&self, order: &Order, record: &Record, job: &Job, failure: &Failure, why: &str) {
+        tracing::warn!(
+            subscriber = %order.subscriber.label,
+            url = %failure.url,
+            code = failure.code,
+            reason = failure.reason,
+            id = record.attribute("id"),
+            source = record.attribute("source"),
+            "event dropped: {why}"
+        );
+        self.settle(job.position, End::Dropped);
+    }
+
+    fn retry_after(&self, wait: Duration, job: Job) {
+        let at = self.shop.ring.now() + wait;
+        self.retry(at, Job { attempt: job.attempt + 1, ..job });
+    }
+
+    /// One request, bounded in time whatever the sender below does.
+    async fn post(&self, order: &Order, target: &Target, out: Outgoing) -> Result<Answer, PostError> {
+        let timeout = match order.subscriber.delivery.timeout {
+            Duration::ZERO => Delivery::TIMEOUT_DEFAULT,
+            timeout => timeout,
+        };
+        let exchange = self.shop.post.post(target, out, timeout);
+        self.shop.ring.timeout(timeout, exchange).await.unwrap_or(Err(PostError::Timeout(timeout)))
+    }
+}
+
+fn status(outcome: &Result<Answer, PostError>) -> Option<u16> {
+    outcome.as_ref().ok().map(|answer| answer.status)
+}
+
+/// `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
+fn namespace(order: &Order) -> &str {
+    order.subscriber.label.split('/').next().unwrap_or_default()
+}

@@ -1,0 +1,152 @@
+//! How far one subscriber has come in its stream: what is read, what is unfinished, what is done.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use wal::{Bookmark, Log, Position, Record, StreamId};
+
+/// A subscriber's place in a stream. Its bookmark is durable with the next flush after a change.
+#[derive(Debug)]
+pub struct Place {
+    pub stream: StreamId,
+    pub subscriber: Box<str>,
+    progress: RefCell<Progress>,
+    /// In the keeper's list of bookmarks to be written.
+    pub(crate) dirty: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Progress {
+    mark: Bookmark,
+    /// Where reading goes on. Everything of the stream below is done or in `unfinished`.
+    cursor: Position,
+    /// By position: what a bookmark may call done when that event is.
+    unfinished: BTreeMap<Position, Range<Position>>,
+}
+
+impl Place {
+    #[must_use]
+    pub fn new(stream: StreamId, subscriber: &str, mark: Bookmark) -> Self {
+        let progress = Progress { cursor: mark.low(), mark, unfinished: BTreeMap::new() };
+        Self {
+            stream,
+            subscriber: subscriber.into(),
+            progress: RefCell::new(progress),
+            dirty: Cell::new(false),
+        }
+    }
+
+    /// The next durable event below `end` that is not done. It is unfinished until [`Place::finish`].
+    pub fn read(&self, log: &Log, end: Position) -> Option<Record> {
+        let progress = &mut *self.progress.borrow_mut();
+        loop {
+            let record = log.read(self.stream, progress.mark.next_open(progress.cursor))?;
+            if record.position >= end {
+                return None;
+            }
+            progress.cursor = record.next;
+            if progress.mark.is_done(record.position) {
+                // Between two done ranges lay only other streams' events.
+                progress.mark.complete(record.since..record.next);
+                continue;
+            }
+            progress.unfinished.insert(record.position, record.since..record.next);
+            return Some(record);
+        }
+    }
+
+    /// Events before `position` that were not read are done, unwanted.
+    pub fn skip_to(&self, position: Position) {
+        let progress = &mut *self.progress.borrow_mut();
+        if progress.cursor < position {
+            progress.mark.complete(progress.cursor..position);
+            progress.cursor = position;
+        }
+    }
+
+    /// Where reading goes on.
+    #[must_use]
+    pub fn cursor(&self) -> Position {
+        self.progress.borrow().cursor
+    }
+
+    /// The event needs nothing more. `false` if it was not unfinished.
+    pub fn finish(&self, position: Position) -> bool {
+        let progress = &mut *self.progress.borrow_mut();
+        let Some(range) = progress.unfinished.remove(&position) else { return false };
+        progress.mark.complete(range);
+        true
+    }
+
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.progress.borrow().unfinished.len()
+    }
+
+    #[must_use]
+    pub fn mark(&self) -> Bookmark {
+        self.progress.borrow().mark.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(folder: &tempfile::TempDir) -> Log {
+        let options =
+            wal::Options { segment_bytes: 1 << 20, record_bytes_max: 1 << 16, ..Default::default() };
+        Log::open(folder.path(), options).unwrap().0
+    }
+
+    fn read_all(place: &Place, log: &Log) -> Vec<Position> {
+        std::iter::from_fn(|| place.read(log, log.durable())).map(|record| record.position).collect()
+    }
+
+    /// EV-DLV-13: what was finished, in whatever order, is not read again; all else is.
+    #[test]
+    fn a_place_restored_from_its_bookmark_reads_exactly_what_was_unfinished() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = log(&folder);
+        let (ours, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
+        let place = Place::new(ours, "s", Bookmark::at(log.end(ours)));
+        for n in 0_u8..30 {
+            log.append(if n % 3 == 0 { other } else { ours }, 0, &[&[n]]).unwrap();
+        }
+        assert!(place.read(&log, log.visible()).is_none(), "nothing is read before it is durable");
+        log.flush_blocking().unwrap();
+
+        let all = read_all(&place, &log);
+        assert_eq!((all.len(), place.unfinished()), (20, 20));
+        let kept = [0, 3, 4, 19];
+        for (at, position) in all.iter().enumerate().rev().filter(|(at, _)| !kept.contains(at)) {
+            assert!(place.finish(*position) && !place.finish(*position), "{at}");
+        }
+        let restored = Place::new(ours, "s", place.mark());
+        assert_eq!(read_all(&restored, &log), kept.map(|at| all[at]));
+        for position in kept.map(|at| all[at]) {
+            restored.finish(position);
+        }
+        assert_eq!(restored.mark().done(), []);
+        assert!(read_all(&Place::new(ours, "s", restored.mark()), &log).is_empty());
+    }
+
+    /// EV-DLV-13: what is skipped is done, what is unfinished before it is not.
+    #[test]
+    fn a_skip_leaves_what_was_read_unfinished() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = log(&folder);
+        let ours = log.stream("ours").unwrap();
+        let place = Place::new(ours, "s", Bookmark::at(log.end(ours)));
+        let all: Vec<_> = (0_u8..6).map(|n| log.append(ours, 0, &[&[n]]).unwrap()).collect();
+        log.flush_blocking().unwrap();
+
+        assert_eq!(place.read(&log, all[1]).map(|record| record.position), Some(all[0]));
+        assert!(place.read(&log, all[1]).is_none(), "the end is where it says");
+        place.skip_to(all[4]);
+        place.skip_to(all[2]); // backwards is nothing
+        assert_eq!(place.read(&log, log.durable()).map(|record| record.position), Some(all[4]));
+        assert_eq!(read_all(&Place::new(ours, "s", place.mark()), &log), [all[0], all[4], all[5]]);
+    }
+}

@@ -1,0 +1,377 @@
+//! One subscriber's own loop: takes on events while its window has room, and waits when it has not.
+//!
+//! A retry is a position and a time, never a payload, so a subscriber that is dead costs its window,
+//! [`UNFINISHED_MAX`] positions and disk, and nobody else anything.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use ring::{Ring, Tick};
+use wal::{AppendError, Bookmark, Position};
+
+use super::place::Place;
+use super::post::Post;
+use super::request::Failure;
+use super::sorter::{Line, Sorter};
+use crate::events::bell::Bell;
+use crate::events::filter;
+use crate::events::keeper::{Feed, Keeper};
+use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
+use crate::events::record::Record;
+use crate::table::{Stream, Subscriber};
+
+/// What all pumps of a log share.
+pub(super) struct Shop<P> {
+    pub(super) ring: Ring,
+    /// Where the events are.
+    pub(super) keeper: Rc<Keeper>,
+    /// Where replies go: the core's own log, even if the events are in one that is running empty.
+    pub(super) home: Rc<Keeper>,
+    pub(super) post: P,
+    pub(super) rng: RefCell<fastrand::Rng>,
+}
+
+pub(super) struct Pump<P> {
+    pub(super) shop: Rc<Shop<P>>,
+    pub(super) place: Rc<Place>,
+    feed: Rc<Feed>,
+    order: RefCell<Order>,
+    sorter: Rc<Sorter>,
+    /// What the sorter has found for this subscriber.
+    pub(super) line: Rc<Line>,
+    /// Of the events that the sorter has passed, how many this pump knows of. Counts while in line.
+    known: Cell<u64>,
+    /// Rung by events that are wanted, ended attempts, a new order and a stop, and now and then.
+    bell: Rc<Bell>,
+    in_flight: Cell<u32>,
+    retries: RefCell<BinaryHeap<Reverse<Retry>>>,
+    stopped: Cell<bool>,
+    /// The core stops: nothing new is begun.
+    held: Cell<bool>,
+    /// Events of the feed that are counted as offered.
+    counted: Cell<u64>,
+    /// Events below were in the log before this pump: they are counted when they are read.
+    backlog_end: Position,
+    /// Offered and not settled.
+    pending: Cell<u64>,
+}
+
+/// What the table says about the subscriber now.
+#[derive(Clone)]
+pub(super) struct Order {
+    pub(super) stream: Arc<Stream>,
+    pub(super) subscriber: Arc<Subscriber>,
+}
+
+/// One attempt to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) position: Position,
+    /// Attempts before this one.
+    pub(super) attempt: u32,
+    pub(super) leg: Leg,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Leg {
+    Subscriber,
+    DeadLetter(Rc<Failure>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Retry {
+    at: Tick,
+    job: Job,
+}
+
+impl Ord for Retry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.job.position).cmp(&(other.at, other.job.position))
+    }
+}
+
+impl PartialOrd for Retry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// How an event ended for this subscriber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Delivered,
+    Filtered,
+    DeadLettered,
+    Dropped,
+}
+
+enum Next {
+    /// More can be done, but others come first.
+    Yield,
+    Wait {
+        until: Option<Tick>,
+    },
+}
+
+impl<P: Post> Pump<P> {
+    /// Goes on from the subscriber's bookmark; a new subscriber begins at the end, and its bookmark is in
+    /// the log before any event that comes after.
+    pub(super) fn start(
+        shop: &Rc<Shop<P>>,
+        feed: &Rc<Feed>,
+        sorter: &Rc<Sorter>,
+        order: Order,
+    ) -> Result<Rc<Self>, AppendError> {
+        let name = &*order.subscriber.name;
+        let (kept, end) = {
+            let log = shop.keeper.log();
+            let kept = log.bookmarks(feed.id).find(|(found, _)| *found == name).map(|(_, mark)| mark.clone());
+            (kept, log.end(feed.id))
+        };
+        let is_new = kept.is_none();
+        let place = Place::new(feed.id, name, kept.unwrap_or_else(|| Bookmark::at(end)));
+        if is_new {
+            shop.keeper.register(&place)?;
+        }
+        let bell = Rc::new(Bell::default());
+        let pump = Rc::new(Self {
+            shop: Rc::clone(shop),
+            place: Rc::new(place),
+            feed: Rc::clone(feed),
+            order: RefCell::new(order),
+            sorter: Rc::clone(sorter),
+            line: Line::new(&bell),
+            known: Cell::new(0),
+            bell,
+            in_flight: Cell::new(0),
+            retries: RefCell::default(),
+            stopped: Cell::new(false),
+            held: Cell::new(false),
+            counted: Cell::new(feed.appended()),
+            backlog_end: end,
+            pending: Cell::new(0),
+        });
+        shop.ring.spawn(Rc::clone(&pump).run());
+        Ok(pump)
+    }
+
+    /// Takes the table's newest word on target, filter and delivery.
+    pub(super) fn reorder(&self, order: Order) {
+        self.order.replace(order);
+        self.bell.ring();
+    }
+
+    /// Ends the pump. What is in flight is answered to nobody, and stays unfinished in the bookmark.
+    pub(super) fn stop(&self) {
+        self.stopped.set(true);
+        self.order.borrow().subscriber.tally.offered.fetch_sub(self.pending.take(), Relaxed);
+        self.bell.ring();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    pub(super) fn order(&self) -> Order {
+        self.order.borrow().clone()
+    }
+
+    /// Begins nothing new from here on.
+    pub(super) fn hold(&self) {
+        self.held.set(true);
+        self.catch_up();
+        self.bell.ring();
+    }
+
+    /// Resolves once nothing is in flight.
+    pub(super) async fn idle(&self) {
+        loop {
+            let seen = self.bell.count();
+            if self.in_flight.get() == 0 {
+                return;
+            }
+            self.bell.after(seen).await;
+        }
+    }
+
+    async fn run(self: Rc<Self>) {
+        while !self.stopped.get() {
+            let seen = self.bell.count();
+            match self.turn() {
+                Next::Yield => self.shop.ring.yield_now().await,
+                Next::Wait { until: None } => self.bell.after(seen).await,
+                Next::Wait { until: Some(tick) } => {
+                    let wait = tick - self.shop.ring.now();
+                    let _ = self.shop.ring.timeout(wait, self.bell.after(seen)).await; // either way: look again
+                }
+            }
+        }
+    }
+
+    /// Starts what can be started now.
+    fn turn(self: &Rc<Self>) -> Next {
+        self.catch_up();
+        if self.held.get() {
+            return Next::Wait { until: None };
+        }
+        let order = self.order();
+        let window = order.subscriber.delivery.window.max(1);
+        while self.in_flight.get() < window {
+            let Some(job) = self.due_retry() else { break };
+            self.begin(job);
+        }
+        for _ in 0..RECORDS_PER_TURN_MAX {
+            if self.in_flight.get() >= window || self.place.unfinished() >= UNFINISHED_MAX {
+                return self.wait();
+            }
+            let Some(record) = self.next() else { return self.wait() };
+            self.consider(&order, &record);
+        }
+        Next::Yield
+    }
+
+    /// The next event that may be wanted.
+    fn next(&self) -> Option<wal::Record> {
+        let log = self.shop.keeper.log();
+        if !self.line.is_in() {
+            let sorted = self.sorter.cursor();
+            if let Some(record) = self.place.read(&log, sorted) {
+                return Some(record);
+            }
+            if !self.sorter.join(&self.line, self.place.cursor().max(self.backlog_end)) {
+                return None;
+            }
+            self.place.skip_to(sorted);
+            self.known.set(self.sorter.passed());
+        }
+        let found = self.line.take()?;
+        self.pass_by(found.passed, found.position);
+        self.known.set(found.passed + 1);
+        self.place.read(&log, self.sorter.cursor())
+    }
+
+    /// Counts what has come, and what of it went by unwanted.
+    fn catch_up(&self) {
+        self.count_arrivals();
+        if !self.stopped.get() && self.line.is_in() && self.line.is_empty() {
+            self.pass_by(self.sorter.passed(), self.sorter.cursor());
+        }
+    }
+
+    /// None of the events up to here is wanted.
+    fn pass_by(&self, passed: u64, position: Position) {
+        let unwanted = passed - self.known.replace(passed);
+        if unwanted == 0 {
+            return;
+        }
+        self.place.skip_to(position);
+        self.shop.keeper.moved(&self.place);
+        self.order.borrow().subscriber.tally.filtered.fetch_add(unwanted, Relaxed);
+        let pending =
+            self.pending.get().checked_sub(unwanted).expect("an event is offered before it is sorted");
+        self.pending.set(pending);
+    }
+
+    fn wait(&self) -> Next {
+        let full = self.in_flight.get() >= self.order.borrow().subscriber.delivery.window.max(1);
+        let first = self.retries.borrow().peek().map(|Reverse(retry)| retry.at);
+        Next::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
+    }
+
+    fn consider(self: &Rc<Self>, order: &Order, record: &wal::Record) {
+        if record.position < self.backlog_end {
+            self.offer(1);
+        }
+        match Record::decode(record.payload.clone()) {
+            Ok(event) if filter::wants(&order.subscriber.filter, &event) => {
+                self.begin(Job { position: record.position, attempt: 0, leg: Leg::Subscriber });
+            }
+            Ok(_) => self.settle(record.position, End::Filtered),
+            Err(why) => {
+                let subscriber = &*order.subscriber.label;
+                tracing::error!(subscriber, position = %record.position, %why, "event dropped: not readable");
+                self.settle(record.position, End::Dropped);
+            }
+        }
+    }
+
+    fn due_retry(&self) -> Option<Job> {
+        let mut retries = self.retries.borrow_mut();
+        if retries.peek()?.0.at > self.shop.ring.now() {
+            return None;
+        }
+        retries.pop().map(|Reverse(retry)| retry.job)
+    }
+
+    fn begin(self: &Rc<Self>, job: Job) {
+        let slot = Slot::take(Rc::clone(self));
+        self.shop.ring.spawn(async move { slot.pump.attempt(job).await });
+    }
+
+    pub(super) fn retry(&self, at: Tick, job: Job) {
+        self.order.borrow().subscriber.tally.retries.fetch_add(1, Relaxed);
+        self.retries.borrow_mut().push(Reverse(Retry { at, job }));
+        self.bell.ring();
+    }
+
+    /// The event as it is in the log; `None` if its stream was forgotten meanwhile.
+    pub(super) fn payload(&self, position: Position) -> Option<Bytes> {
+        let record = self.shop.keeper.log().read(self.feed.id, position)?;
+        (record.position == position).then_some(record.payload)
+    }
+
+    /// The event needs nothing more from this subscriber.
+    pub(super) fn settle(&self, position: Position, end: End) {
+        if self.stopped.get() || !self.place.finish(position) {
+            return;
+        }
+        self.shop.keeper.moved(&self.place);
+        let order = self.order.borrow();
+        let tally = &order.subscriber.tally;
+        let counter = match end {
+            End::Delivered => &tally.delivered,
+            End::Filtered => &tally.filtered,
+            End::DeadLettered => &tally.dead_lettered,
+            End::Dropped => &tally.dropped,
+        };
+        counter.fetch_add(1, Relaxed);
+        let pending = self.pending.get().checked_sub(1).expect("an event is offered before it is settled");
+        self.pending.set(pending);
+    }
+
+    fn count_arrivals(&self) {
+        let appended = self.feed.appended();
+        self.offer(appended - self.counted.replace(appended));
+    }
+
+    fn offer(&self, events: u64) {
+        if events > 0 {
+            self.order.borrow().subscriber.tally.offered.fetch_add(events, Relaxed);
+            self.pending.set(self.pending.get() + events);
+        }
+    }
+}
+
+/// One request's place in the window, given back when its task ends in whatever way.
+struct Slot<P: Post> {
+    pump: Rc<Pump<P>>,
+}
+
+impl<P: Post> Slot<P> {
+    fn take(pump: Rc<Pump<P>>) -> Self {
+        pump.in_flight.set(pump.in_flight.get() + 1);
+        Self { pump }
+    }
+}
+
+impl<P: Post> Drop for Slot<P> {
+    fn drop(&mut self) {
+        self.pump.in_flight.set(self.pump.in_flight.get() - 1);
+        self.pump.bell.ring();
+    }
+}

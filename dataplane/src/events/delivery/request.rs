@@ -1,0 +1,177 @@
+//! The requests a delivery makes, and what an answer carries.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use fastrand::Rng;
+
+use super::post::PostError;
+use crate::events::cloudevent::{Attribute, Carriage, Event, Kind, Malformed, binary, carriage, structured};
+use crate::events::encode::{Outgoing, encode};
+use crate::events::limits::ERROR_DATA_BYTES_MAX;
+use crate::events::record::Record;
+use crate::events::{Answer, companions};
+
+/// A request to a subscriber: the only one that asks for a reply (DP-REPLY-01 to -03).
+#[must_use]
+pub fn to_subscriber(record: &Record, namespace: &str, rng: &mut Rng) -> Outgoing {
+    let mut out = plain(record, &[], namespace, rng);
+    out.push("Prefer", b"reply");
+    out
+}
+
+/// A request that carries a reply on, or an event to a target that is asked for none.
+#[must_use]
+pub fn to_reply_target(reply: &Record, namespace: &str, rng: &mut Rng) -> Outgoing {
+    plain(reply, &[], namespace, rng)
+}
+
+/// The original event with what went wrong (EV-DLV-10, X-DLV-08, AMB-36).
+#[must_use]
+pub fn to_dead_letter_sink(record: &Record, failure: &Failure, namespace: &str, rng: &mut Rng) -> Outgoing {
+    let attribute =
+        |name: &'static str, value: String, kind| Attribute { name: name.into(), value: value.into(), kind };
+    let extra = [
+        attribute("knativeerrordest", failure.url.to_string(), Kind::String),
+        attribute("knativeerrorcode", failure.code.to_string(), Kind::Integer),
+        attribute("knativeerrordata", failure.data.clone(), Kind::String),
+    ];
+    plain(record, &extra, namespace, rng)
+}
+
+fn plain(record: &Record, extra: &[Attribute<'_>], namespace: &str, rng: &mut Rng) -> Outgoing {
+    let mut out = encode(record, record.mode, extra);
+    companions::attach(record, &mut out, rng);
+    out.push("Kn-Namespace", namespace.as_bytes());
+    out
+}
+
+/// Why an event goes to the dead letter sink.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Where it could not be delivered.
+    pub url: Box<str>,
+    /// The answer's code, 500 when there was none.
+    pub code: u16,
+    /// Base64, cut (X-DLV-08).
+    pub data: String,
+    /// For the log.
+    pub reason: &'static str,
+}
+
+impl Failure {
+    #[must_use]
+    pub fn answered(url: &str, answer: &Answer, reason: &'static str) -> Self {
+        // Three bytes become four characters: no more of the body can be seen after the cut.
+        let seen = &answer.body[..answer.body.len().min(ERROR_DATA_BYTES_MAX)];
+        Self { url: url.into(), code: answer.status, data: cut(BASE64.encode(seen)), reason }
+    }
+
+    #[must_use]
+    pub fn unanswered(url: &str, why: &str, reason: &'static str) -> Self {
+        let data = cut(BASE64.encode(format!("dispatch error: {why}")));
+        Self { url: url.into(), code: 500, data, reason }
+    }
+
+    #[must_use]
+    pub fn of(url: &str, outcome: &Result<Answer, PostError>, reason: &'static str) -> Self {
+        match outcome {
+            Ok(answer) => Self::answered(url, answer, reason),
+            Err(error) => Self::unanswered(url, &error.to_string(), reason),
+        }
+    }
+}
+
+fn cut(mut data: String) -> String {
+    data.truncate(ERROR_DATA_BYTES_MAX);
+    data
+}
+
+/// What a 200 brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Carried<'a> {
+    Nothing,
+    /// A body that does not claim to be an event (AMB-33).
+    NoEvent,
+    Event(Event<'a>),
+}
+
+/// Reads a reply. A claim to be an event that does not hold is an error (AMB-34, DP-REPLY-10).
+pub fn carried(answer: &Answer) -> Result<Carried<'_>, Malformed> {
+    let header = |name: &str| {
+        answer.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+    };
+    let headers = || answer.headers.iter().map(|(name, value)| (&**name, &**value));
+    match carriage(header("content-type")) {
+        Carriage::Structured => structured::parse(&answer.body).map(Carried::Event),
+        Carriage::Batch => Err(Malformed::Request { why: "a reply is one event, not a batch" }),
+        Carriage::Unknown => {
+            Err(Malformed::Request { why: "the reply has a CloudEvents format that is not JSON" })
+        }
+        Carriage::Binary if binary::is_claimed(headers()) => {
+            binary::parse(headers(), &answer.body).map(Carried::Event)
+        }
+        Carriage::Binary if answer.body.is_empty() => Ok(Carried::Nothing),
+        Carriage::Binary => Ok(Carried::NoEvent),
+    }
+}
+
+/// A reply as a record, for a target that is not the log.
+pub fn record_of(
+    reply: &Event<'_>,
+    answer: &Answer,
+    trace: Option<&[u8]>,
+    hops_left: u8,
+    rng: &mut Rng,
+) -> Vec<u8> {
+    let headers = answer.headers.iter().map(|(name, value)| (&**name, &**value));
+    let beside = companions::select(headers, trace, rng);
+    crate::events::record::encode_head(reply, &beside, hops_left)
+}
+
+/// Head and data in one piece.
+#[must_use]
+pub fn joined(mut head: Vec<u8>, reply: &Event<'_>) -> Bytes {
+    head.extend(reply.data.bytes());
+    head.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(headers: &[(&str, &str)], body: &'static str) -> Answer {
+        let headers =
+            headers.iter().map(|(n, v)| ((*n).into(), Bytes::copy_from_slice(v.as_bytes()))).collect();
+        Answer { status: 200, headers, body: Bytes::from_static(body.as_bytes()) }
+    }
+
+    /// DP-REPLY-04 to -06, DP-REPLY-10: both modes, no payload, no event, a broken claim.
+    #[test]
+    fn a_reply_is_told_from_a_body_and_from_a_broken_claim() {
+        let binary = [("Ce-Specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+        assert!(matches!(carried(&answer(&binary, "x")), Ok(Carried::Event(_))));
+        let envelope = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
+        let structured = [("Content-Type", "application/cloudevents+json; charset=utf-8")];
+        assert!(matches!(carried(&answer(&structured, envelope)), Ok(Carried::Event(_))));
+
+        assert_eq!(carried(&answer(&[], "")), Ok(Carried::Nothing));
+        assert_eq!(carried(&answer(&[("content-type", "text/plain")], "thanks")), Ok(Carried::NoEvent));
+
+        assert!(carried(&answer(&binary[..3], "x")).is_err());
+        assert!(carried(&answer(&structured, "{}")).is_err());
+        assert!(carried(&answer(&[("content-type", "application/cloudevents-batch+json")], "[]")).is_err());
+    }
+
+    /// X-DLV-08
+    #[test]
+    fn a_failure_keeps_a_bounded_piece_of_the_answer() {
+        let long = Answer { status: 503, headers: Vec::new(), body: vec![b'a'; 5000].into() };
+        let failure = Failure::answered("http://s/", &long, "refused");
+        assert_eq!((failure.code, failure.data.len()), (503, ERROR_DATA_BYTES_MAX));
+        assert!(BASE64.decode(&failure.data).unwrap().iter().all(|byte| *byte == b'a'));
+
+        let failure = Failure::unanswered("http://s/", "connection refused", "retries used up");
+        assert_eq!((failure.code, failure.data), (500, BASE64.encode("dispatch error: connection refused")));
+    }
+}

@@ -1,0 +1,173 @@
+//! What a subscriber's answer means and when to try again: arithmetic only.
+//!
+//! | outcome | verdict |
+//! |---|---|
+//! | 200 | done; may carry a reply (DP-RETRY-02, AMB-31) |
+//! | 202, other 2xx | done, never a reply (DP-RETRY-03, -04) |
+//! | final 1xx, 3xx, 400, 401, 403, other 4xx | given up at once (DP-RETRY-01, -05 to -08, -13) |
+//! | 404, 408, 409, 429, 5xx, 600 and up | tried again (DP-RETRY-09 to -12, -14, -15) |
+//! | no answer: refused, reset, timeout, DNS | tried again (DP-RETRY-16) |
+
+use std::time::Duration;
+
+use crate::events::limits::BACKOFF_MAX;
+use crate::table::{Backoff, Delivery};
+
+/// What to do after an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Done,
+    /// Done if the body is no event; otherwise the reply has to be stored or sent first.
+    Reply,
+    /// Tried again after this long.
+    RetryAt(Duration),
+    GiveUp(Reason),
+}
+
+/// Why an event is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The answer says that another attempt would not help.
+    Refused,
+    /// All attempts failed.
+    RetriesUsedUp,
+}
+
+impl Reason {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::RetriesUsedUp => "retries used up",
+        }
+    }
+}
+
+/// Judges an attempt by its status, `None` when there was no answer. `attempt` counts from 0.
+#[must_use]
+pub fn verdict(status: Option<u16>, attempt: u32, delivery: &Delivery) -> Verdict {
+    match status {
+        Some(200) => Verdict::Reply,
+        Some(201..=299) => Verdict::Done,
+        Some(404 | 408 | 409 | 429 | 500..) | None => failed(attempt, delivery),
+        Some(_) => Verdict::GiveUp(Reason::Refused),
+    }
+}
+
+/// Judges an attempt that failed in a way that may pass: also a reply that could not be stored
+/// (EV-RTE-11, AMB-34).
+#[must_use]
+pub fn failed(attempt: u32, delivery: &Delivery) -> Verdict {
+    if attempt >= delivery.retries_max {
+        return Verdict::GiveUp(Reason::RetriesUsedUp);
+    }
+    Verdict::RetryAt(delay(attempt + 1, delivery.backoff))
+}
+
+/// The wait before the `retry`-th attempt after the first (1, 2, ...).
+fn delay(retry: u32, backoff: Backoff) -> Duration {
+    let wait = match backoff {
+        Backoff::None => Duration::ZERO,
+        Backoff::Linear(delay) => delay,
+        Backoff::Exponential(delay) => {
+            let factor = 1_u32.checked_shl(retry - 1).unwrap_or(u32::MAX);
+            delay.saturating_mul(factor)
+        }
+    };
+    wait.min(BACKOFF_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn delivery(retries_max: u32, backoff: Backoff) -> Delivery {
+        Delivery { retries_max, backoff, timeout: Duration::ZERO, window: 1 }
+    }
+
+    /// Requests made, and why no more, if it was given up.
+    type Ending = (u32, Option<Reason>);
+
+    fn verdicts(status: Option<u16>) -> Ending {
+        let delivery = delivery(2, Backoff::None);
+        for attempt in 0.. {
+            match verdict(status, attempt, &delivery) {
+                Verdict::RetryAt(_) => {}
+                Verdict::GiveUp(reason) => return (attempt + 1, Some(reason)),
+                Verdict::Done | Verdict::Reply => return (attempt + 1, None),
+            }
+        }
+        unreachable!("attempts are bounded by retries_max")
+    }
+
+    /// DP-RETRY-01 to -17: the response table with `retry: 2`, as number of requests and end.
+    #[test]
+    fn every_row_of_the_response_table_holds() {
+        let refused = Some(Reason::Refused);
+        let used_up = Some(Reason::RetriesUsedUp);
+        let rows: [(&[u16], Ending); 10] = [
+            (&[100, 101, 103, 199], (1, refused)),
+            (&[200], (1, None)),
+            (&[202], (1, None)),
+            (&[201, 203, 204, 206, 299], (1, None)),
+            (&[300, 301, 302, 303, 304, 307, 308, 399], (1, refused)),
+            (&[400, 401, 403], (1, refused)),
+            (&[404, 408, 409, 429], (3, used_up)),
+            (
+                &[402, 405, 406, 407, 410, 411, 412, 413, 415, 418, 422, 425, 426, 428, 431, 451, 499],
+                (1, refused),
+            ),
+            (&[500, 501, 502, 503, 504, 511, 599], (3, used_up)),
+            (&[600, 999, u16::MAX], (3, used_up)),
+        ];
+        for (statuses, expected) in rows {
+            for status in statuses {
+                assert_eq!(verdicts(Some(*status)), expected, "{status}");
+            }
+        }
+        assert_eq!(verdicts(None), (3, used_up));
+    }
+
+    /// DP-RETRY-02, DP-REPLY-07, AMB-31: only a 200 may carry a reply.
+    #[test]
+    fn only_a_200_carries_a_reply() {
+        let delivery = delivery(0, Backoff::None);
+        for status in 0..=u16::MAX {
+            assert_eq!(verdict(Some(status), 0, &delivery) == Verdict::Reply, status == 200, "{status}");
+        }
+    }
+
+    /// EV-DLV-03, AMB-26, AMB-27, AMB-28.
+    #[test]
+    fn the_backoff_is_constant_or_doubles() {
+        let second = Duration::from_secs(1);
+        let cases = [
+            (Backoff::None, [0, 0, 0, 0]),
+            (Backoff::Linear(second), [1, 1, 1, 1]),
+            (Backoff::Exponential(second), [1, 2, 4, 8]),
+        ];
+        for (backoff, waits) in cases {
+            for (attempt, wait) in (0..).zip(waits) {
+                let expected = Verdict::RetryAt(Duration::from_secs(wait));
+                assert_eq!(failed(attempt, &delivery(4, backoff)), expected, "{backoff:?} {attempt}");
+            }
+            assert_eq!(failed(4, &delivery(4, backoff)), Verdict::GiveUp(Reason::RetriesUsedUp));
+        }
+    }
+
+    proptest! {
+        /// DP-RETRY-20
+        #[test]
+        fn no_backoff_overflows_or_shrinks(attempt in 0..u32::MAX - 1, millis: u64) {
+            let delivery = delivery(u32::MAX, Backoff::Exponential(Duration::from_millis(millis)));
+            let wait = |attempt| match failed(attempt, &delivery) {
+                Verdict::RetryAt(wait) => wait,
+                other => panic!("{other:?}"),
+            };
+            prop_assert!(wait(attempt) <= BACKOFF_MAX);
+            prop_assert!(wait(attempt) <= wait(attempt + 1));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Looks at each new event of a stream once, for all its subscribers.
+//!
+//! A subscriber that keeps up stands in line: it is handed the positions of the events that it wants,
+//! and wakes for nothing else, so that an event costs by those who want it. One that lags, or has just
+//! begun, reads the log by itself and evaluates its own filter until it has caught up.
+//! How many events went by unwanted is a difference of two counts, taken when the subscriber wakes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ring::{Ring, Tick};
+use wal::Position;
+
+use crate::events::bell::Bell;
+use crate::events::filter::index::Index;
+use crate::events::keeper::{Feed, Keeper};
+use crate::events::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY};
+use crate::events::record::Record;
+use crate::table::Subscriber;
+
+/// The sorter of one stream.
+pub(super) struct Sorter {
+    ring: Ring,
+    keeper: Rc<Keeper>,
+    feed: Rc<Feed>,
+    /// Rung by new durable events and a stop.
+    bell: Rc<Bell>,
+    roll: RefCell<Roll>,
+    /// Everything of the stream below is sorted, and durable.
+    cursor: Cell<Position>,
+    /// Events sorted since this sorter began.
+    passed: Cell<u64>,
+    /// Who has read all that is sorted and cannot stand in line yet.
+    waiting: RefCell<Vec<Rc<Line>>>,
+    stopped: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Roll {
+    subscribers: Vec<Arc<Subscriber>>,
+    /// Of the same subscribers.
+    lines: Vec<Rc<Line>>,
+    index: Index,
+}
+
+/// What waits for one subscriber.
+pub(super) struct Line {
+    /// The subscriber's own.
+    bell: Rc<Bell>,
+    is_in: Cell<bool>,
+    waits: Cell<bool>,
+    found: RefCell<VecDeque<Found>>,
+}
+
+/// An event that the subscriber wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) position: Position,
+    /// Events that were sorted before this one.
+    pub(super) passed: u64,
+}
+
+impl Line {
+    pub(super) fn new(bell: &Rc<Bell>) -> Rc<Self> {
+        Rc::new(Self {
+            bell: Rc::clone(bell),
+            is_in: Cell::new(false),
+            waits: Cell::new(false),
+            found: RefCell::default(),
+        })
+    }
+
+    /// Whether the subscriber is handed what it wants; otherwise it has to look for itself.
+    pub(super) fn is_in(&self) -> bool {
+        self.is_in.get()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.borrow().is_empty()
+    }
+
+    pub(super) fn take(&self) -> Option<Found> {
+        self.found.borrow_mut().pop_front()
+    }
+
+    /// Too many: the subscriber leaves the line and reads the log from where it has come to.
+    fn hand(&self, found: Found) {
+        if !self.is_in.get() {
+            return;
+        }
+        let mut waiting = self.found.borrow_mut();
+        if waiting.len() < MATCHES_MAX {
+            waiting.push_back(found);
+        } else {
+            waiting.clear();
+            self.is_in.set(false);
+        }
+        self.bell.ring();
+    }
+}
+
+impl Sorter {
+    pub(super) fn start(ring: &Ring, keeper: &Rc<Keeper>, feed: &Rc<Feed>) -> Rc<Self> {
+        let bell = Rc::new(Bell::default());
+        feed.subscribe(&bell);
+        let sorter = Rc::new(Self {
+            ring: ring.clone(),
+            keeper: Rc::clone(keeper),
+            feed: Rc::clone(feed),
+            bell,
+            roll: RefCell::default(),
+            cursor: Cell::new(keeper.log().durable()),
+            passed: Cell::new(0),
+            waiting: RefCell::default(),
+            stopped: Cell::new(false),
+        });
+        ring.spawn(Rc::clone(&sorter).run());
+        sorter
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopped.set(true);
+        self.feed.unsubscribe(&self.bell);
+        self.bell.ring();
+    }
+
+    /// The subscribers from now on, each with its line.
+    pub(super) fn enroll(&self, running: Vec<(Arc<Subscriber>, Rc<Line>)>) {
+        let (subscribers, lines): (Vec<_>, Vec<_>) = running.into_iter().unzip();
+        let mut roll = self.roll.borrow_mut();
+        let is_same = roll.lines.len() == lines.len()
+            && roll.lines.iter().zip(&lines).all(|(old, new)| Rc::ptr_eq(old, new))
+            && roll.subscribers.iter().zip(&subscribers).all(|(old, new)| old.filter == new.filter);
+        if !is_same {
+            *roll = Roll { index: Index::new(&subscribers), subscribers, lines };
+        }
+    }
+
+    pub(super) fn cursor(&self) -> Position {
+        self.cursor.get()
+    }
+
+    pub(super) fn passed(&self) -> u64 {
+        self.passed.get()
+    }
+
+    /// Puts a subscriber that has read all events below the cursor in line. `false` if it comes from
+    /// beyond the cursor: then its bell rings when the cursor has moved.
+    pub(super) fn join(&self, line: &Rc<Line>, from: Position) -> bool {
+        let can_join = from <= self.cursor.get();
+        line.is_in.set(can_join);
+        if !can_join && !line.waits.replace(true) {
+            self.waiting.borrow_mut().push(Rc::clone(line));
+        }
+        can_join
+    }
+
+    async fn run(self: Rc<Self>) {
+        let mut unswept = 0;
+        let mut unswept_since: Option<Tick> = None;
+        while !self.stopped.get() {
+            let seen = self.bell.count();
+            let sorted = self.sort();
+            if sorted > 0 {
+                unswept += sorted;
+                unswept_since.get_or_insert(self.ring.now());
+            }
+            // Each subscriber's share in a sweep is never more than one event's.
+            let due = unswept_since.map(|since| since + SWEEP_EVERY);
+            if sorted > 0 && unswept >= self.roll.borrow().lines.len()
+                || due.is_some_and(|due| due <= self.ring.now())
+            {
+                self.sweep();
+                (unswept, unswept_since) = (0, None);
+            }
+            match unswept_since {
+                _ if sorted == RECORDS_PER_TURN_MAX => self.ring.yield_now().await,
+                None => self.bell.after(seen).await,
+                Some(since) => {
+                    let wait = (since + SWEEP_EVERY) - self.ring.now();
+                    let _ = self.ring.timeout(wait, self.bell.after(seen)).await; // either way: look again
+                }
+            }
+        }
+    }
+
+    /// Hands out some of what is new; how many events it looked at.
+    fn sort(&self) -> usize {
+        let roll = self.roll.borrow();
+        let mut sorted = 0;
+        while sorted < RECORDS_PER_TURN_MAX {
+            let Some(record) = self.keeper.log().read(self.feed.id, self.cursor.get()) else { break };
+            let found = Found { position: record.position, passed: self.passed.get() };
+            match Record::decode(record.payload) {
+                Ok(event) => roll.index.visit(&event, |at| roll.lines[at].hand(found)),
+                // Each subscriber says that it cannot read it, and counts it as dropped.
+                Err(_) => roll.lines.iter().for_each(|line| line.hand(found)),
+            }
+            self.cursor.set(record.next);
+            self.passed.set(found.passed + 1);
+            sorted += 1;
+        }
+        if sorted > 0 {
+            for line in self.waiting.take() {
+                line.waits.set(false);
+                line.bell.ring();
+            }
+        }
+        sorted
+    }
+
+    /// Wakes everybody, so that counts and bookmarks follow what went by unwanted.
+    fn sweep(&self) {
+        for line in &self.roll.borrow().lines {
+            line.bell.ring();
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! An event as an outgoing HTTP request: headers and body, in binary or structured mode.
+//!
+//! The data goes out as it came in: in the mode it was received in, a binary body is a slice of the
+//! log and JSON data keeps its spacing. Into the other mode it is carried by the rules of the JSON
+//! event format: JSON data stays JSON, all else is base64.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+
+use super::cloudevent::structured::{is_json, json_string};
+use super::cloudevent::{Attribute, Kind, Mode};
+use super::record::Record;
+
+/// What the fields of most events take, tracing included.
+const FIELDS_USUAL_BYTES: usize = 512;
+
+/// A request without its first line and without Host and Content-Length, which are the sender's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outgoing {
+    /// Header fields as they go over the wire, each with its line end: one allocation for all of them.
+    pub fields: Vec<u8>,
+    pub body: Bytes,
+}
+
+impl Outgoing {
+    /// Adds a field. Values come from parsed heads and checked attributes, so none has a line end in it.
+    pub fn push(&mut self, name: &str, value: &[u8]) {
+        self.begin(&[name]);
+        self.fields.extend_from_slice(value);
+        self.end();
+    }
+
+    /// The fields in order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields.split(|byte| *byte == b'\n').filter_map(|line| {
+            let colon = memchr::memchr(b':', line)?;
+            let name = std::str::from_utf8(&line[..colon]).ok()?;
+            Some((name, line[colon + 1..].trim_ascii()))
+        })
+    }
+
+    /// The first field of that name.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    fn begin(&mut self, name: &[&str]) {
+        for part in name {
+            self.fields.extend_from_slice(part.as_bytes());
+        }
+        self.fields.extend_from_slice(b": ");
+    }
+
+    fn end(&mut self) {
+        self.fields.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes the event with `extra` attributes (which replace its own of the same name).
+#[must_use]
+pub fn encode(record: &Record, mode: Mode, extra: &[Attribute<'_>]) -> Outgoing {
+    match mode {
+        Mode::Binary => binary(record, extra),
+        Mode::Structured => structured(record, extra),
+    }
+}
+
+fn attributes<'e>(record: &'e Record, extra: &'e [Attribute<'e>]) -> impl Iterator<Item = Attribute<'e>> {
+    let own = record.attributes().filter(|own| extra.iter().all(|more| more.name != own.name));
+    own.chain(extra.iter().cloned())
+}
+
+fn binary(record: &Record, extra: &[Attribute<'_>]) -> Outgoing {
+    let mut out = Outgoing { fields: Vec::with_capacity(FIELDS_USUAL_BYTES), body: Bytes::new() };
+    let (body, decoded) = binary_body(record);
+    let mut typed = false;
+    for Attribute { name, value, .. } in attributes(record, extra) {
+        if name == "datacontenttype" {
+            typed = true;
+            out.push("Content-Type", value.as_bytes());
+        } else if !(decoded && name == "datacontentencoding") {
+            out.begin(&["ce-", &name]);
+            super::cloudevent::put_header_value(&mut out.fields, &value);
+            out.end();
+        }
+    }
+    if !typed && record.mode == Mode::Structured && !body.is_empty() {
+        out.push("Content-Type", b"application/json"); // what an envelope without a type means
+    }
+    out.body = body;
+    out
+}
+
+/// The body in binary mode, and whether a 0.3 event's base64 was undone on the way.
+fn binary_body(record: &Record) -> (Bytes, bool) {
+    let event = record.event();
+    let super::cloudevent::Data::Json(text) = event.data else { return (record.data_bytes(), false) };
+    let string = json_string(text);
+    if let (Some(text), Some(_)) = (&string, event.attribute("datacontentencoding"))
+        && let Ok(bytes) = BASE64.decode(text.as_bytes())
+    {
+        return (bytes.into(), true);
+    }
+    let is_text = event.attribute("datacontenttype").is_some_and(|media| !is_json_type(media));
+    match string {
+        Some(text) if is_text => (Bytes::from(text.into_owned()), false),
+        _ => (record.data_bytes(), false),
+    }
+}
+
+fn structured(record: &Record, extra: &[Attribute<'_>]) -> Outgoing {
+    let data = record.data_bytes();
+    let mut body = Vec::with_capacity(256 + data.len()); // the envelope is built here: one copy of the data
+    body.push(b'{');
+    for Attribute { name, value, kind } in attributes(record, extra) {
+        if body.len() > 1 {
+            body.push(b',');
+        }
+        put_json_string(&mut body, &name);
+        body.push(b':');
+        match kind {
+            Kind::String => put_json_string(&mut body, &value),
+            Kind::Integer | Kind::Boolean => body.extend(value.as_bytes()),
+        }
+    }
+    put_data(&mut body, record, &data);
+    body.push(b'}');
+    let mut out = Outgoing { fields: Vec::with_capacity(FIELDS_USUAL_BYTES), body: body.into() };
+    out.push("Content-Type", b"application/cloudevents+json");
+    out
+}
+
+fn put_data(body: &mut Vec<u8>, record: &Record, data: &[u8]) {
+    let event = record.event();
+    let as_json = match event.data {
+        super::cloudevent::Data::None => return,
+        super::cloudevent::Data::Json(_) => true,
+        super::cloudevent::Data::Bytes(_) => {
+            // From an envelope it was base64 and stays it; from binary mode, JSON may be shown as JSON.
+            record.mode == Mode::Binary
+                && event.attribute("datacontenttype").is_some_and(is_json_type)
+                && is_json(data)
+        }
+    };
+    if as_json {
+        body.extend(b",\"data\":");
+        body.extend(data);
+    } else if event.attribute("specversion") == Some("0.3") {
+        if event.attribute("datacontentencoding").is_none() {
+            body.extend(b",\"datacontentencoding\":\"base64\"");
+        }
+        body.extend(b",\"data\":\"");
+        body.extend(BASE64.encode(data).as_bytes());
+        body.push(b'"');
+    } else {
+        body.extend(b",\"data_base64\":\"");
+        body.extend(BASE64.encode(data).as_bytes());
+        body.push(b'"');
+    }
+}
+
+fn put_json_string(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("a string has a JSON form and a Vec takes all");
+}
+
+fn is_json_type(media: &str) -> bool {
+    let media = media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    media == "application/json" || media == "text/json" || media.ends_with("+json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cloudevent::{Event, binary, structured};
+    use super::super::record;
+    use super::*;
+
+    fn record(event: &Event<'_>) -> Record {
+        let mut bytes = record::encode_head(event, &[], 0);
+        bytes.extend(event.data.bytes());
+        Record::decode(bytes.into()).unwrap()
+    }
+
+    const MINIMAL: [(&str, &[u8]); 4] =
+        [("ce-specversion", b"1.0"), ("ce-id", b"1"), ("ce-source", b"/s"), ("ce-type", b"t")];
+
+    /// EV-RTE-09: the body is byte for byte the one received, whatever is in it.
+    #[test]
+    fn binary_data_goes_out_as_it_came() {
+        for body in [&b""[..], b"\xff\xfe\x00", b"{ \"a\" :  1 }", b"plain"] {
+            let mut input = MINIMAL.to_vec();
+            input.push(("content-type", b"application/x-odd; q=\"%20\""));
+            input.push(("ce-subject", b"50%25%20%E2%82%AC"));
+            let event = binary::parse(input, body).unwrap();
+            let out = encode(&record(&event), Mode::Binary, &[]);
+            assert_eq!(out.body, body);
+            assert_eq!(out.header("content-type").unwrap(), b"application/x-odd; q=\"%20\"");
+            assert_eq!(binary::parse(out.headers(), &out.body).unwrap(), event);
+        }
+    }
+
+    /// EV-RTE-09, AMB-45: typed extensions keep their type, JSON data its spacing.
+    #[test]
+    fn an_envelope_goes_out_with_the_same_members() {
+        let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","n":-7,"b":true,
+            "data": { "x" : [ 1.50, "\u00e9" ] } }"#;
+        let event = structured::parse(envelope).unwrap();
+        let out = encode(&record(&event), Mode::Structured, &[]);
+        assert_eq!(structured::parse(&out.body).unwrap(), event);
+        let text = std::str::from_utf8(&out.body).unwrap();
+        assert!(
+            text.contains(r#""n":-7,"b":true"#) && text.contains(r#""data":{ "x" : [ 1.50, "\u00e9" ] }"#)
+        );
+    }
+
+    #[test]
+    fn base64_data_stays_base64_in_an_envelope_and_is_raw_in_binary_mode() {
+        let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AP8="}"#;
+        let event = structured::parse(envelope).unwrap();
+        let kept = encode(&record(&event), Mode::Structured, &[]);
+        assert_eq!(structured::parse(&kept.body).unwrap(), event);
+        assert_eq!(encode(&record(&event), Mode::Binary, &[]).body, &b"\x00\xff"[..]);
+    }
+
+    #[test]
+    fn a_json_string_is_text_only_where_the_type_says_so() {
+        for (media, body) in [("text/plain", "a\n"), ("application/json", "\"a\\n\"")] {
+            let envelope = format!(
+                r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"{media}","data":"a\n"}}"#
+            );
+            let event = structured::parse(envelope.as_bytes()).unwrap();
+            assert_eq!(encode(&record(&event), Mode::Binary, &[]).body, body);
+        }
+    }
+
+    /// AMB-50: a 0.3 event stays one, with its own way of saying base64.
+    #[test]
+    fn an_old_event_changes_mode_but_not_version() {
+        let envelope = br#"{"specversion":"0.3","id":"1","source":"/s","type":"t","datacontentencoding":"base64","data":"AP8="}"#;
+        let event = structured::parse(envelope).unwrap();
+        let out = encode(&record(&event), Mode::Binary, &[]);
+        assert_eq!(out.body, &b"\x00\xff"[..]);
+        assert_eq!(out.header("ce-datacontentencoding"), None);
+        assert_eq!(out.header("ce-specversion").unwrap(), b"0.3");
+        let event = binary::parse(out.headers(), &out.body).unwrap();
+        let back = encode(&record(&event), Mode::Structured, &[]);
+        assert_eq!(structured::parse(&back.body).unwrap().attribute("datacontentencoding"), Some("base64"));
+    }
+
+    #[test]
+    fn an_extra_attribute_replaces_the_events_own() {
+        let mut input = MINIMAL.to_vec();
+        input.push(("ce-knativeerrorcode", b"1"));
+        let event = binary::parse(input, b"").unwrap();
+        let extra = [Attribute { name: "knativeerrorcode".into(), value: "500".into(), kind: Kind::Integer }];
+        for mode in [Mode::Binary, Mode::Structured] {
+            let out = encode(&record(&event), mode, &extra);
+            let event = match mode {
+                Mode::Binary => binary::parse(out.headers(), &out.body),
+                Mode::Structured => structured::parse(&out.body),
+            };
+            assert_eq!(event.unwrap().attribute("knativeerrorcode"), Some("500"));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! CloudEvents SQL: an expression over an event's attributes.
+//!
+//! [`parse`] makes an [`Expression`] once, where a Trigger is admitted and again where it is compiled;
+//! [`Expression::evaluate`] reads the attributes where they stand in the log. The language is total: no
+//! expression runs longer than its own length and that of the attributes allow.
+//!
+//! How tightly operators bind, tightest first (the reference grammar's order, which is not SQL's):
+//! `NOT` and `-`, then `LIKE` and `IN`, then `* / %`, then `+ -`, then comparisons, all of them grouped
+//! from the left; last `AND OR XOR`, which bind alike and group from the right: `a AND b OR c` is
+//! `a AND (b OR c)`. Every attribute is a String until an operator asks for another type, so that
+//! binary and structured mode give the same result (AMB-45).
+
+mod eval;
+mod functions;
+mod lexer;
+mod parser;
+mod pattern;
+mod value;
+
+use std::fmt;
+
+pub(super) use eval::attribute;
+pub use value::{Fault, Value};
+
+use self::functions::Function;
+use self::pattern::Pattern;
+use crate::events::record::Record;
+
+/// Longest expression, in bytes. Evaluation is linear in it, and one stands in front of every event.
+pub const EXPRESSION_BYTES_MAX: usize = 8 << 10;
+
+/// Deepest nesting, in levels: parentheses, arguments, and operators that group from the left. Parsing,
+/// evaluating and dropping an expression take one frame of the stack for each.
+pub const DEPTH_MAX: usize = 100;
+
+/// Longest text that functions of an expression put together, in bytes: many times what attributes
+/// are made of, and a bound on what one event can make a core allocate.
+pub const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// A parsed expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expression {
+    root: Node,
+}
+
+/// Where and why a text is not an expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError {
+    /// The first character that does not fit, counted from 1.
+    pub position: usize,
+    pub reason: String,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at character {}: {}", self.position, self.reason)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+/// Reads an expression. Never panics, whatever the text.
+pub fn parse(text: &str) -> Result<Expression, ParseError> {
+    if text.len() > EXPRESSION_BYTES_MAX {
+        let reason = format!("the expression has {} bytes, {EXPRESSION_BYTES_MAX} is the limit", text.len());
+        return Err(ParseError { position: 1, reason });
+    }
+    parser::parse(text).map(|root| Expression { root })
+}
+
+impl Expression {
+    /// The expression's value for this event.
+    pub fn evaluate<'e>(&'e self, event: &'e Record) -> Result<Value<'e>, Fault<'e>> {
+        eval::evaluate(&self.root, event)
+    }
+
+    /// Whether the value is the Boolean `true`; an error or another type is not (X-FLT-09).
+    #[must_use]
+    pub fn holds(&self, event: &Record) -> bool {
+        matches!(self.evaluate(event), Ok(Value::Boolean(true)))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Node {
+    Text(Box<str>),
+    Integer(i32),
+    Boolean(bool),
+    /// Lower case, like all names of attributes.
+    Attribute(Box<str>),
+    Exists(Box<str>),
+    Not(Box<Node>),
+    Minus(Box<Node>),
+    Arithmetic(Arithmetic, Box<[Node; 2]>),
+    Compare(Compare, Box<[Node; 2]>),
+    /// `first AND (a OR (b XOR …))`, flat, because people write long ones.
+    Logic(Box<Node>, Vec<(Logic, Node)>),
+    Like(Box<Node>, Pattern),
+    In(Box<Node>, Vec<Node>),
+    Call(Function, Vec<Node>),
+    /// A call that no function answers to: an error when it is evaluated (X-SQL-06).
+    MissingFunction(Box<str>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arithmetic {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Modulo,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compare {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Logic {
+    And,
+    Or,
+    Xor,
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! What holds for every text and every tree.
+
+use proptest::prelude::*;
+
+use super::tests::sample;
+use super::*;
+
+/// Expressions as trees, with the text that means them, every operand in parentheses.
+fn written() -> impl Strategy<Value = (Node, String)> {
+    let leaf = prop_oneof![
+        any::<i32>().prop_map(|n| (Node::Integer(n), n.to_string())),
+        any::<bool>().prop_map(|b| (Node::Boolean(b), b.to_string())),
+        "[a-z' \"%_é]{0,6}".prop_map(|t| {
+            let quoted = format!("'{}'", t.replace('\'', "\\'"));
+            (Node::Text(t.into()), quoted)
+        }),
+        "[a-z][a-z0-9]{3,8}"
+            .prop_filter("no keyword", |name| !["like", "true", "false", "exists"].contains(&&**name))
+            .prop_flat_map(|name| prop_oneof![
+                Just((Node::Attribute(name.clone().into()), name.clone())),
+                Just((Node::Exists(name.clone().into()), format!("EXISTS {name}"))),
+            ]),
+    ];
+    leaf.prop_recursive(5, 40, 3, |inner| {
+        let pair = (inner.clone(), inner.clone());
+        let list = proptest::collection::vec(inner.clone(), 1..4);
+        prop_oneof![
+            inner.clone().prop_map(|(n, t)| (Node::Not(Box::new(n)), format!("NOT ({t})"))),
+            inner.clone().prop_map(|(n, t)| (Node::Minus(Box::new(n)), format!("-({t})"))),
+            (inner.clone(), "[a%_]{0,4}").prop_map(|((n, t), pattern)| {
+                (Node::Like(Box::new(n), Pattern::new(&pattern)), format!("({t}) LIKE '{pattern}'"))
+            }),
+            (pair.clone(), 0_usize..5).prop_map(|(((a, s), (b, t)), at)| {
+                let operators = [
+                    Arithmetic::Add,
+                    Arithmetic::Subtract,
+                    Arithmetic::Multiply,
+                    Arithmetic::Divide,
+                    Arithmetic::Modulo,
+                ];
+                let spelling = ["+", "-", "*", "/", "%"][at];
+                (Node::Arithmetic(operators[at], Box::new([a, b])), format!("({s}){spelling}({t})"))
+            }),
+            (pair, 0_usize..6).prop_map(|(((a, s), (b, t)), at)| {
+                let operators = [
+                    Compare::Equal,
+                    Compare::NotEqual,
+                    Compare::Less,
+                    Compare::LessOrEqual,
+                    Compare::Greater,
+                    Compare::GreaterOrEqual,
+                ];
+                let spelling = ["=", "!=", "<", "<=", ">", ">="][at];
+                (Node::Compare(operators[at], Box::new([a, b])), format!("({s}){spelling}({t})"))
+            }),
+            (inner.clone(), proptest::collection::vec((inner.clone(), 0_usize..3), 1..4)).prop_map(
+                |((first, mut text), rest)| {
+                    text = format!("({text})");
+                    let rest = rest.into_iter().map(|((node, t), at)| {
+                        text = format!("{text} {} ({t})", ["and", "OR", "Xor"][at]);
+                        ([Logic::And, Logic::Or, Logic::Xor][at], node)
+                    });
+                    let rest = rest.collect();
+                    (Node::Logic(Box::new(first), rest), text)
+                }
+            ),
+            (inner, list).prop_map(|((n, t), members)| {
+                let (nodes, texts): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+                (Node::In(Box::new(n), nodes), format!("({t}) in ({})", texts.join(", ")))
+            }),
+        ]
+    })
+}
+
+/// The value as the rules say it, without the shortcuts of the evaluator: a chain is taken apart into
+/// pairs.
+fn slow_logic(first: bool, rest: &[(Logic, Node)], event: &Record) -> Option<bool> {
+    let Some(((operator, next), others)) = rest.split_first() else { return Some(first) };
+    let right = || {
+        let next = eval::evaluate(next, event).ok()?.boolean().ok()?;
+        slow_logic(next, others, event)
+    };
+    match operator {
+        Logic::And => {
+            if first {
+                right()
+            } else {
+                Some(false)
+            }
+        }
+        Logic::Or => {
+            if first {
+                Some(true)
+            } else {
+                right()
+            }
+        }
+        Logic::Xor => right().map(|right| first ^ right),
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in "\\PC{0,60}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn no_row_of_tokens_makes_parser_or_evaluator_panic(
+        tokens in proptest::collection::vec(prop_oneof![
+            Just("AND"), Just("or"), Just("XOR"), Just("NOT"), Just("LIKE"), Just("IN"), Just("EXISTS"),
+            Just("("), Just(")"), Just(","), Just("+"), Just("-"), Just("*"), Just("/"), Just("%"),
+            Just("="), Just("<>"), Just("<="), Just("'a%_'"), Just("\"\\\"\""), Just("12"), Just("-2147483648"),
+            Just("TRUE"), Just("type"), Just("word"), Just("n"), Just("absent"), Just("SUBSTRING("),
+            Just("LEFT("), Just("CONCAT("), Just("ABS("), Just("IS_INT("),
+        ], 0..24),
+    ) {
+        let text = tokens.join(" ");
+        if let Ok(expression) = parse(&text) {
+            let _ = expression.evaluate(&sample());
+        }
+    }
+
+    #[test]
+    fn a_tree_that_is_written_down_is_read_back((tree, text) in written()) {
+        let read = parse(&text);
+        prop_assert_eq!(read.map(|read| read.root), Ok(tree), "{}", text);
+    }
+
+    #[test]
+    fn a_chain_of_logic_is_the_pairs_that_it_stands_for((tree, _) in written()) {
+        let event = sample();
+        if let Node::Logic(first, rest) = &tree
+            && let Some(first) = eval::evaluate(first, &event).ok().and_then(|first| first.boolean().ok())
+        {
+            let found = eval::evaluate(&tree, &event).ok().and_then(|found| found.boolean().ok());
+            prop_assert_eq!(found, slow_logic(first, rest, &event));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A core's events as a whole: its logs, their deliveries and the door.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ring::Ring;
+use wal::{AppendError, Log};
+
+use super::delivery::{Desk, Post};
+use super::ingress::{self, Intake};
+use super::keeper::{Keeper, LogFailed};
+use super::limits::SIGNAL_AGAIN;
+use super::{Answer, companions};
+use crate::signal::{Signal, Signals};
+use crate::table::{Stream, Table};
+
+/// Everything of one core that has to do with events.
+pub struct Events<P> {
+    ring: Ring,
+    /// The first takes appends; the others belonged to cores that are no more, and run empty.
+    logs: Vec<(Rc<Keeper>, Rc<Desk<P>>)>,
+    home: Rc<Keeper>,
+    rng: RefCell<fastrand::Rng>,
+}
+
+impl<P: Post + Clone> Events<P> {
+    /// Takes over `home` and the logs that `others` left, and starts their tasks.
+    pub fn open(ring: &Ring, home: Log, others: Vec<Log>, post: &P, seed: u64) -> Rc<Self> {
+        let home = Keeper::new(ring, home);
+        let mut keepers = vec![Rc::clone(&home)];
+        keepers.extend(others.into_iter().map(|log| Keeper::new(ring, log)));
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let logs = keepers.into_iter().map(|keeper| {
+            let desk = Desk::new(ring, &keeper, &home, post.clone(), rng.u64(..));
+            (keeper, desk)
+        });
+        let logs = logs.collect();
+        Rc::new(Self { ring: ring.clone(), logs, home, rng: RefCell::new(rng) })
+    }
+
+    /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
+    pub fn start(self: &Rc<Self>, core: usize, signals: &Signals) {
+        for (keeper, desk) in &self.logs {
+            let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
+            self.ring.spawn(async move {
+                let LogFailed { reason } = keeper.run().await;
+                tracing::error!(core, %reason, "the log failed: nothing more is accepted");
+                while !signals.send(Signal::LogFailed { core, reason: reason.clone() }) {
+                    ring.sleep(SIGNAL_AGAIN).await;
+                }
+            });
+            let desk = Rc::clone(desk);
+            self.ring.spawn(async move { desk.tidy().await });
+        }
+    }
+
+    /// Makes the running subscribers those of the table: call it when the core's bell rings. What fails
+    /// for one stream is done for the others.
+    pub fn sync(&self, table: &Arc<Table>) -> Result<(), AppendError> {
+        self.logs.iter().map(|(_, desk)| desk.sync(table)).fold(Ok(()), Result::and)
+    }
+
+    /// An event must not be stored before all who are to get it are registered (EV-TRG-12).
+    fn prepare(&self, table: &Arc<Table>, stream: &Stream) -> Result<(), AppendError> {
+        let synced = self.sync(table);
+        let is_ready = self.logs.first().is_some_and(|(_, desk)| desk.serves(stream));
+        if is_ready { Ok(()) } else { synced }
+    }
+
+    /// Starts no more deliveries; resolves once those under way have ended and the bookmarks are durable.
+    pub async fn drain(&self) {
+        for (_, desk) in &self.logs {
+            desk.drain().await;
+        }
+        for (keeper, _) in &self.logs {
+            keeper.settle().await;
+        }
+    }
+
+    /// Answers one request of the events listener. Method and path as they stand in the request line.
+    pub async fn answer<'a>(
+        &self,
+        table: &'a Arc<Table>,
+        method: &str,
+        path: &str,
+        headers: &'a [(&'a str, &'a [u8])],
+        body: &'a [u8],
+    ) -> Answer {
+        let stream = ingress::find(table, path);
+        let answer = match ingress::judge(method, stream, headers, body) {
+            Err(refusal) => ingress::refused(&refusal),
+            Ok(intake) => {
+                let beside = companions::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
+                self.take_in(table, intake, &beside).await
+            }
+        };
+        if let Some(stream) = stream.filter(|_| answer.status >= 400) {
+            stream.tally.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02).
+    async fn take_in(
+        &self,
+        table: &Arc<Table>,
+        intake: Intake<'_>,
+        beside: &[super::record::Companion<'_>],
+    ) -> Answer {
+        let Intake { stream, events } = intake;
+        if events.is_empty() {
+            return ingress::accepted(); // an empty batch
+        }
+        let appended = self.prepare(table, stream).and_then(|()| {
+            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(beside)).collect();
+            let parts: Vec<[&[u8]; 2]> =
+                heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
+            let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
+            let feed = self.home.feed(&stream.name)?;
+            self.home.append(&feed, &records)
+        });
+        let end = match appended {
+            Ok(range) => range.end,
+            Err(why) => return ingress::not_stored(&why),
+        };
+        match self.home.durable(end).await {
+            Ok(()) => {
+                let count = events.len() as u64;
+                stream.tally.accepted.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+                ingress::accepted()
+            }
+            Err(failed) => ingress::unavailable(&failed.to_string()),
+        }
+    }
+}

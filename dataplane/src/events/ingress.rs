@@ -1,0 +1,173 @@
+//! The door: which requests are events for a stream, and what the others are told.
+//!
+//! Values in, values out; [`super::house`] appends what passes. A loop through a broker is cut by
+//! counting hops (`knativebrokerttl`, EV-RTE-13, X-BRK-04): an event may say how many it may still
+//! make, else [`HOPS_MAX`]; each entry takes one, and at none the event is refused.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wal::AppendError;
+
+use super::Answer;
+use super::cloudevent::{Carriage, Event, Malformed, binary, carriage, structured};
+use super::limits::{HOPS_MAX, RETRY_AFTER_S};
+use super::record::{Companion, encode_head};
+use crate::table::{Stream, Table};
+
+/// The extension that carries the hops left. It is kept beside the event in the log and not shown
+/// to subscribers.
+pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
+
+/// A request that passed.
+#[derive(Debug)]
+pub struct Intake<'a> {
+    pub stream: &'a Arc<Stream>,
+    /// Several only in a batch; stored together or not at all.
+    pub events: Vec<Entering<'a>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Entering<'a> {
+    pub event: Event<'a>,
+    /// 0 on a stream without loop guard.
+    pub hops_left: u8,
+}
+
+impl Entering<'_> {
+    #[must_use]
+    pub fn head(&self, beside: &[Companion<'_>]) -> Vec<u8> {
+        encode_head(&self.event, beside, self.hops_left)
+    }
+}
+
+/// Why a request was turned away. The sender must act.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not an error: OPTIONS is answered with what is possible here.
+    #[error("")]
+    Options,
+    #[error("there is no broker or channel at this path")]
+    UnknownPath,
+    #[error("only POST and OPTIONS are possible here")]
+    Method,
+    #[error("not a CloudEvent: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("this CloudEvents format is not read here: use binary mode or application/cloudevents+json")]
+    Format,
+    #[error("the event has {bytes} bytes, this stream takes {max}")]
+    TooLarge { bytes: usize, max: u32 },
+    #[error("the event has made too many hops ({HOPS_ATTRIBUTE}): a loop is likely")]
+    TooManyHops,
+}
+
+/// The stream at a request's path; a query and a trailing slash do not matter.
+#[must_use]
+pub fn find<'t>(table: &'t Table, path: &str) -> Option<&'t Arc<Stream>> {
+    let path = path.split('?').next().unwrap_or_default();
+    table.streams.get(path).or_else(|| table.streams.get(path.strip_suffix('/')?))
+}
+
+/// Whether a stream counts hops: brokers do (`broker/…`), because their replies come back in.
+#[must_use]
+pub fn guards_loops(stream: &Stream) -> bool {
+    stream.name.starts_with("broker/")
+}
+
+/// Judges a request by everything but the log.
+pub fn judge<'a>(
+    method: &str,
+    stream: Option<&'a Arc<Stream>>,
+    headers: &'a [(&'a str, &'a [u8])],
+    body: &'a [u8],
+) -> Result<Intake<'a>, Refusal> {
+    let stream = stream.ok_or(Refusal::UnknownPath)?;
+    match method {
+        "POST" => {}
+        "OPTIONS" => return Err(Refusal::Options),
+        _ => return Err(Refusal::Method),
+    }
+    let content_type = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    let events = match carriage(content_type.map(|(_, value)| *value)) {
+        Carriage::Binary => vec![binary::parse(headers.iter().copied(), body)?],
+        Carriage::Structured => vec![structured::parse(body)?],
+        Carriage::Batch => structured::parse_batch(body)?,
+        Carriage::Unknown => return Err(Refusal::Format),
+    };
+    let events = events.into_iter().map(|event| admit(stream, event)).collect::<Result<_, _>>()?;
+    Ok(Intake { stream, events })
+}
+
+fn admit<'a>(stream: &Stream, mut event: Event<'a>) -> Result<Entering<'a>, Refusal> {
+    let (bytes, max) = (event.bytes(), stream.event_bytes_max);
+    if bytes > max as usize {
+        return Err(Refusal::TooLarge { bytes, max });
+    }
+    if !guards_loops(stream) {
+        return Ok(Entering { event, hops_left: 0 });
+    }
+    let hops_left = match event.take(HOPS_ATTRIBUTE) {
+        None => HOPS_MAX,
+        Some(given) => {
+            let given: i32 =
+                given.value.parse().map_err(|_| Malformed::attribute(HOPS_ATTRIBUTE, "is not an integer"))?;
+            u8::try_from(given.saturating_sub(1).clamp(0, HOPS_MAX.into())).unwrap_or(HOPS_MAX)
+        }
+    };
+    if hops_left == 0 {
+        return Err(Refusal::TooManyHops);
+    }
+    Ok(Entering { event, hops_left })
+}
+
+/// 202 with nothing in it (AMB-48).
+#[must_use]
+pub fn accepted() -> Answer {
+    answer(202, "")
+}
+
+/// What a refusal looks like to its sender (DP-ACK-04, -07, DP-PROTO-11, -13, X-BRK-02, -03).
+#[must_use]
+pub fn refused(refusal: &Refusal) -> Answer {
+    let status = match refusal {
+        Refusal::Options => 200,
+        Refusal::UnknownPath => 404,
+        Refusal::Method => 405,
+        Refusal::Malformed(_) | Refusal::TooManyHops => 400,
+        Refusal::Format => 415,
+        Refusal::TooLarge { .. } => 413,
+    };
+    let mut answer = answer(status, &refusal.to_string());
+    if *refusal == Refusal::Options {
+        for name in ["WebHook-Allowed-Origin", "WebHook-Allowed-Rate"] {
+            answer.headers.push((name.into(), Bytes::from_static(b"*")));
+        }
+    }
+    answer
+}
+
+/// The log did not take it (DP-ACK-10).
+#[must_use]
+pub fn not_stored(why: &AppendError) -> Answer {
+    match why {
+        AppendError::TooLarge { .. } => answer(413, &why.to_string()),
+        _ => unavailable(&why.to_string()),
+    }
+}
+
+/// 503: it may work later.
+#[must_use]
+pub fn unavailable(why: &str) -> Answer {
+    let mut answer = answer(503, why);
+    answer.headers.push(("Retry-After".into(), RETRY_AFTER_S.to_string().into()));
+    answer
+}
+
+fn answer(status: u16, text: &str) -> Answer {
+    let mut headers = vec![("Allow".into(), Bytes::from_static(b"POST, OPTIONS"))];
+    if text.is_empty() {
+        return Answer { status, headers, body: Bytes::new() };
+    }
+    headers.push(("Content-Type".into(), Bytes::from_static(b"text/plain; charset=utf-8")));
+    Answer { status, headers, body: format!("{text}\n").into() }
+}

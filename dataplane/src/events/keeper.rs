@@ -1,0 +1,359 @@
+//! Owns a log on the ring: takes appends from many tasks, makes them durable, tells who waits.
+//!
+//! One write is out at a time, and whatever is appended meanwhile is the next one: group commit needs
+//! no timer. Bookmarks ride along; alone they wait [`BOOKMARK_EVERY`], because all they save is
+//! duplicates after a crash.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::fs;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use ring::{File, Ring, Tick};
+use wal::{AppendError, Log, Position, StreamId, Urgency};
+
+use super::bell::Bell;
+use super::delivery::Place;
+use super::limits::{BOOKMARK_EVERY, RECLAIM_EVERY};
+
+/// A log with its waiting tasks.
+pub struct Keeper {
+    ring: Ring,
+    log: RefCell<Log>,
+    feeds: RefCell<HashMap<Box<str>, Rc<Feed>, RandomState>>,
+    /// Feeds with events that are not durable yet.
+    touched: RefCell<Vec<Rc<Feed>>>,
+    /// Bookmarks that changed since the last flush.
+    dirty: RefCell<Vec<Rc<Place>>>,
+    /// The core stops: bookmarks do not wait for company.
+    hurry: Cell<bool>,
+    /// There is something to flush.
+    work: Bell,
+    /// `durable` has moved, or the log failed.
+    flushed: Bell,
+}
+
+/// A stream as its readers see it.
+#[derive(Debug)]
+pub struct Feed {
+    pub id: StreamId,
+    /// Events appended since the process began.
+    appended: Cell<u64>,
+    /// The end of the newest one.
+    appended_end: Cell<Position>,
+    touched: Cell<bool>,
+    /// One for each subscriber's pump.
+    readers: RefCell<Vec<Rc<Bell>>>,
+}
+
+impl Feed {
+    #[must_use]
+    pub fn appended(&self) -> u64 {
+        self.appended.get()
+    }
+
+    pub(super) fn subscribe(&self, bell: &Rc<Bell>) {
+        self.readers.borrow_mut().push(Rc::clone(bell));
+    }
+
+    pub(super) fn unsubscribe(&self, bell: &Rc<Bell>) {
+        self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, bell));
+    }
+
+    fn tell(&self) {
+        for bell in &*self.readers.borrow() {
+            bell.ring();
+        }
+    }
+}
+
+/// A flush failed: nothing that was not durable before will ever be acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the log failed and takes nothing until the process is restarted: {reason}")]
+pub struct LogFailed {
+    pub reason: Box<str>,
+}
+
+impl Keeper {
+    #[must_use]
+    pub fn new(ring: &Ring, log: Log) -> Rc<Self> {
+        Rc::new(Self {
+            ring: ring.clone(),
+            log: RefCell::new(log),
+            feeds: RefCell::default(),
+            touched: RefCell::default(),
+            dirty: RefCell::default(),
+            hurry: Cell::new(false),
+            work: Bell::default(),
+            flushed: Bell::default(),
+        })
+    }
+
+    /// The log, for reading. Not to be held over an await.
+    pub fn log(&self) -> Ref<'_, Log> {
+        self.log.borrow()
+    }
+
+    /// The stream of this name; declared if there is none.
+    pub fn feed(&self, name: &str) -> Result<Rc<Feed>, AppendError> {
+        if let Some(feed) = self.feeds.borrow().get(name) {
+            return Ok(Rc::clone(feed));
+        }
+        let id = self.log.borrow_mut().stream(name)?;
+        let feed = Rc::new(Feed {
+            id,
+            appended: Cell::new(0),
+            appended_end: Cell::new(Position::ORIGIN),
+            touched: Cell::new(false),
+            readers: RefCell::default(),
+        });
+        self.feeds.borrow_mut().insert(name.into(), Rc::clone(&feed));
+        self.work.ring();
+        Ok(feed)
+    }
+
+    /// Drops a stream with all that is in it.
+    pub fn forget_stream(&self, name: &str) {
+        self.feeds.borrow_mut().remove(name);
+        self.log.borrow_mut().forget_stream(name);
+        self.work.ring();
+    }
+
+    pub fn forget_subscriber(&self, stream: StreamId, subscriber: &str) {
+        self.log.borrow_mut().forget_bookmark(stream, subscriber);
+        self.work.ring();
+    }
+
+    /// Takes records that become durable together. Wait for the range's end with [`Keeper::durable`].
+    pub fn append(&self, feed: &Rc<Feed>, records: &[&[&[u8]]]) -> Result<Range<Position>, AppendError> {
+        let appended = self.try_append(feed, records).or_else(|refused| match refused {
+            // Space may be free already and only nobody has looked.
+            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records),
+            other => Err(other),
+        })?;
+        feed.appended.set(feed.appended.get() + records.len() as u64);
+        feed.appended_end.set(appended.end);
+        self.touch(feed);
+        self.work.ring();
+        Ok(appended)
+    }
+
+    fn touch(&self, feed: &Rc<Feed>) {
+        if !feed.touched.replace(true) {
+            self.touched.borrow_mut().push(Rc::clone(feed));
+        }
+    }
+
+    fn try_append(&self, feed: &Feed, records: &[&[&[u8]]]) -> Result<Range<Position>, AppendError> {
+        let log = &mut *self.log.borrow_mut();
+        match records {
+            [one] => {
+                let position = log.append(feed.id, wall_clock_ms(), one)?;
+                Ok(position..log.visible())
+            }
+            many => log.append_batch(feed.id, wall_clock_ms(), many),
+        }
+    }
+
+    fn reclaim(&self) -> bool {
+        let mut log = self.log.borrow_mut();
+        let freed = log.reclaim().segments > 0;
+        if log.is_moving() {
+            log.move_on();
+            self.work.ring(); // each step follows a flush: see that there is one
+        }
+        freed
+    }
+
+    fn tell_damage(&self) {
+        for wal::Damage { stream, position, file, offset } in self.log.borrow().take_damage() {
+            let file = file.display();
+            tracing::error!(%stream, %position, %file, offset, "an event was damaged on the disk and is passed over");
+        }
+    }
+
+    /// Waits until everything below `end` survives a crash.
+    pub async fn durable(&self, end: Position) -> Result<(), LogFailed> {
+        loop {
+            let seen = self.flushed.count();
+            let (durable, poison) = {
+                let log = self.log.borrow();
+                (log.durable() >= end, log.poison().map(Box::from))
+            };
+            match poison {
+                _ if durable => return Ok(()),
+                Some(reason) => return Err(LogFailed { reason }),
+                None => self.flushed.after(seen).await,
+            }
+        }
+    }
+
+    /// Puts a bookmark for the first time: from here on the log keeps what this subscriber needs.
+    pub fn register(&self, place: &Place) -> Result<(), AppendError> {
+        self.log.borrow_mut().bookmark(place.stream, &place.subscriber, place.mark())?;
+        self.work.ring();
+        Ok(())
+    }
+
+    /// The place has moved: its bookmark goes with the next flush.
+    pub fn moved(&self, place: &Rc<Place>) {
+        if place.dirty.replace(true) {
+            return;
+        }
+        let mut dirty = self.dirty.borrow_mut();
+        dirty.push(Rc::clone(place));
+        if dirty.len() == 1 {
+            drop(dirty);
+            self.work.ring();
+        }
+    }
+
+    /// Makes durable what there is, bookmarks too, without waiting for more.
+    pub async fn settle(&self) {
+        self.hurry.set(true);
+        self.work.ring();
+        loop {
+            let seen = self.flushed.count();
+            let is_flushed = {
+                let log = self.log.borrow();
+                log.poison().is_some() || log.durable() == log.visible()
+            };
+            if is_flushed && (self.urgency() == Urgency::Nothing || self.failure().is_some()) {
+                return;
+            }
+            self.flushed.after(seen).await;
+        }
+    }
+
+    /// The task that owns the log: runs until a flush fails.
+    pub async fn run(&self) -> LogFailed {
+        let mut hand = Hand::default();
+        let mut file: Option<(Arc<fs::File>, File)> = None;
+        let mut lazy_since: Option<Tick> = None;
+        let mut reclaimed_at = self.ring.now();
+        loop {
+            let seen = self.work.count();
+            if let Some(failed) = self.failure() {
+                self.flushed.ring();
+                return failed;
+            }
+            match self.urgency() {
+                Urgency::Nothing => {
+                    lazy_since = None;
+                    self.work.after(seen).await;
+                    continue;
+                }
+                Urgency::Whenever if !self.hurry.get() => {
+                    let due = *lazy_since.get_or_insert(self.ring.now()) + BOOKMARK_EVERY;
+                    if self.ring.now() < due {
+                        let wait = due - self.ring.now();
+                        let _ = self.ring.timeout(wait, self.work.after(seen)).await; // either way: look again
+                        continue;
+                    }
+                }
+                Urgency::Whenever | Urgency::Now => {}
+            }
+            lazy_since = None;
+            hand.help(&mut self.log.borrow_mut());
+            self.flush(&mut file).await;
+            self.log.borrow_mut().move_on(); // a bounded step, and only if one is due
+            self.tell_damage();
+            if self.ring.now() - reclaimed_at >= RECLAIM_EVERY {
+                reclaimed_at = self.ring.now();
+                self.reclaim();
+            }
+        }
+    }
+
+    fn failure(&self) -> Option<LogFailed> {
+        self.log.borrow().poison().map(|reason| LogFailed { reason: reason.into() })
+    }
+
+    fn urgency(&self) -> Urgency {
+        let bookmarks = if self.dirty.borrow().is_empty() { Urgency::Nothing } else { Urgency::Whenever };
+        self.log.borrow().urgency().max(bookmarks)
+    }
+
+    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, File)>) {
+        self.write_bookmarks();
+        let Some(flush) = self.log.borrow_mut().next_flush() else { return };
+        let result = match self.file(cached, &flush.file) {
+            Ok(file) => file.write_at_durable(flush.bytes.clone(), flush.offset).await,
+            Err(error) => Err(error),
+        };
+        self.log.borrow_mut().flush_done(flush, result);
+        self.flushed.ring();
+        let durable = self.log.borrow().durable();
+        for feed in self.touched.take() {
+            feed.touched.set(false);
+            feed.tell();
+            if feed.appended_end.get() > durable {
+                self.touch(&feed); // came after the write began, or belongs to the next segment
+            }
+        }
+    }
+
+    fn write_bookmarks(&self) {
+        let log = &mut *self.log.borrow_mut();
+        for place in self.dirty.take() {
+            place.dirty.set(false);
+            if let Err(why) = log.bookmark(place.stream, &place.subscriber, place.mark()) {
+                // Its stream or itself was forgotten meanwhile: nobody asks for the bookmark again.
+                tracing::debug!(subscriber = %place.subscriber, %why, "bookmark not kept");
+            }
+        }
+    }
+
+    /// The segment's file on this ring; kept until the log rolls over to another.
+    fn file<'c>(
+        &self,
+        cached: &'c mut Option<(Arc<fs::File>, File)>,
+        wanted: &Arc<fs::File>,
+    ) -> std::io::Result<&'c File> {
+        if cached.as_ref().is_none_or(|(kept, _)| !Arc::ptr_eq(kept, wanted)) {
+            let file = File::from_std(&self.ring, wanted.try_clone()?);
+            *cached = Some((Arc::clone(wanted), file));
+        }
+        let (_, file) = cached.as_ref().expect("set above");
+        Ok(file)
+    }
+}
+
+/// A thread for the slow part of a roll-over, one job at a time.
+#[derive(Default)]
+struct Hand {
+    job: Option<mpsc::Receiver<std::io::Result<wal::Spare>>>,
+}
+
+impl Hand {
+    /// Takes a finished spare segment over, or begins the next one.
+    fn help(&mut self, log: &mut Log) {
+        if let Some(job) = &self.job {
+            match job.try_recv() {
+                Ok(spare) => log.spare_ready(spare),
+                Err(mpsc::TryRecvError::Empty) => return,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    log.spare_ready(Err(std::io::Error::other("the thread that prepared it ended")));
+                }
+            }
+            self.job = None;
+        }
+        let Some(prepare) = log.prepare_spare() else { return };
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new().name("log-spare".into());
+        match thread.spawn(move || drop(sender.send(prepare.run()))) {
+            Ok(_) => self.job = Some(receiver),
+            Err(why) => log.spare_ready(Err(why)), // the roll-over does it inline
+        }
+    }
+}
+
+fn wall_clock_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,86 @@
+//! The limits of event intake and delivery: each with its unit and its reason.
+
+use std::time::Duration;
+
+/// Attributes in one event. Real ones have about ten; every one is looked at for every filter.
+pub const ATTRIBUTES_MAX: usize = 256;
+
+/// Longest attribute name, in bytes: its length is one byte in a record. The specification asks
+/// for 20 at most.
+pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
+
+/// Events in one batch: they become durable together, so a batch must stay well below a segment.
+pub const BATCH_EVENTS_MAX: usize = 1000;
+
+/// Headers beside the event that travel with it (tracing, `knative-*`), in bytes, names included.
+/// More are left behind: they are company, not cargo.
+pub const COMPANIONS_BYTES_MAX: usize = 4096;
+
+/// Hops that an event may make through brokers before a loop is assumed, when its sender does not
+/// say less (`knativebrokerttl`, X-BRK-04).
+pub const HOPS_MAX: u8 = 255;
+
+/// A subscriber's events that were read and not finished: in flight or waiting for a retry. Each costs
+/// some 100 bytes here and 16 in the bookmark; a subscriber that fails everything stops here and
+/// its backlog stays on disk.
+pub const UNFINISHED_MAX: usize = 256;
+
+/// Records a subscriber looks at before others get a turn: a filter that wants nothing must not
+/// hold the core while it passes a backlog.
+pub const RECORDS_PER_TURN_MAX: usize = 64;
+
+/// Events found for a subscriber that it has not taken yet, each 16 bytes. One with more lags: it reads
+/// the log by itself, and evaluates its own filter, until it has caught up.
+pub const MATCHES_MAX: usize = 1024;
+
+/// How long a subscriber that wants nothing of what comes may sleep: then its counts and its bookmark
+/// follow. With 10,000 subscribers that is some 2 % of a core; what a crash looks at again is
+/// filtered again, and delivered to nobody.
+pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
+
+/// Longest wait before a retry. Exponential backoff reaches a day after 20 retries of 0.1 s; nobody
+/// who configures that many means a year.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What is kept of a failed answer's body for `knativeerrordata`, in bytes of base64 (X-DLV-08).
+pub const ERROR_DATA_BYTES_MAX: usize = 1024;
+
+/// Largest answer taken from a subscriber, in bytes: a reply becomes a record of the log, so it has
+/// the default size of one event and room for its headers.
+pub const ANSWER_BYTES_MAX: usize = 2 << 20;
+
+/// How often bookmarks become durable when no event takes them along: what a crash delivers twice.
+pub const BOOKMARK_EVERY: Duration = Duration::from_millis(100);
+
+/// How often old segments are looked through.
+pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
+
+/// A subscriber or stream that the table no longer names is forgotten after this long: control may
+/// need a while after a start, or between two versions of an object, to name it again, and what is
+/// forgotten is lost.
+pub const ABSENT_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a sender that found the log full is told to wait, in seconds: bookmarks and reclaim run more
+/// often than that.
+pub const RETRY_AFTER_S: u32 = 2;
+
+/// How long the addresses of a DNS name are used without asking again: a subscriber that moved is
+/// found within this time, and a name costs a core one look-up in it.
+pub const RESOLVED_FOR: Duration = Duration::from_secs(5);
+
+/// Names looked up at a time, per core, each on a short-lived thread: a dead name server holds its own
+/// names for many seconds, and must not hold all others.
+pub const LOOKUPS_MAX: usize = 4;
+
+/// Names kept with their addresses, per core: more subscribers outside are asked for more often.
+pub const NAMES_MAX: usize = 1024;
+
+/// Largest request body at the events listener, in bytes, before its stream is even known: an event of
+/// the default 1 MiB in base64 with its envelope, or a batch of smaller ones.
+pub const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// How often the table is compared with the log for what nobody names any more.
+pub const TIDY_EVERY: Duration = Duration::from_secs(10);
+
+/// How soon a report to control that found the queue full is made again.
+pub const SIGNAL_AGAIN: Duration = Duration::from_secs(1);

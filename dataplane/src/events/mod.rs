@@ -1,0 +1,27 @@
+//! Events of one core: taken in at the door, kept in the log, delivered to each subscriber.
+//!
+//! [`ingress`] judges a request and answers 202 only when its events are durable; [`keeper`] owns the
+//! log on the ring; [`delivery`] has one loop for each subscriber. [`house::Events`] puts them
+//! together for a core, [`service`] is how a core runs them, [`sender`] how requests leave. What an event is, and its forms on the wire and on disk: [`cloudevent`],
+//! [`record`], [`encode`].
+
+mod bell;
+pub mod cloudevent;
+pub mod companions;
+pub mod delivery;
+pub mod encode;
+pub mod filter;
+pub mod house;
+pub mod ingress;
+pub mod keeper;
+pub mod limits;
+pub mod record;
+pub mod resolve;
+pub mod sender;
+pub mod service;
+pub mod trace;
+
+pub use crate::http::answer::Answer;
+
+#[cfg(test)]
+mod tests;

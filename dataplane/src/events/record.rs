@@ -1,0 +1,290 @@
+//! One event as one log record.
+//!
+//! ```text
+//! 0  version      u8   1
+//! 1  mode         u8   0 binary, 1 structured
+//! 2  hops left    u8   0 on a stream without loop guard
+//! 3  data         u8   0 none, 1 bytes, 2 JSON text
+//! 4  attributes   u16  count, little endian like all numbers here
+//! 6  companions   u16  count
+//! 8  attributes   each: kind u8 (0 string, 1 integer, 2 boolean), name length u8, value length u32,
+//!                 name, value (both UTF-8)
+//!    companions   each: name length u8, value length u16, name (UTF-8), value
+//!    data         the rest
+//! ```
+//! The data stands last and untouched, so that a delivery sends a slice of the log. Decoding checks
+//! every length once and never panics, whatever a disk hands back.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::cloudevent::{Attribute, Data, Event, Kind, Mode};
+
+const VERSION: u8 = 1;
+const FIXED_BYTES: usize = 8;
+const ATTRIBUTE_FIXED_BYTES: usize = 6;
+const COMPANION_FIXED_BYTES: usize = 3;
+
+/// A header that travels beside the event: tracing, `knative-*` (X-DLV-09).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Companion<'a> {
+    /// Lower case.
+    pub name: Cow<'a, str>,
+    pub value: Cow<'a, [u8]>,
+}
+
+/// What stands before the data in a record; the data itself is appended by the caller as it is.
+#[must_use]
+pub fn encode_head(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u8) -> Vec<u8> {
+    let attributes: usize =
+        event.attributes.iter().map(|a| ATTRIBUTE_FIXED_BYTES + a.name.len() + a.value.len()).sum();
+    let beside: usize = companions.iter().map(|c| COMPANION_FIXED_BYTES + c.name.len() + c.value.len()).sum();
+    let mut out = Vec::with_capacity(FIXED_BYTES + attributes + beside); // the record is built here
+    let (mode, data) = (u8::from(event.mode == Mode::Structured), data_code(&event.data));
+    out.extend([VERSION, mode, hops_left, data]);
+    out.extend(short(event.attributes.len()).to_le_bytes());
+    out.extend(short(companions.len()).to_le_bytes());
+    for Attribute { name, value, kind } in &event.attributes {
+        let length =
+            u32::try_from(value.len()).expect("a value came in a request, which is smaller than 4 GiB");
+        out.extend([kind_code(*kind), byte(name.len())]);
+        out.extend(length.to_le_bytes());
+        out.extend(name.as_bytes());
+        out.extend(value.as_bytes());
+    }
+    for Companion { name, value } in companions {
+        out.push(byte(name.len()));
+        out.extend(short(value.len()).to_le_bytes());
+        out.extend(name.as_bytes());
+        out.extend(&**value);
+    }
+    out
+}
+
+/// A decoded record: views into the log.
+#[derive(Debug, Clone)]
+pub struct Record {
+    bytes: Bytes,
+    pub mode: Mode,
+    pub hops_left: u8,
+    data_code: u8,
+    attributes: Range<usize>,
+    companions: Range<usize>,
+}
+
+/// The record is not one of ours: a newer version wrote it, or a bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Corrupt {
+    #[error("the record has version {0}, this program reads 1")]
+    Version(u8),
+    #[error("the record ends early or has an unknown code")]
+    Shape,
+}
+
+impl Record {
+    pub fn decode(bytes: Bytes) -> Result<Self, Corrupt> {
+        let fixed: [u8; FIXED_BYTES] = *bytes.first_chunk().ok_or(Corrupt::Shape)?;
+        let [version, mode, hops_left, data_code, a0, a1, c0, c1] = fixed;
+        if version != VERSION {
+            return Err(Corrupt::Version(version));
+        }
+        if mode > 1 || data_code > 2 {
+            return Err(Corrupt::Shape);
+        }
+        let mut rest = &bytes[FIXED_BYTES..];
+        for _ in 0..u16::from_le_bytes([a0, a1]) {
+            take_attribute(&mut rest).ok_or(Corrupt::Shape)?;
+        }
+        let attributes_end = bytes.len() - rest.len();
+        for _ in 0..u16::from_le_bytes([c0, c1]) {
+            take_companion(&mut rest).ok_or(Corrupt::Shape)?;
+        }
+        let companions_end = bytes.len() - rest.len();
+        if (data_code == 0 && !rest.is_empty()) || (data_code == 2 && std::str::from_utf8(rest).is_err()) {
+            return Err(Corrupt::Shape);
+        }
+        let mode = if mode == 1 { Mode::Structured } else { Mode::Binary };
+        let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
+        Ok(Self { bytes, mode, hops_left, data_code, attributes, companions })
+    }
+
+    /// The attributes in the order received.
+    pub fn attributes(&self) -> impl Iterator<Item = Attribute<'_>> {
+        let mut rest = &self.bytes[self.attributes.clone()];
+        std::iter::from_fn(move || take_attribute(&mut rest))
+    }
+
+    pub fn companions(&self) -> impl Iterator<Item = Companion<'_>> {
+        let mut rest = &self.bytes[self.companions.clone()];
+        std::iter::from_fn(move || take_companion(&mut rest))
+    }
+
+    /// An attribute's canonical string form.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        let mut rest = &self.bytes[self.attributes.clone()];
+        loop {
+            let (_, found, value) = split_attribute(&mut rest)?;
+            if found == name.as_bytes() {
+                return std::str::from_utf8(value).ok();
+            }
+        }
+    }
+
+    /// The payload without a copy.
+    #[must_use]
+    pub fn data_bytes(&self) -> Bytes {
+        self.bytes.slice(self.companions.end..)
+    }
+
+    /// The event as it was received.
+    #[must_use]
+    pub fn event(&self) -> Event<'_> {
+        let data = &self.bytes[self.companions.end..];
+        let data = match self.data_code {
+            0 => Data::None,
+            2 => Data::Json(std::str::from_utf8(data).unwrap_or_default()), // checked by decode
+            _ => Data::Bytes(Cow::Borrowed(data)),
+        };
+        Event { mode: self.mode, attributes: self.attributes().collect(), data }
+    }
+}
+
+fn take_attribute<'a>(rest: &mut &'a [u8]) -> Option<Attribute<'a>> {
+    let (kind, name, value) = split_attribute(rest)?;
+    let kind = match kind {
+        0 => Kind::String,
+        1 => Kind::Integer,
+        2 => Kind::Boolean,
+        _ => return None,
+    };
+    let (name, value) = (std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?);
+    Some(Attribute { name: name.into(), value: value.into(), kind })
+}
+
+fn split_attribute<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8], &'a [u8])> {
+    let (fixed, tail) = rest.split_first_chunk::<ATTRIBUTE_FIXED_BYTES>()?;
+    let [kind, name_length, v0, v1, v2, v3] = *fixed;
+    let (name, tail) = tail.split_at_checked(name_length.into())?;
+    let value_length = usize::try_from(u32::from_le_bytes([v0, v1, v2, v3])).ok()?;
+    let (value, tail) = tail.split_at_checked(value_length)?;
+    *rest = tail;
+    Some((kind, name, value))
+}
+
+fn take_companion<'a>(rest: &mut &'a [u8]) -> Option<Companion<'a>> {
+    let (fixed, tail) = rest.split_first_chunk::<COMPANION_FIXED_BYTES>()?;
+    let [name_length, v0, v1] = *fixed;
+    let (name, tail) = tail.split_at_checked(name_length.into())?;
+    let (value, tail) = tail.split_at_checked(u16::from_le_bytes([v0, v1]).into())?;
+    let name = std::str::from_utf8(name).ok()?;
+    *rest = tail;
+    Some(Companion { name: name.into(), value: value.into() })
+}
+
+const fn kind_code(kind: Kind) -> u8 {
+    match kind {
+        Kind::String => 0,
+        Kind::Integer => 1,
+        Kind::Boolean => 2,
+    }
+}
+
+const fn data_code(data: &Data<'_>) -> u8 {
+    match data {
+        Data::None => 0,
+        Data::Bytes(_) => 1,
+        Data::Json(_) => 2,
+    }
+}
+
+fn byte(length: usize) -> u8 {
+    u8::try_from(length).expect("names are 255 bytes at most, checked where they are parsed")
+}
+
+fn short(length: usize) -> u16 {
+    u16::try_from(length).expect("attributes and companions are bound far below 65,536 where they are parsed")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn attribute() -> impl Strategy<Value = Attribute<'static>> {
+        let kind = prop_oneof![Just(Kind::String), Just(Kind::Integer), Just(Kind::Boolean)];
+        ("[a-z0-9]{1,20}", "\\PC{0,40}", kind).prop_map(|(name, value, kind)| Attribute {
+            name: name.into(),
+            value: value.into(),
+            kind,
+        })
+    }
+
+    fn data() -> impl Strategy<Value = Data<'static>> {
+        prop_oneof![
+            Just(Data::None),
+            any::<Vec<u8>>().prop_map(|bytes| Data::Bytes(bytes.into())),
+            Just(Data::Json("{ \"a\" :\t1 }")),
+        ]
+    }
+
+    fn whole(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u8) -> Bytes {
+        let mut bytes = encode_head(event, companions, hops_left);
+        bytes.extend(event.data.bytes());
+        bytes.into()
+    }
+
+    proptest! {
+        /// EV-RTE-09: what comes out of the log is what went in, data byte for byte.
+        #[test]
+        fn a_record_gives_back_the_event(
+            structured: bool,
+            attributes in proptest::collection::vec(attribute(), 0..12),
+            data in data(),
+            hops: u8,
+            value in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let mode = if structured { Mode::Structured } else { Mode::Binary };
+            let event = Event { mode, attributes, data };
+            let companions = [Companion { name: "traceparent".into(), value: value.into() }];
+            let record = Record::decode(whole(&event, &companions, hops)).unwrap();
+            prop_assert_eq!(record.event(), event.clone());
+            prop_assert_eq!(record.companions().collect::<Vec<_>>(), companions);
+            prop_assert_eq!(record.hops_left, hops);
+            prop_assert_eq!(record.data_bytes(), event.data.bytes());
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(mut bytes: Vec<u8>, ours: bool) {
+            if let (true, Some(first)) = (ours, bytes.first_mut()) {
+                *first = VERSION; // or most cases end at the first byte
+            }
+            if let Ok(record) = Record::decode(bytes.into()) {
+                let _ = (record.event(), record.attribute("id"));
+            }
+        }
+
+        #[test]
+        fn a_record_cut_or_changed_anywhere_is_refused_or_read_without_panic(cut in 0_usize..120, change: u8) {
+            let attributes = vec![Attribute { name: "id".into(), value: "1".into(), kind: Kind::String }];
+            let event = Event { mode: Mode::Binary, attributes, data: Data::Json("[1]") };
+            let bytes = whole(&event, &[], 3);
+            let _ = Record::decode(bytes.slice(..cut.min(bytes.len())));
+            let mut changed = bytes.to_vec();
+            let at = cut % changed.len();
+            changed[at] = change;
+            if let Ok(record) = Record::decode(changed.into()) {
+                let _ = record.event();
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_record_is_refused_by_its_number() {
+        assert_eq!(Record::decode(Bytes::from_static(&[2; 16])).unwrap_err(), Corrupt::Version(2));
+        assert_eq!(Record::decode(Bytes::new()).unwrap_err(), Corrupt::Shape);
+    }
+}

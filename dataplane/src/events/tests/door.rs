@@ -1,0 +1,151 @@
+//! The door: what is let in, what is not, and that nobody is told 202 too early.
+
+use super::*;
+
+const EVENT: [(&str, &str); 4] =
+    [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+const ENVELOPE: &str = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
+
+fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a [u8]> {
+    answer.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+}
+
+/// DP-PROTO-11, DP-PROTO-13, DP-ACK-03, -04, -07, AMB-48, X-BRK-02, X-BRK-03.
+#[test]
+fn each_request_gets_its_answer_and_only_events_are_stored() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let stream = rig.publish(vec![trigger("t", "http://s/")]);
+    let structured = [("Content-Type", "application/cloudevents+json; charset=utf-8")];
+    let avro = [("Content-Type", "application/cloudevents+avro")];
+    let spent: Vec<_> = EVENT.into_iter().chain([("ce-knativebrokerttl", "1")]).collect();
+    let upgrade: Vec<_> = EVENT.into_iter().chain([("Upgrade", "foo")]).collect();
+    let large = vec![b'x'; 100_001];
+    type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16);
+    let cases: [Case<'_>; 17] = [
+        ("POST", PATH, &EVENT, b"x", 202),
+        ("POST", "/brokers/ns/b/", &EVENT, b"x", 202),
+        ("POST", "/brokers/ns/b?a=b", &EVENT, b"x", 202),
+        ("POST", PATH, &upgrade, b"x", 202),
+        ("POST", PATH, &structured, ENVELOPE.as_bytes(), 202),
+        ("OPTIONS", PATH, &[], b"", 200),
+        ("GET", PATH, &EVENT, b"x", 405),
+        ("PUT", PATH, &EVENT, b"x", 405),
+        ("DELETE", PATH, &EVENT, b"x", 405),
+        ("POST", "/", &EVENT, b"x", 404),
+        ("POST", "/brokers/ns/other", &EVENT, b"x", 404),
+        ("OPTIONS", "/brokers/ns/other", &[], b"", 404),
+        ("POST", PATH, &EVENT[..3], b"x", 400),
+        ("POST", PATH, &structured, b"{", 400),
+        ("POST", PATH, &spent, b"x", 400),
+        ("POST", PATH, &EVENT, &large, 413),
+        ("POST", PATH, &avro, b"x", 415),
+    ];
+    let mut accepted = 0;
+    for (method, path, headers, body, status) in cases {
+        let answer = rig.run(rig.request(method, path, headers, body));
+        assert_eq!(answer.status, status, "{method} {path} {headers:?}");
+        assert_eq!(header(&answer, "allow").unwrap(), b"POST, OPTIONS");
+        assert_eq!(answer.body.is_empty(), status < 300, "a refusal says why, an acceptance nothing");
+        accepted += u64::from(status == 202);
+        assert_eq!(stream.tally.accepted.load(Relaxed), accepted);
+    }
+    assert_eq!(stream.tally.refused.load(Relaxed), 8, "all but the unknown paths");
+    rig.run(rig.rest(seconds(1)));
+    assert_eq!(ends(&stream, 0), [accepted, 0, 0, 0, 0]);
+
+    let answer = rig.run(rig.request("POST", PATH, &EVENT[..3], b""));
+    assert_eq!(&*answer.body, b"not a CloudEvent: attribute \"type\" is missing\n");
+}
+
+/// DP-PROTO-06, AMB-49: a batch is stored whole or not at all; each event is delivered on its own.
+#[test]
+fn a_batch_is_stored_whole_or_not_at_all() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let stream = rig.publish(vec![trigger("t", "http://s/")]);
+    let batch = [("content-type", "application/cloudevents-batch+json")];
+    let post = |body: String| rig.run(rig.request("POST", PATH, &batch, body.as_bytes())).status;
+    assert_eq!(post(format!("[{ENVELOPE},{ENVELOPE},{{}}]")), 400);
+    assert_eq!(post("[]".into()), 202);
+    assert_eq!(stream.tally.accepted.load(Relaxed), 0);
+    assert_eq!(post(format!("[{ENVELOPE},{ENVELOPE},{ENVELOPE}]")), 202);
+    rig.run(rig.rest(seconds(1)));
+    assert_eq!(stream.tally.accepted.load(Relaxed), 3);
+    assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
+}
+
+/// EV-RTE-02, EV-RTE-19, DP-ACK-02: the answer waits for the disk, and so does the delivery.
+#[test]
+fn nothing_is_acknowledged_or_delivered_before_it_is_durable() {
+    let folder = folder();
+    let slow = Weather { disk_latency: seconds(5)..=seconds(5), ..Weather::calm() };
+    let rig = Rig::with(folder.path(), &[], 1, slow, options());
+    rig.publish(vec![trigger("t", "http://s/")]);
+    rig.run(async {
+        let early = rig.ring.timeout(seconds(4), rig.post("1", "t")).await;
+        assert!(early.is_err(), "no answer before the disk has the event");
+        assert_eq!(rig.ids("http://s/"), [""; 0]);
+        rig.rest(seconds(60)).await;
+    });
+    assert_eq!(rig.ids("http://s/"), ["1"], "the sender hung up, the event is durable all the same");
+}
+
+/// DP-ACK-02: after a failed write nothing is acknowledged any more, and control hears of it.
+#[test]
+fn a_log_that_failed_accepts_nothing() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![trigger("t", "http://s/")]);
+    rig.run(async {
+        assert_eq!(rig.post("1", "t").await, 202);
+        rig.rest(seconds(1)).await;
+        rig.world.set_weather(Weather { disk_errors: 1_000_000, ..Weather::calm() });
+        assert_eq!(rig.post("2", "t").await, 503);
+        rig.world.set_weather(Weather::calm());
+        let answer = rig.request("POST", PATH, &EVENT, b"").await;
+        assert_eq!(answer.status, 503);
+        assert!(header(&answer, "retry-after").is_some());
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!(rig.ids("http://s/"), ["1"]);
+    assert!(matches!(rig.signals.receive(), Some(crate::signal::Signal::LogFailed { core: 0, .. })));
+}
+
+/// APP-07, DP-ACK-10, EV-RTE-11: a full log refuses with Retry-After, replies included, and takes events
+/// again when its subscriber has caught up.
+#[test]
+fn a_full_log_refuses_until_its_reader_catches_up() {
+    let folder = folder();
+    let small =
+        Options { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() };
+    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), small);
+    let mut subscriber = trigger("t", "http://s/");
+    subscriber.delivery.retries_max = 1_000_000;
+    let stream = rig.publish(vec![subscriber]);
+    let up = Rc::new(Cell::new(false));
+    let is_up = Rc::clone(&up);
+    rig.rule(move |_| Step::Status(if is_up.get() { 202 } else { 503 }));
+    let body = vec![7; 50_000];
+    rig.run(async {
+        let mut accepted = 0;
+        let refusal = loop {
+            let answer = rig.request("POST", PATH, &EVENT, &body).await;
+            if answer.status != 202 {
+                break answer;
+            }
+            accepted += 1;
+            assert!(accepted < 100, "the log has a limit");
+        };
+        assert_eq!(refusal.status, 503);
+        assert!(header(&refusal, "retry-after").is_some());
+        assert_eq!(stream.tally.accepted.load(Relaxed), accepted);
+
+        up.set(true);
+        rig.rest(seconds(10)).await;
+        assert_eq!(ends(&stream, 0), [accepted, 0, 0, 0, 0]);
+        assert_eq!(rig.request("POST", PATH, &EVENT, &body).await.status, 202);
+        rig.rest(seconds(10)).await;
+        assert_eq!(ends(&stream, 0), [accepted + 1, 0, 0, 0, 0]);
+    });
+}

@@ -1,0 +1,218 @@
+//! Many subscribers: each by itself, within its window, told of exactly its events.
+
+use super::*;
+
+/// EV-RTE-03, -04, -06, -07, EV-BRK-03, EV-RTE-23: one evaluation each; one delivery for each that
+/// matches, the same destination or not.
+#[test]
+fn every_matching_subscriber_gets_every_event_once() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let stream = rig.publish(vec![
+        trigger("all", "http://all/"),
+        of_type(trigger("a1", "http://a/"), "A"),
+        of_type(trigger("a2", "http://a/"), "A"),
+        of_type(trigger("b", "http://b/"), "B"),
+        of_type(trigger("none", "http://none/"), "C"),
+    ]);
+    rig.run(async {
+        for n in 0..500 {
+            let ty = if n % 2 == 0 { "A" } else { "B" };
+            assert_eq!(rig.post(&n.to_string(), ty).await, 202);
+        }
+        rig.rest(seconds(1)).await;
+    });
+    let mut seen = rig.ids("http://all/");
+    seen.sort_by_key(|id| id.parse::<u32>().unwrap());
+    assert_eq!(seen, (0..500).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert_eq!((rig.calls("http://a/").len(), rig.calls("http://b/").len()), (500, 250));
+    assert!(rig.calls("http://none/").is_empty());
+    let expected =
+        [[500, 0, 0, 0, 0], [250, 250, 0, 0, 0], [250, 250, 0, 0, 0], [250, 250, 0, 0, 0], [0, 500, 0, 0, 0]];
+    for (at, expected) in expected.into_iter().enumerate() {
+        assert_eq!(ends(&stream, at), expected, "{at}");
+    }
+}
+
+/// EV-TRG-12: an event posted right after a publish, before the core has heard of it, reaches the new
+/// subscriber; one from before does not.
+#[test]
+fn a_new_subscriber_misses_nothing_after_its_publish() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    for round in 0..50 {
+        let (old, new) = (trigger("old", "http://old/"), format!("n{round}"));
+        rig.publish(vec![old]);
+        rig.run(rig.post(&format!("{round}-before"), "t"));
+        rig.publish(vec![trigger("old", "http://old/"), trigger(&new, &format!("http://{new}/"))]);
+        rig.run(async {
+            rig.post(&format!("{round}-after"), "t").await;
+            rig.rest(seconds(1)).await;
+        });
+        assert_eq!(rig.ids(&format!("http://{new}/")), [format!("{round}-after")]);
+    }
+    assert_eq!(rig.calls("http://old/").len(), 100);
+}
+
+/// EV-TRG-12: a stream whose new subscriber finds no room for its bookmark takes no event past it; the
+/// other streams go on.
+#[test]
+fn a_subscriber_that_cannot_be_registered_is_not_passed_by() {
+    let folder = folder();
+    let few = Options { bookmarks_max: 2, ..options() };
+    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), few);
+    let triggers =
+        |count: usize| (0..count).map(|n| trigger(&format!("t{n}"), "http://s/")).collect::<Vec<_>>();
+    rig.publish(triggers(1));
+    rig.run(rig.post("0", "t"));
+    rig.publish(triggers(3).into_iter().rev().collect()); // the running one comes last
+    rig.run(async {
+        assert_eq!(rig.post("1", "t").await, 503);
+        let headers = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+        assert_eq!(rig.request("POST", QUIET_PATH, &headers, b"").await.status, 202);
+        assert!(rig.ids("http://s/").contains(&"0".into()), "the one that was running goes on");
+        rig.publish(triggers(3).split_off(2).into_iter().chain(triggers(1)).collect());
+        assert_eq!(rig.post("2", "t").await, 202);
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!(rig.ids("http://s/"), ["0", "2", "2"]);
+}
+
+/// DP-RETRY-19: no more requests are open to a subscriber than its window.
+#[test]
+fn a_window_is_filled_and_never_exceeded() {
+    for window in [1, 3, 8] {
+        let folder = folder();
+        let rig = Rig::new(folder.path());
+        let mut subscriber = trigger("t", "http://s/");
+        subscriber.delivery.window = window;
+        let stream = rig.publish(vec![subscriber]);
+        rig.rule(|_| Step::After(Duration::from_millis(100), 202));
+        rig.run(async {
+            for n in 0..40 {
+                rig.post(&n.to_string(), "t").await;
+            }
+            rig.rest(seconds(60)).await;
+        });
+        assert_eq!(rig.most_open("http://s/"), window);
+        assert_eq!(ends(&stream, 0), [40, 0, 0, 0, 0]);
+    }
+}
+
+/// DP-RETRY-19: a subscriber that fails everything stops reading at a bound, keeps its
+/// events, and holds nobody else.
+#[test]
+fn a_dead_subscriber_costs_a_bounded_number_of_requests_and_nobody_else() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let mut dead = trigger("dead", "http://dead/");
+    dead.delivery.retries_max = 1_000_000;
+    dead.delivery.backoff = Backoff::Linear(seconds(3600));
+    let stream = rig.publish(vec![dead, trigger("live", "http://live/")]);
+    rig.rule(|call| Step::Status(if call.url == "http://dead/" { 503 } else { 202 }));
+    let events = 3 * super::super::limits::UNFINISHED_MAX;
+    rig.run(async {
+        for n in 0..events {
+            rig.post(&n.to_string(), "t").await;
+        }
+        rig.rest(seconds(60)).await;
+    });
+    assert_eq!(rig.calls("http://dead/").len(), super::super::limits::UNFINISHED_MAX);
+    assert_eq!(ends(&stream, 0), [0, 0, 0, 0, events as u64]);
+    assert_eq!(ends(&stream, 1), [events as u64, 0, 0, 0, 0]);
+}
+
+/// DP-RETRY-19: a slow subscriber is slow by itself.
+#[test]
+fn a_slow_subscriber_does_not_hold_the_others() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let mut slow = trigger("slow", "http://slow/");
+    slow.delivery.window = 1;
+    rig.publish(vec![slow, trigger("fast", "http://fast/")]);
+    rig.rule(|call| match &*call.url {
+        "http://slow/" => Step::After(seconds(10), 202),
+        _ => Step::Status(202),
+    });
+    rig.run(async {
+        for n in 0..50 {
+            rig.post(&n.to_string(), "t").await;
+        }
+        rig.rest(seconds(1)).await;
+        assert_eq!((rig.calls("http://slow/").len(), rig.calls("http://fast/").len()), (1, 50));
+        rig.rest(seconds(600)).await;
+        assert_eq!(rig.calls("http://slow/").len(), 50);
+    });
+}
+
+/// EV-TRG-11: a new target, filter or delivery counts for events after it, and for retries too.
+#[test]
+fn a_changed_subscriber_goes_on_from_where_it_was() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![trigger("t", "http://old/")]);
+    rig.rule(|call| Step::Status(if call.url == "http://old/" { 503 } else { 202 }));
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.rest(Duration::from_millis(500)).await;
+        rig.publish(vec![trigger("t", "http://new/")]);
+        rig.sync();
+        rig.post("2", "t").await;
+        rig.rest(seconds(10)).await;
+    });
+    assert_eq!(
+        (rig.ids("http://old/"), rig.ids("http://new/")),
+        (vec!["1".into()], vec!["2".into(), "1".into()])
+    );
+}
+
+/// A subscriber that the table loses for a moment goes on where it was; one that stays away is
+/// forgotten, and begins anew if it ever returns.
+#[test]
+fn a_removed_subscriber_is_forgotten_after_a_while() {
+    for (away, expected) in [(60, &["1", "2"][..]), (600, &["1"])] {
+        let folder = folder();
+        let rig = Rig::new(folder.path());
+        rig.publish(vec![trigger("t", "http://s/"), trigger("other", "http://o/")]);
+        rig.run(async {
+            rig.post("1", "t").await;
+            rig.rest(seconds(1)).await;
+            rig.publish(vec![trigger("other", "http://o/")]);
+            rig.sync();
+            rig.post("2", "t").await;
+            rig.rest(seconds(away)).await;
+            assert_eq!(rig.ids("http://s/"), ["1"], "EV-TRG-14: nothing is sent while it is away");
+            let stream = rig.publish(vec![trigger("t", "http://s/"), trigger("other", "http://o/")]);
+            rig.sync();
+            rig.rest(seconds(1)).await;
+            assert_eq!(rig.ids("http://s/"), expected);
+            assert_eq!(ends(&stream, 0)[0], expected.len() as u64 - 1);
+        });
+    }
+}
+
+/// EV-RTE-09, EV-RTE-25: the data arrives as the bytes that were sent.
+#[test]
+fn data_is_not_altered() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![trigger("t", "http://s/")]);
+    let bodies: [&[u8]; 4] = [b"", b"\xff\xfe\x00\x01", b" { \"a\" : 1.0 } ", &[b'x'; 65_536]];
+    rig.run(async {
+        for body in bodies {
+            let headers = [
+                ("ce-specversion", "1.0"),
+                ("ce-id", "1"),
+                ("ce-source", "/s"),
+                ("ce-type", "t"),
+                ("Content-Type", "application/json; x=1"),
+            ];
+            assert_eq!(rig.request("POST", PATH, &headers, body).await.status, 202);
+            rig.rest(seconds(1)).await;
+        }
+    });
+    for (call, body) in rig.calls("http://s/").iter().zip(bodies) {
+        assert_eq!(&*call.request.body, body);
+        assert_eq!(call.header("content-type").unwrap(), "application/json; x=1");
+    }
+}

@@ -1,0 +1,302 @@
+//! The whole house of events on the simulated machine, with a scripted sender in place of HTTP.
+
+mod door;
+mod flow;
+mod outcome;
+mod reply;
+mod restart;
+mod sorting;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ring::sim::{Weather, World};
+use ring::{Ring, Tick};
+use tempfile::TempDir;
+use wal::{Log, Options};
+
+use super::Answer;
+use super::delivery::{Post, PostError};
+use super::encode::Outgoing;
+use super::house::Events;
+use crate::signal::Signals;
+use crate::table::{Backoff, Delivery, Filter, Reply, Stream, Subscriber, Table, Target};
+
+pub(super) const PATH: &str = "/brokers/ns/b";
+/// A broker that nobody listens to.
+pub(super) const QUIET_PATH: &str = "/brokers/ns/quiet";
+
+/// What the scripted world answers.
+pub(super) enum Step {
+    Status(u16),
+    Answer(Answer),
+    Refuse,
+    /// Takes this long, then answers with the status.
+    After(Duration, u16),
+}
+
+/// One request that was made.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) url: String,
+    pub(super) id: String,
+    pub(super) ty: String,
+    pub(super) at: Tick,
+    pub(super) request: Outgoing,
+}
+
+impl Call {
+    pub(super) fn header(&self, name: &str) -> Option<String> {
+        self.request.header(name).map(|value| String::from_utf8(value.to_vec()).unwrap())
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Script(Rc<Inner>);
+
+type Rule = Box<dyn FnMut(&Call) -> Step>;
+
+struct Inner {
+    ring: Ring,
+    calls: RefCell<Vec<Call>>,
+    rule: RefCell<Rule>,
+    /// Requests open at a time, by URL, and the most there ever were.
+    open: RefCell<BTreeMap<String, (u32, u32)>>,
+}
+
+impl Post for Script {
+    async fn post(&self, target: &Target, request: Outgoing, _: Duration) -> Result<Answer, PostError> {
+        let text = |name| String::from_utf8(request.header(name).unwrap_or_default().to_vec()).unwrap();
+        let call = Call {
+            url: target.url.to_string(),
+            id: text("ce-id"),
+            ty: text("ce-type"),
+            at: self.0.ring.now(),
+            request,
+        };
+        let step = (self.0.rule.borrow_mut())(&call);
+        self.0.calls.borrow_mut().push(call);
+        let _open = Open::new(&self.0, &target.url);
+        match step {
+            Step::Status(status) => Ok(Answer { status, headers: Vec::new(), body: Bytes::new() }),
+            Step::Answer(answer) => Ok(answer),
+            Step::Refuse => Err(PostError::Transport("connection refused".into())),
+            Step::After(wait, status) => {
+                self.0.ring.sleep(wait).await;
+                Ok(Answer { status, headers: Vec::new(), body: Bytes::new() })
+            }
+        }
+    }
+}
+
+struct Open<'a>(&'a Inner, String);
+
+impl<'a> Open<'a> {
+    fn new(inner: &'a Inner, url: &str) -> Self {
+        let mut open = inner.open.borrow_mut();
+        let (now, most) = open.entry(url.to_owned()).or_default();
+        *now += 1;
+        *most = (*most).max(*now);
+        Self(inner, url.to_owned())
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.borrow_mut().get_mut(&self.1).unwrap().0 -= 1;
+    }
+}
+
+/// One life of a core's events on one machine.
+pub(super) struct Rig {
+    pub(super) world: World,
+    pub(super) ring: Ring,
+    pub(super) events: Rc<Events<Script>>,
+    pub(super) signals: Signals,
+    script: Script,
+    table: RefCell<Arc<Table>>,
+    version: Cell<u64>,
+}
+
+pub(super) fn options() -> Options {
+    Options {
+        segment_bytes: 1 << 20,
+        record_bytes_max: 1 << 18,
+        log_bytes_max: 16 << 20,
+        seed: 5,
+        ..Options::default()
+    }
+}
+
+impl Rig {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self::with(folder, &[], 1, Weather::calm(), options())
+    }
+
+    pub(super) fn with(
+        folder: &Path,
+        others: &[&Path],
+        seed: u64,
+        weather: Weather,
+        options: Options,
+    ) -> Self {
+        let world = World::new(seed, weather);
+        let ring = world.ring();
+        let open = |folder: &Path| Log::open(folder, options.clone()).unwrap().0;
+        let script = Script(Rc::new(Inner {
+            ring: ring.clone(),
+            calls: RefCell::default(),
+            rule: RefCell::new(Box::new(|_| Step::Status(202))),
+            open: RefCell::default(),
+        }));
+        let others = others.iter().map(|folder| open(folder)).collect();
+        let events = Events::open(&ring, open(folder), others, &script, seed);
+        let signals = Signals::new(|| {});
+        events.start(0, &signals);
+        let (table, version) = (RefCell::default(), Cell::new(0));
+        Self { world, ring, events, signals, script, table, version }
+    }
+
+    pub(super) fn rule(&self, rule: impl FnMut(&Call) -> Step + 'static) {
+        *self.script.0.rule.borrow_mut() = Box::new(rule);
+    }
+
+    /// Publishes a table with one broker; the core is not told, as in the moment after a publish.
+    pub(super) fn publish(&self, subscribers: Vec<Subscriber>) -> Arc<Stream> {
+        self.publish_as("broker/ns/b/1", subscribers)
+    }
+
+    pub(super) fn publish_as(&self, name: &str, subscribers: Vec<Subscriber>) -> Arc<Stream> {
+        let stream = Arc::new(Stream {
+            name: name.into(),
+            event_bytes_max: 100_000,
+            subscribers: subscribers.into_iter().map(Arc::new).collect(),
+            tally: Arc::default(),
+        });
+        self.version.set(self.version.get() + 1);
+        let mut table = Table { version: self.version.get(), ..Table::default() };
+        table.streams.insert(PATH.into(), Arc::clone(&stream));
+        let quiet = Stream {
+            name: "broker/ns/quiet/1".into(),
+            event_bytes_max: 100_000,
+            subscribers: Vec::new(),
+            tally: Arc::default(),
+        };
+        table.streams.insert(QUIET_PATH.into(), Arc::new(quiet));
+        self.table.replace(Arc::new(table));
+        stream
+    }
+
+    pub(super) fn sync(&self) {
+        self.events.sync(&self.table.borrow()).unwrap();
+    }
+
+    pub(super) async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let table = Arc::clone(&self.table.borrow());
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        self.events.answer(&table, method, path, &headers, body).await
+    }
+
+    /// Posts an event and returns the status.
+    pub(super) async fn post(&self, id: &str, ty: &str) -> u16 {
+        let headers = [("ce-specversion", "1.0"), ("ce-id", id), ("ce-source", "/s"), ("ce-type", ty)];
+        self.request("POST", PATH, &headers, b"data").await.status
+    }
+
+    pub(super) async fn rest(&self, wait: Duration) {
+        self.ring.sleep(wait).await;
+    }
+
+    pub(super) fn run<F: Future>(&self, future: F) -> F::Output {
+        self.ring.block_on(future)
+    }
+
+    pub(super) fn calls(&self, url: &str) -> Vec<Call> {
+        self.script.0.calls.borrow().iter().filter(|call| call.url == url).cloned().collect()
+    }
+
+    pub(super) fn ids(&self, url: &str) -> Vec<String> {
+        self.calls(url).into_iter().map(|call| call.id).collect()
+    }
+
+    pub(super) fn most_open(&self, url: &str) -> u32 {
+        self.script.0.open.borrow().get(url).map_or(0, |(_, most)| *most)
+    }
+
+    /// Ends this life, tidily or not: what is durable stays in the folder.
+    pub(super) fn end(self) {
+        self.ring.shutdown();
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.ring.panicked(), 0, "a task panicked");
+        }
+    }
+}
+
+pub(super) fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+pub(super) fn target(url: &str) -> Target {
+    Target { url: url.into(), authority: "s".into(), host: "s".into(), port: 80, path: "/".into() }
+}
+
+/// A Trigger that takes everything, with two retries a second apart.
+pub(super) fn trigger(name: &str, url: &str) -> Subscriber {
+    Subscriber {
+        name: name.into(),
+        label: format!("ns/{name}").into(),
+        filter: Filter::Everything,
+        target: target(url),
+        reply: Reply::Reenter,
+        dead_letter: None,
+        delivery: Delivery {
+            retries_max: 2,
+            backoff: Backoff::Linear(Duration::from_secs(1)),
+            timeout: Duration::ZERO,
+            window: 8,
+        },
+        tally: Arc::default(),
+    }
+}
+
+pub(super) fn of_type(mut subscriber: Subscriber, ty: &str) -> Subscriber {
+    subscriber.filter = Filter::Exact(vec![("type".into(), ty.into())]);
+    subscriber
+}
+
+pub(super) fn reply(id: &str, ty: &str) -> Step {
+    let headers = [("ce-specversion", "1.0"), ("ce-id", id), ("ce-source", "/r"), ("ce-type", ty)];
+    let headers = headers.iter().map(|(n, v)| ((*n).into(), Bytes::copy_from_slice(v.as_bytes()))).collect();
+    Step::Answer(Answer { status: 200, headers, body: Bytes::from_static(b"reply data") })
+}
+
+/// delivered, filtered, dead-lettered, dropped, pending; whose sum is what was offered.
+pub(super) fn ends(stream: &Stream, at: usize) -> [u64; 5] {
+    let tally = &stream.subscribers[at].tally;
+    let settled =
+        [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped].map(|n| n.load(Relaxed));
+    let pending =
+        tally.offered.load(Relaxed).checked_sub(settled.iter().sum()).expect("offered is the largest");
+    [settled[0], settled[1], settled[2], settled[3], pending]
+}
+
+pub(super) const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}

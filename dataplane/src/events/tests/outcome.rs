@@ -1,0 +1,203 @@
+//! What becomes of one event: answers, retries, dead letters.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use super::*;
+
+/// One event to one subscriber that always answers with `status`; calls to it and to the sink, and
+/// how it ended.
+fn one_event(status: Option<u16>) -> (usize, usize, [u64; 5]) {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let mut subscriber = trigger("t", "http://s/");
+    subscriber.dead_letter = Some(target("http://dls/"));
+    let stream = rig.publish(vec![subscriber]);
+    rig.rule(move |call| match status {
+        _ if call.url == "http://dls/" => Step::Status(202),
+        Some(status) => Step::Status(status),
+        None => Step::Refuse,
+    });
+    rig.run(async {
+        assert_eq!(rig.post("1", "t").await, 202);
+        rig.rest(seconds(60)).await;
+    });
+    (rig.calls("http://s/").len(), rig.calls("http://dls/").len(), ends(&stream, 0))
+}
+
+/// DP-RETRY-01 to -16, EV-DLV-03, EV-DLV-04, EV-DLV-08: requests to the subscriber and to the dead letter
+/// sink with `retry: 2`.
+#[test]
+fn the_response_table_holds_end_to_end() {
+    let done = (1, 0, [1, 0, 0, 0, 0]);
+    let refused = (1, 1, [0, 0, 1, 0, 0]);
+    let used_up = (3, 1, [0, 0, 1, 0, 0]);
+    for (statuses, expected) in [
+        (&[200, 201, 202, 204, 299][..], done),
+        (&[101, 199, 301, 307, 400, 401, 403, 410, 413, 425], refused),
+        (&[404, 408, 409, 429, 500, 503, 600, 999], used_up),
+    ] {
+        for status in statuses {
+            assert_eq!(one_event(Some(*status)), expected, "{status}");
+        }
+    }
+    assert_eq!(one_event(None), used_up);
+}
+
+/// EV-DLV-10, X-DLV-08: the dead letter is the event itself with the failure on it, and asks for no reply.
+#[test]
+fn a_dead_letter_says_what_went_wrong() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let mut subscriber = trigger("t", "http://s/");
+    subscriber.dead_letter = Some(target("http://dls/"));
+    rig.publish(vec![subscriber]);
+    rig.rule(|call| match &*call.url {
+        "http://dls/" => Step::Status(202),
+        _ => Step::Answer(Answer {
+            status: 422,
+            headers: Vec::new(),
+            body: Bytes::from_static(b"no such order"),
+        }),
+    });
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.rest(seconds(1)).await;
+    });
+    let [letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
+    assert_eq!((letter.id.as_str(), &*letter.request.body), ("1", &b"data"[..]));
+    assert_eq!(letter.header("ce-knativeerrordest").unwrap(), "http://s/");
+    assert_eq!(letter.header("ce-knativeerrorcode").unwrap(), "422");
+    assert_eq!(letter.header("ce-knativeerrordata").unwrap(), BASE64.encode("no such order"));
+    assert_eq!(letter.header("prefer"), None);
+}
+
+/// EV-DLV-11, EV-DLV-09: the sink is tried again by the same settings; if it never takes the event, the
+/// event is dropped and counted.
+#[test]
+fn a_dead_letter_sink_is_tried_again() {
+    for (failures, expected) in [(1, [0, 0, 1, 0, 0]), (9, [0, 0, 0, 1, 0])] {
+        let folder = folder();
+        let rig = Rig::new(folder.path());
+        let mut subscriber = trigger("t", "http://s/");
+        subscriber.dead_letter = Some(target("http://dls/"));
+        let stream = rig.publish(vec![subscriber]);
+        let mut left = failures;
+        rig.rule(move |call| match &*call.url {
+            "http://dls/" if left == 0 => Step::Status(202),
+            "http://dls/" => {
+                left -= 1;
+                Step::Status(503)
+            }
+            _ => Step::Status(400),
+        });
+        rig.run(async {
+            rig.post("1", "t").await;
+            rig.rest(seconds(60)).await;
+        });
+        assert_eq!(rig.calls("http://s/").len(), 1);
+        assert_eq!(rig.calls("http://dls/").len(), (failures + 1).min(3));
+        assert_eq!(ends(&stream, 0), expected);
+    }
+}
+
+/// EV-DLV-09: no sink: dropped, and the backlog moves on.
+#[test]
+fn without_a_sink_an_event_is_dropped_and_the_next_one_comes() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let stream = rig.publish(vec![trigger("t", "http://s/")]);
+    rig.rule(|call| Step::Status(if call.id == "1" { 400 } else { 202 }));
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.post("2", "t").await;
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!(ends(&stream, 0), [1, 0, 0, 1, 0]);
+}
+
+/// EV-DLV-03, AMB-26, AMB-27, DP-OBS-01, DP-RETRY-22: waits between attempts; only the trace's parent
+/// differs between them.
+#[test]
+fn attempts_are_apart_by_the_backoff_and_differ_in_the_trace_only() {
+    for (backoff, waits) in
+        [(Backoff::Linear(seconds(2)), [2, 2, 2]), (Backoff::Exponential(seconds(2)), [2, 4, 8])]
+    {
+        let folder = folder();
+        let rig = Rig::new(folder.path());
+        let mut subscriber = trigger("t", "http://s/");
+        subscriber.delivery.retries_max = 3;
+        subscriber.delivery.backoff = backoff;
+        rig.publish(vec![subscriber]);
+        rig.rule(|_| Step::Status(503));
+        rig.run(async {
+            rig.post("1", "t").await;
+            rig.rest(seconds(60)).await;
+        });
+        let calls = rig.calls("http://s/");
+        let apart: Vec<u64> = calls.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs()).collect();
+        assert_eq!(apart, waits, "{backoff:?}");
+        for pair in calls.windows(2) {
+            let trace = |call: &Call| call.header("traceparent").unwrap();
+            assert_eq!(trace(&pair[0])[..36], trace(&pair[1])[..36]);
+            assert_ne!(trace(&pair[0]), trace(&pair[1]));
+            let rest = |call: &Call| {
+                let own = |(name, _): &(&str, &[u8])| *name != "traceparent";
+                let fields = call.request.headers().filter(own);
+                let fields: Vec<_> = fields.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
+                (fields, call.request.body.clone())
+            };
+            assert_eq!(rest(&pair[0]), rest(&pair[1]));
+        }
+    }
+}
+
+/// X-DLV-01: a request that takes too long is a failure that may pass.
+#[test]
+fn a_subscriber_that_never_answers_is_asked_again() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let mut subscriber = trigger("t", "http://s/");
+    subscriber.delivery.timeout = Duration::from_millis(500);
+    let stream = rig.publish(vec![subscriber]);
+    let mut first = true;
+    rig.rule(
+        move |_| if std::mem::take(&mut first) { Step::After(seconds(3600), 202) } else { Step::Status(202) },
+    );
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.rest(seconds(10)).await;
+    });
+    assert_eq!(rig.calls("http://s/").len(), 2);
+    assert_eq!(ends(&stream, 0), [1, 0, 0, 0, 0]);
+}
+
+/// DP-REPLY-01, X-DLV-09, X-DLV-10: what a subscriber sees beside the event.
+#[test]
+fn a_subscriber_sees_what_it_needs_and_not_our_hop_counter() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![trigger("t", "http://s/")]);
+    let headers = [
+        ("ce-specversion", "1.0"),
+        ("ce-id", "1"),
+        ("ce-source", "/s"),
+        ("ce-type", "t"),
+        ("ce-knativebrokerttl", "7"),
+        ("X-Request-Id", "abc"),
+        ("Authorization", "secret"),
+    ];
+    rig.run(async {
+        assert_eq!(rig.request("POST", PATH, &headers, b"\xff\x00").await.status, 202);
+        rig.rest(seconds(1)).await;
+    });
+    let [call] = &rig.calls("http://s/")[..] else { panic!("one call") };
+    assert_eq!(call.header("prefer").unwrap(), "reply");
+    assert_eq!(call.header("kn-namespace").unwrap(), "ns");
+    assert_eq!(call.header("x-request-id").unwrap(), "abc");
+    assert_eq!(call.header("authorization"), None);
+    assert_eq!(call.header("ce-knativebrokerttl"), None);
+    assert_eq!(&*call.request.body, b"\xff\x00");
+}

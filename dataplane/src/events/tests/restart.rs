@@ -1,0 +1,141 @@
+//! Lives that end: what the next one finds and does.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn numbers(ids: &[String]) -> BTreeSet<u32> {
+    ids.iter().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// EV-DLV-13: after a restart what was unfinished is delivered, and what was finished is not.
+#[test]
+fn a_restart_resends_only_what_was_unfinished() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    // Every seventh fails, and its retry would come only after this life.
+    rig.rule(|call| Step::Status(if call.id.parse::<u32>().unwrap() % 7 == 0 { 503 } else { 202 }));
+    let patient = || {
+        let mut subscriber = trigger("t", "http://s/");
+        subscriber.delivery.backoff = Backoff::Linear(seconds(3600));
+        subscriber
+    };
+    rig.publish(vec![patient()]);
+    rig.run(async {
+        for n in 0..100 {
+            rig.post(&n.to_string(), "t").await;
+        }
+        rig.rest(seconds(1)).await; // more than BOOKMARK_EVERY
+    });
+    rig.end();
+
+    let rig = Rig::new(folder.path());
+    let stream = rig.publish(vec![patient()]);
+    rig.sync();
+    rig.run(rig.rest(seconds(1)));
+    let expected: BTreeSet<u32> = (0..100).filter(|n| n % 7 == 0).collect();
+    assert_eq!(numbers(&rig.ids("http://s/")), expected);
+    assert_eq!(rig.ids("http://s/").len(), expected.len());
+    assert_eq!(ends(&stream, 0), [expected.len() as u64, 0, 0, 0, 0]);
+}
+
+/// A table that names nothing yet, as after a start, makes nobody's events go away.
+#[test]
+fn a_core_that_starts_with_an_empty_table_keeps_everything() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![trigger("t", "http://s/")]);
+    rig.rule(|_| Step::After(seconds(3600), 202));
+    rig.run(rig.post("1", "t"));
+    rig.end();
+
+    let rig = Rig::new(folder.path());
+    rig.run(rig.rest(seconds(3600)));
+    rig.publish_as("broker/ns/other/2", Vec::new());
+    rig.sync();
+    rig.run(rig.rest(seconds(60)));
+    rig.publish(vec![trigger("t", "http://s/")]);
+    rig.sync();
+    rig.run(rig.rest(seconds(1)));
+    assert_eq!(rig.ids("http://s/"), ["1"]);
+}
+
+/// EV-RTE-02, EV-RTE-10, EV-RTE-20, EV-DLV-13: whenever the power goes, every event that got a 202 is
+/// delivered in the next life, and so is the reply of every event that is not delivered again: a
+/// bookmark never passes an event whose reply is not durable.
+#[test]
+fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
+    let (mut cut_short, mut resent_total) = (0, 0);
+    for seed in 0..60 {
+        let folder = folder();
+        let life = Rig::with(folder.path(), &[], seed, Weather::windy(), options());
+        let subscribers =
+            || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
+        let answer = |call: &Call| match &*call.url {
+            "http://a/" => reply(&format!("1{}", call.id), "B"),
+            _ => Step::Status(202),
+        };
+        life.publish(subscribers());
+        life.rule(answer);
+        let acknowledged = Rc::new(RefCell::new(BTreeSet::new()));
+        let (done, rng) = (Rc::clone(&acknowledged), fastrand::Rng::with_seed(seed));
+        let mut rng = rng;
+        let life_ms = rng.u64(1..200);
+        let _ = life.run(life.ring.timeout(Duration::from_millis(life_ms), async {
+            for n in 1000_u32.. {
+                if life.post(&n.to_string(), "A").await == 202 {
+                    done.borrow_mut().insert(n);
+                } else {
+                    life.rest(seconds(1)).await; // the disk failed: nothing more in this life
+                }
+            }
+        }));
+        life.world.power_cut();
+        let first_a = numbers(&life.ids("http://a/"));
+        let first_b = numbers(&life.ids("http://b/"));
+        life.end();
+
+        let next = Rig::new(folder.path());
+        let stream = next.publish(subscribers());
+        next.rule(answer);
+        next.sync();
+        next.run(next.rest(seconds(120)));
+        let again = numbers(&next.ids("http://a/"));
+        let replies: BTreeSet<u32> = first_b.union(&numbers(&next.ids("http://b/"))).copied().collect();
+        for n in &*acknowledged.borrow() {
+            assert!(first_a.contains(n) || again.contains(n), "seed {seed}: event {n} is lost");
+            assert!(replies.contains(&(10_000 + n)), "seed {seed}: the reply to {n} is lost");
+        }
+        assert_eq!(ends(&stream, 0)[4] + ends(&stream, 1)[4], 0, "seed {seed}: nothing is left over");
+        cut_short += usize::from(!acknowledged.borrow().is_empty());
+        resent_total += again.len();
+    }
+    assert!(cut_short > 20 && resent_total > 20, "the lives must end in the middle of something");
+}
+
+/// A core that took over another's log delivers what is in it; replies go to its own.
+#[test]
+fn a_log_of_a_core_that_is_no_more_runs_empty() {
+    let (old, new) = (folder(), folder());
+    let subscribers =
+        || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
+    let rig = Rig::new(old.path());
+    rig.publish(subscribers());
+    rig.rule(|_| Step::After(seconds(3600), 202));
+    rig.run(async {
+        for n in 0..20 {
+            rig.post(&n.to_string(), "A").await;
+        }
+    });
+    rig.end();
+
+    let rig = Rig::with(new.path(), &[old.path()], 1, Weather::calm(), options());
+    let stream = rig.publish(subscribers());
+    rig.rule(|call| if call.url == "http://a/" { reply("r", "B") } else { Step::Status(202) });
+    rig.sync();
+    rig.run(rig.rest(seconds(10)));
+    assert_eq!(numbers(&rig.ids("http://a/")), (0..20).collect());
+    assert_eq!(rig.calls("http://b/").len(), 20);
+    assert_eq!(ends(&stream, 0), [20, 20, 0, 0, 0]);
+    assert_eq!((ends(&stream, 1)[0], ends(&stream, 1)[4]), (20, 0)); // the last bookmarks may not have been durable
+}

@@ -1,0 +1,112 @@
+//! One look at each event for all subscribers: nobody misses anything by it, whoever is late or new.
+
+use std::rc::Rc;
+
+use super::*;
+use crate::events::limits::{MATCHES_MAX, SWEEP_EVERY, UNFINISHED_MAX};
+
+fn sorted(mut ids: Vec<String>) -> Vec<String> {
+    ids.sort();
+    ids
+}
+
+fn expected(prefix: &str, count: usize) -> Vec<String> {
+    sorted((0..count).map(|n| format!("{prefix}{n}")).collect())
+}
+
+/// EV-RTE-04, EV-RTE-07: of many subscribers each gets its own type, and counts all others as filtered.
+#[test]
+fn each_of_many_subscribers_gets_its_own_type() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let subscribers =
+        (0..300).map(|n| of_type(trigger(&format!("t{n}"), &format!("http://s{n}/")), &format!("type{n}")));
+    let stream = rig.publish(subscribers.collect());
+    rig.run(async {
+        for n in 0..40 {
+            assert_eq!(rig.post(&format!("e{n}"), &format!("type{}", n % 20)).await, 202);
+        }
+        rig.rest(SWEEP_EVERY * 2).await;
+    });
+    for n in 0..300 {
+        let wanted = if n < 20 { 2 } else { 0 };
+        assert_eq!(rig.calls(&format!("http://s{n}/")).len(), wanted, "{n}");
+        assert_eq!(ends(&stream, n), [wanted as u64, 40 - wanted as u64, 0, 0, 0], "{n}");
+    }
+}
+
+/// EV-DLV-13: a subscriber with more waiting than its line holds leaves the line, and misses nothing.
+#[test]
+fn a_subscriber_that_left_the_line_catches_up_and_joins_again() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let is_dead = Rc::new(Cell::new(true));
+    let dead = Rc::clone(&is_dead);
+    rig.rule(move |_| if dead.get() { Step::After(seconds(3), 503) } else { Step::Status(202) });
+    let mut patient = of_type(trigger("t", "http://s/"), "wanted");
+    patient.delivery.retries_max = 1000;
+    let stream = rig.publish(vec![patient]);
+    let count = MATCHES_MAX + UNFINISHED_MAX + 200;
+    rig.run(async {
+        for n in 0..count {
+            assert_eq!(rig.post(&format!("e{n}"), "wanted").await, 202);
+            assert_eq!(rig.post(&format!("o{n}"), "other").await, 202);
+        }
+        is_dead.set(false);
+        rig.rest(seconds(60)).await;
+        assert_eq!(ends(&stream, 0), [count as u64, count as u64, 0, 0, 0]);
+        let before = rig.calls("http://s/").len();
+        assert_eq!(rig.post("late", "wanted").await, 202);
+        rig.rest(seconds(1)).await;
+        assert_eq!(rig.ids("http://s/")[before..], ["late"]);
+    });
+    let mut ids = sorted(rig.ids("http://s/"));
+    ids.dedup();
+    ids.retain(|id| id != "late");
+    assert_eq!(ids, expected("e", count));
+}
+
+/// EV-TRG-12: a subscriber that comes in the middle gets what comes after it, exactly once.
+#[test]
+fn newcomers_in_the_stream_get_what_comes_after_them() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let url = |n: usize| format!("http://s{n}/");
+    rig.run(async {
+        for round in 0..12 {
+            rig.publish((0..=round).map(|n| trigger(&format!("t{n}"), &url(n))).collect());
+            let posts = (0..5).map(|n| rig.post(if n % 2 == 0 { "a" } else { "b" }, "x"));
+            for post in posts {
+                assert_eq!(post.await, 202);
+            }
+        }
+        rig.rest(seconds(1)).await;
+    });
+    for n in 0..12 {
+        assert_eq!(rig.calls(&url(n)).len(), 5 * (12 - n), "{n}");
+    }
+}
+
+/// EV-DLV-13: what went by unwanted is in the bookmark too: a restart
+/// does not look at it again.
+#[test]
+fn what_nobody_wanted_is_passed_for_good() {
+    let folder = folder();
+    let only = || vec![of_type(trigger("t", "http://s/"), "never")];
+    let rig = Rig::new(folder.path());
+    rig.publish(only());
+    rig.run(async {
+        for n in 0..50 {
+            assert_eq!(rig.post(&format!("e{n}"), "other").await, 202);
+        }
+        rig.rest(seconds(1)).await;
+    });
+    rig.end();
+
+    let next = Rig::new(folder.path());
+    let stream = next.publish(only());
+    next.sync();
+    next.run(next.rest(seconds(1)));
+    assert_eq!(ends(&stream, 0), [0, 0, 0, 0, 0]);
+    assert!(next.calls("http://s/").is_empty());
+}

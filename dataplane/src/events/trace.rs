@@ -1,0 +1,74 @@
+//! W3C trace context: each attempt is its own span of the event's trace (DP-OBS-01).
+
+use fastrand::Rng;
+
+/// `00-` trace id `-` parent id `-` flags.
+const LENGTH: usize = 55;
+
+/// Whether a `traceparent` of version 00 is well formed; anything else is replaced, as the standard asks.
+#[must_use]
+pub fn is_valid(value: &[u8]) -> bool {
+    let hex = |range: std::ops::Range<usize>| {
+        value[range].iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
+    };
+    value.len() == LENGTH
+        && value.starts_with(b"00-")
+        && value[35] == b'-'
+        && value[52] == b'-'
+        && hex(3..35)
+        && hex(36..52)
+        && hex(53..55)
+        && value[3..35].iter().any(|byte| *byte != b'0')
+        && value[36..52].iter().any(|byte| *byte != b'0')
+}
+
+/// A new trace, sampled.
+#[must_use]
+pub fn begin(rng: &mut Rng) -> String {
+    format!("00-{:032x}-{:016x}-01", rng.u128(1..), rng.u64(1..))
+}
+
+/// The same trace with a parent id of this attempt.
+#[must_use]
+pub fn attempt(parent: &[u8], rng: &mut Rng) -> String {
+    match std::str::from_utf8(parent) {
+        Ok(text) if is_valid(parent) => {
+            format!("{}{:016x}{}", &text[..36], rng.u64(1..), &text[52..])
+        }
+        _ => begin(rng),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_keeps_the_trace_and_changes_the_parent() {
+        let mut rng = Rng::with_seed(1);
+        let incoming = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+        let first = attempt(incoming, &mut rng);
+        let second = attempt(incoming, &mut rng);
+        assert!(is_valid(first.as_bytes()) && first != second);
+        for next in [first, second] {
+            assert_eq!(&next.as_bytes()[..36], &incoming[..36]);
+            assert_eq!(&next.as_bytes()[52..], b"-00");
+            assert_ne!(&next.as_bytes()[36..52], &incoming[36..52]);
+        }
+    }
+
+    #[test]
+    fn a_malformed_parent_begins_a_new_trace() {
+        for bad in [
+            "",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-00",
+            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+            "00-0af7651916cd43dd8448eb211c8031éc-b7ad6b716920333-00",
+        ] {
+            assert!(!is_valid(bad.as_bytes()), "{bad}");
+            assert!(is_valid(attempt(bad.as_bytes(), &mut Rng::with_seed(7)).as_bytes()), "{bad}");
+        }
+    }
+}

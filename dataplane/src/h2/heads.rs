@@ -1,0 +1,268 @@
+//! Heads from HTTP/2 to HTTP/1 and back.
+//!
+//! A request from an HTTP/2 client is written as an HTTP/1 head and read by the parser that reads all
+//! others: host, target, framing and forbidden bytes are judged there and nowhere else.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{HeaderName, HeaderValue};
+use http::{Method, Request, Response, Uri};
+
+use crate::http::codec::{
+    Malformed, Name, Parsed, RequestHead, RequestView, ResponseView, has_token, parse_request,
+};
+use crate::http::headers::{ForClient, put_status};
+
+/// A request of an HTTP/2 client, parsed like one of HTTP/1.
+#[derive(Debug)]
+pub struct Translated {
+    pub bytes: Bytes,
+    pub head: RequestHead,
+    /// It wants trailers (`te: trailers`), which instances are told only in HTTP/2.
+    pub wants_trailers: bool,
+}
+
+/// Reads a client's head; `ends` when no body follows.
+pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<Translated, Malformed> {
+    let authority = authority(parts)?;
+    if parts.method == Method::CONNECT {
+        // Known for what it is, whatever it is to.
+        return parsed(Bytes::from(format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n")));
+    }
+
+    let mut out = BytesMut::with_capacity(1024);
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    put(&mut out, &[parts.method.as_str().as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\nHost: "]);
+    put(&mut out, &[authority.as_bytes(), b"\r\n"]);
+    let mut has_length = false;
+    let mut has_cookie = false;
+    for (name, value) in &parts.headers {
+        match name.as_str() {
+            "host" => continue,
+            // h2 lets a client split it; HTTP/1 has one (RFC 9113 8.2.3).
+            "cookie" if has_cookie => continue,
+            "cookie" => {
+                has_cookie = true;
+                let crumbs: Vec<_> = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+                put(&mut out, &[b"cookie: ", &crumbs.join(b"; ".as_slice()), b"\r\n"]);
+                continue;
+            }
+            // A field of one connection: h2 refuses it, and nothing here should hang on that.
+            "transfer-encoding" | "connection" | "upgrade" => return Err(Malformed::CodingInvalid),
+            "content-length" => {
+                has_length = true;
+                if ends && value.as_bytes().iter().any(|byte| *byte != b'0') {
+                    return Err(Malformed::LengthInvalid);
+                }
+            }
+            _ => {}
+        }
+        put(&mut out, &[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+    }
+    if !ends && !has_length {
+        out.put_slice(b"transfer-encoding: chunked\r\n");
+    } else if ends && !has_length && [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
+        out.put_slice(b"content-length: 0\r\n"); // many servers want to be told
+    }
+    out.put_slice(b"\r\n");
+    let wants_trailers = parts.headers.get_all("te").iter().any(|te| has_token(te.as_bytes(), "trailers"));
+    Ok(Translated { wants_trailers, ..parsed(out.freeze())? })
+}
+
+/// The one host that is meant.
+fn authority(parts: &http::request::Parts) -> Result<&str, Malformed> {
+    let mut hosts = parts.headers.get_all("host").iter();
+    let host = hosts.next().map(|host| host.to_str().map_err(|_| Malformed::HostInvalid)).transpose()?;
+    if hosts.next().is_some() {
+        return Err(Malformed::HostRepeated);
+    }
+    match (parts.uri.authority(), host) {
+        (Some(authority), Some(host)) if !authority.as_str().eq_ignore_ascii_case(host) => {
+            Err(Malformed::HostRepeated)
+        }
+        (Some(authority), _) => Ok(authority.as_str()),
+        (None, Some(host)) => Ok(host),
+        (None, None) => Err(Malformed::HostMissing),
+    }
+}
+
+fn parsed(bytes: Bytes) -> Result<Translated, Malformed> {
+    let mut head = RequestHead::default();
+    match parse_request(&bytes, &mut head) {
+        Parsed::Head { bytes: end } if end == bytes.len() => {
+            Ok(Translated { bytes, head, wants_trailers: false })
+        }
+        Parsed::Malformed(why) => Err(why),
+        Parsed::Head { .. } | Parsed::NeedBytes => Err(Malformed::RequestLine),
+    }
+}
+
+/// A head as an instance gets it, written by [`crate::http::headers::put_request`], for an instance that
+/// speaks HTTP/2.
+pub fn for_instance(written: &[u8], wants_trailers: bool) -> Result<Request<()>, Malformed> {
+    let mut head = RequestHead::default();
+    match parse_request(written, &mut head) {
+        Parsed::Head { .. } => {}
+        Parsed::NeedBytes => return Err(Malformed::RequestLine),
+        Parsed::Malformed(why) => return Err(why),
+    }
+    let view = head.view(written);
+    let mut request = Request::new(());
+    *request.method_mut() =
+        Method::from_bytes(view.method().as_bytes()).map_err(|_| Malformed::RequestLine)?;
+    *request.uri_mut() = uri(view)?;
+    *request.version_mut() = http::Version::HTTP_2;
+    for field in &head.fields {
+        if matches!(field.kind, Name::Host | Name::TransferEncoding | Name::Connection | Name::Upgrade) {
+            continue;
+        }
+        let name = HeaderName::from_bytes(field.name.in_bytes(written)).map_err(|_| Malformed::FieldName)?;
+        let value =
+            HeaderValue::from_bytes(field.value.in_bytes(written)).map_err(|_| Malformed::FieldValue)?;
+        request.headers_mut().append(name, value);
+    }
+    if wants_trailers {
+        request.headers_mut().insert(http::header::TE, HeaderValue::from_static("trailers"));
+    }
+    Ok(request)
+}
+
+fn uri(view: RequestView<'_>) -> Result<Uri, Malformed> {
+    Uri::builder()
+        .scheme("http")
+        .authority(view.authority())
+        .path_and_query(view.path())
+        .build()
+        .map_err(|_| Malformed::Target)
+}
+
+/// An HTTP/1 instance's answer, without what belongs to its connection.
+pub fn from_instance(view: ResponseView<'_>) -> Result<Response<()>, Malformed> {
+    let mut answer = Response::new(());
+    *answer.status_mut() = http::StatusCode::from_u16(view.head.status).map_err(|_| Malformed::StatusLine)?;
+    for field in &view.head.fields {
+        let name = field.name.in_bytes(view.bytes);
+        match field.kind {
+            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
+            Name::ContentLength if has_no_length(view.head.status) => continue,
+            Name::Other if view.head.nominates && is_nominated(view, name) => continue,
+            _ => {}
+        }
+        let name = HeaderName::from_bytes(name).map_err(|_| Malformed::FieldName)?;
+        let value =
+            HeaderValue::from_bytes(field.value.in_bytes(view.bytes)).map_err(|_| Malformed::FieldValue)?;
+        answer.headers_mut().append(name, value);
+    }
+    Ok(answer)
+}
+
+fn has_no_length(status: u16) -> bool {
+    status < 200 || status == 204
+}
+
+fn is_nominated(view: ResponseView<'_>, name: &[u8]) -> bool {
+    std::str::from_utf8(name)
+        .is_ok_and(|name| view.values(Name::Connection).any(|value| has_token(value, name)))
+}
+
+/// An HTTP/2 instance's answer, without what should not be in it.
+#[must_use]
+pub fn from_h2_instance(parts: http::response::Parts) -> Response<()> {
+    let mut answer = Response::new(());
+    *answer.status_mut() = parts.status;
+    for (name, value) in &parts.headers {
+        match Name::of(name.as_str().as_bytes()) {
+            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => {}
+            Name::ContentLength if has_no_length(parts.status.as_u16()) => {}
+            _ => {
+                answer.headers_mut().append(name.clone(), value.clone());
+            }
+        }
+    }
+    answer
+}
+
+/// Writes an answer's head for an HTTP/1 client, the empty line included.
+pub fn put_answer(out: &mut BytesMut, answer: &Response<()>, client: ForClient) {
+    out.put_slice(b"HTTP/1.1 ");
+    put_status(out, answer.status().as_u16());
+    let reason = answer.status().canonical_reason().unwrap_or_default();
+    put(out, &[b" ", reason.as_bytes(), b"\r\n"]);
+    for (name, value) in answer.headers() {
+        put(out, &[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+    }
+    if client.chunked {
+        out.put_slice(b"transfer-encoding: chunked\r\n");
+    }
+    if client.close && answer.status().as_u16() >= 200 {
+        out.put_slice(b"connection: close\r\n");
+    }
+    out.put_slice(b"\r\n");
+}
+
+fn put(out: &mut BytesMut, parts: &[&[u8]]) {
+    for part in parts {
+        out.put_slice(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::codec::Framing;
+
+    fn request(build: http::request::Builder) -> http::request::Parts {
+        build.body(()).unwrap().into_parts().0
+    }
+
+    fn post() -> http::request::Builder {
+        Request::post("http://app.example:8080/a//b?x=%2F")
+    }
+
+    #[test]
+    fn a_request_keeps_its_target_fields_and_framing() {
+        let parts = request(post().header("cookie", "a=1").header("x", "y").header("cookie", "b=2"));
+        let translated = from_client(&parts, false).unwrap();
+        let view = translated.head.view(&translated.bytes);
+        assert_eq!(
+            (view.method(), view.path(), view.authority()),
+            ("POST", "/a//b?x=%2F", "app.example:8080")
+        );
+        assert_eq!(translated.head.framing, Framing::Chunked);
+        assert_eq!(view.field("cookie"), Some(b"a=1; b=2".as_slice()));
+
+        let sized = from_client(&request(post().header("content-length", "12")), false).unwrap();
+        assert_eq!(sized.head.framing, Framing::Length(12));
+        assert_eq!(from_client(&parts, true).unwrap().head.framing, Framing::Empty);
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for (parts, why) in [
+            (post().header("host", "other"), Malformed::HostRepeated),
+            (post().header("host", "app.example:8080").header("host", "x"), Malformed::HostRepeated),
+            (Request::post("/x"), Malformed::HostMissing),
+            (Request::post("/x").header("host", "a/b"), Malformed::HostInvalid),
+            (Request::post("http://user@app/"), Malformed::HostInvalid),
+            (post().header("transfer-encoding", "chunked"), Malformed::CodingInvalid),
+            (post().header("content-length", "1").header("content-length", "1"), Malformed::LengthRepeated),
+            (post().header("content-length", "+1"), Malformed::LengthInvalid),
+        ] {
+            assert_eq!(from_client(&request(parts), false).unwrap_err(), why);
+        }
+        let lies = request(post().header("content-length", "5"));
+        assert_eq!(from_client(&lies, true).unwrap_err(), Malformed::LengthInvalid);
+    }
+
+    #[test]
+    fn an_instance_gets_the_same_request_in_http2() {
+        let written = b"POST /a?b HTTP/1.1\r\nHost: app:1\r\nX-Y: z\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let request = for_instance(written, true).unwrap();
+        assert_eq!(
+            (request.method(), request.uri().to_string().as_str()),
+            (&Method::POST, "http://app:1/a?b")
+        );
+        assert_eq!(request.headers().len(), 2);
+        assert_eq!(request.headers()["te"], "trailers");
+        assert_eq!(request.headers()["x-y"], "z");
+    }
+}

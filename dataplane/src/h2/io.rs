@@ -1,0 +1,172 @@
+//! A socket of the ring as h2 wants one: tokio's io traits, and no tokio behind them.
+//!
+//! What h2 writes is gathered until it flushes, so that the frames of many streams leave in one send.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use ring::{Chunk, Ring};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::limits::WRITE_BYTES_MAX;
+use super::meter::{Flood, Meter};
+use crate::http::wire::by;
+use crate::tls::{Pipe, Wire};
+
+type Send = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+/// One connection's bytes, both ways.
+pub struct Io {
+    ring: Ring,
+    stream: Rc<Wire>,
+    /// Arrived and not read.
+    held: Chunk,
+    meter: Option<Meter>,
+    facts: Rc<Facts>,
+    /// Written and not sent; up to `WRITE_BYTES_MAX` and one frame.
+    buffer: BytesMut,
+    /// The send under way.
+    sending: Option<Send>,
+    /// Our side was told to finish.
+    shut: bool,
+    /// The longest time one send may take.
+    stall_max: Duration,
+}
+
+/// What a connection's owner wants to know while h2 holds the [`Io`].
+#[derive(Debug, Default)]
+pub struct Facts {
+    pub received: Cell<u64>,
+    pub sent: Cell<u64>,
+    /// Set once, and from then on nothing more is read.
+    pub flood: Cell<Option<Flood>>,
+}
+
+impl Io {
+    /// `held` are bytes that came already. With a `meter`, floods are noticed.
+    #[must_use]
+    pub fn new(
+        ring: &Ring,
+        stream: impl Into<Wire>,
+        held: Chunk,
+        meter: Option<Meter>,
+        stall_max: Duration,
+    ) -> Self {
+        Self {
+            ring: ring.clone(),
+            stream: Rc::new(stream.into()),
+            held,
+            meter,
+            facts: Rc::default(),
+            buffer: BytesMut::new(),
+            sending: None,
+            shut: false,
+            stall_max,
+        }
+    }
+
+    #[must_use]
+    pub fn facts(&self) -> Rc<Facts> {
+        Rc::clone(&self.facts)
+    }
+
+    /// Ready when no send is under way.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
+        let Poll::Ready(result) = sending.as_mut().poll(cx) else { return Poll::Pending };
+        self.sending = None;
+        Poll::Ready(result)
+    }
+
+    fn begin_send(&mut self) {
+        let bytes = self.buffer.split().freeze();
+        self.facts.sent.set(self.facts.sent.get() + bytes.len() as u64);
+        let (ring, stream) = (self.ring.clone(), Rc::clone(&self.stream));
+        let due = ring.now() + self.stall_max;
+        self.sending = Some(Box::pin(async move {
+            by(&ring, Some(due), stream.send(bytes.into()))
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        }));
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.facts.flood.get().is_some() {
+            return Poll::Pending; // the owner ends the connection
+        }
+        if this.held.is_empty() {
+            // A call that is dropped loses nothing, so each poll may be a call of its own.
+            match pin!(this.stream.recv()).poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
+                Poll::Ready(Ok(chunk)) => this.held = chunk,
+            }
+        }
+        let taken = this.held.len().min(into.remaining());
+        let bytes = &this.held[..taken];
+        if let Some(meter) = &mut this.meter
+            && let Err(flood) = meter.read(bytes, this.ring.now())
+        {
+            this.facts.flood.set(Some(flood));
+            cx.waker().wake_by_ref(); // the owner looks after each poll
+            return Poll::Pending;
+        }
+        into.put_slice(bytes);
+        this.held.advance(taken);
+        if this.held.is_empty() {
+            this.held = Chunk::empty(); // the receive buffer goes back
+        }
+        this.facts.received.set(this.facts.received.get() + taken as u64);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.buffer.len() >= WRITE_BYTES_MAX {
+            match self.poll_sent(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
+                Poll::Ready(Ok(())) => self.begin_send(),
+            }
+        }
+        let taken = bytes.len().min(WRITE_BYTES_MAX);
+        self.buffer.extend_from_slice(&bytes[..taken]);
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match self.poll_sent(cx) {
+                Poll::Ready(Ok(())) if self.buffer.is_empty() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) => self.begin_send(),
+                other => return other,
+            }
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.as_mut().poll_flush(cx) {
+            Poll::Ready(Ok(())) if !self.shut => {
+                self.shut = true;
+                let stream = Rc::clone(&self.stream);
+                self.sending = Some(Box::pin(async move { stream.shutdown_write().await }));
+                self.poll_sent(cx)
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Every number that bounds an HTTP/2 connection, with the reason for its size.
+
+use super::meter::Allowance;
+
+/// Payload bytes written before the socket has taken them: one send of some frames, not of a body.
+pub const WRITE_BYTES_MAX: usize = 64 * 1024;
+
+/// Requests of one connection at a time; a client holds the next one back itself.
+pub const STREAMS_MAX: u32 = 256;
+
+/// What a client may send on one stream before the instance has taken it.
+pub const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+
+/// ... and on all streams of a connection together: this bounds what a connection's bodies can hold.
+pub const CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
+
+/// Bytes of one stream's answer that wait in h2 for the client's window or socket.
+pub const SEND_BYTES_MAX: usize = 64 * 1024;
+
+/// All fields of one head as HPACK counts them (name + value + 32): as an HTTP/1 head. h2 derives from
+/// it how many CONTINUATION frames one head may take.
+pub const HEADER_LIST_BYTES_MAX: u32 = crate::http::limits::HEAD_BYTES_MAX as u32;
+
+/// Streams that a client reset before we had looked at them.
+pub const RESET_BEFORE_ACCEPT_MAX: usize = 20;
+
+/// Streams that a client's own faults made us reset (MadeYouReset), in the connection's life. A correct
+/// client causes some only before it knows [`STREAMS_MAX`]: what it opens beyond is refused.
+pub const RESET_BY_US_MAX: usize = 1_000;
+
+/// Connections from one core to one instance, each with the streams that the instance allows.
+pub const CONNECTIONS_PER_ENDPOINT_MAX: usize = 4;
+
+/// Streams opened on a connection before the instance's own limit is known.
+pub const FIRST_STREAMS_MAX: usize = 100;
+
+/// RST_STREAM from a client (rapid reset). A proxy in front of us that gives up requests sends some;
+/// each may have cost an instance work.
+pub const RESETS: Allowance = Allowance { burst: 1_000, each_second: 100 };
+
+/// PING that wants an answer. gRPC clients that probe bandwidth send one a round trip.
+pub const PINGS: Allowance = Allowance { burst: 10_000, each_second: 1_000 };
+
+/// SETTINGS that want an answer: usual are one or two in a connection's life.
+pub const SETTINGS: Allowance = Allowance { burst: 100, each_second: 10 };
+
+/// DATA without content and without an end.
+pub const EMPTY_DATA: Allowance = Allowance { burst: 1_000, each_second: 100 };
+
+/// CONTINUATION: a head of 32 KiB takes two.
+pub const CONTINUATIONS: Allowance = Allowance { burst: 256, each_second: 64 };
+
+/// PRIORITY, and frames of types that nobody knows: ignored, so more than a few are noise.
+pub const IGNORED: Allowance = Allowance { burst: 1_000, each_second: 100 };

@@ -1,0 +1,12 @@
+//! HTTP/2 on the ring: the `h2` crate speaks it, these rooms feed it, bound it and translate it.
+//!
+//! [`io`] is a socket of the ring as h2 wants one, [`meter`] counts the frames that cost a peer
+//! nothing, [`heads`] turns heads into HTTP/1's and back, so that every rule about a request is judged
+//! in one place, [`client`] keeps connections to instances. Numbers are in [`limits`].
+
+pub mod client;
+pub mod heads;
+pub mod io;
+pub mod limits;
+pub mod meter;
+pub mod trailers;

@@ -1,0 +1,69 @@
+//! Trailers from one protocol to the other.
+
+use bytes::BytesMut;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::http::codec::{Name, trailer_fields};
+
+/// Trailer lines of a chunked body as fields; `None` when nothing of them may be passed on.
+#[must_use]
+pub fn from_lines(lines: &[u8]) -> Option<HeaderMap> {
+    let mut fields = HeaderMap::new();
+    for line in trailer_fields(lines) {
+        let Some(colon) = memchr::memchr(b':', line) else { continue };
+        let value = line[colon + 1..].trim_ascii();
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(value))
+        {
+            fields.append(name, value);
+        }
+    }
+    (!fields.is_empty()).then_some(fields)
+}
+
+/// What of a peer's trailers may be passed on: see [`trailer_fields`].
+#[must_use]
+pub fn passed(mut fields: HeaderMap) -> Option<HeaderMap> {
+    let kept = |name: &HeaderName| Name::of(name.as_str().as_bytes()) == Name::Other && name != "trailer";
+    if !fields.keys().all(kept) {
+        let gone: Vec<_> = fields.keys().filter(|name| !kept(name)).cloned().collect();
+        for name in gone {
+            fields.remove(name);
+        }
+    }
+    (!fields.is_empty()).then_some(fields)
+}
+
+/// Writes the end of a chunked body.
+pub fn put_end(out: &mut BytesMut, fields: Option<&HeaderMap>) {
+    out.extend_from_slice(b"0\r\n");
+    for (name, value) in fields.into_iter().flatten() {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_survive_the_way_there_and_back_without_what_frames() {
+        let lines = b"Grpc-Status: 0\r\nContent-Length: 7\r\nX-Sum:  a b \r\nConnection: x\r\n";
+        let fields = from_lines(lines).unwrap();
+        let mut out = BytesMut::new();
+        put_end(&mut out, Some(&fields));
+        assert_eq!(out, "0\r\ngrpc-status: 0\r\nx-sum: a b\r\n\r\n");
+
+        let mut hostile = fields.clone();
+        hostile.insert("host", HeaderValue::from_static("evil"));
+        hostile.insert("transfer-encoding", HeaderValue::from_static("chunked"));
+        assert_eq!(passed(hostile), Some(fields));
+        assert_eq!(from_lines(b"Host: a\r\n"), None);
+        out.clear();
+        put_end(&mut out, None);
+        assert_eq!(out, "0\r\n\r\n");
+    }
+}

@@ -1,0 +1,200 @@
+//! Connections to instances: from the pool or new; and a whole exchange for small messages.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use ring::{Chunk, Ring, Stream, Tick};
+
+use super::answer::Answer;
+use super::codec::{BodyReader, Malformed, Method, Piece, parse_response};
+use super::limits::{HttpLimits, INTERIM_MAX};
+use super::pool::{Pool, PoolKey, Upstream};
+use super::wire::{HeadFault, by, earlier};
+
+/// Opens and keeps connections for one core.
+#[derive(Clone)]
+pub struct Client {
+    ring: Ring,
+    pool: Rc<Pool>,
+    limits: HttpLimits,
+}
+
+/// A request that is sent whole.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// From the request line to the empty line; says the body's length.
+    pub head: Bytes,
+    pub body: Bytes,
+    pub method: Method,
+    /// Whether it may be sent again when a kept connection turns out to be closed before any answer.
+    pub repeatable: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    #[error("no connection to {to}: {why}")]
+    Unreachable { to: SocketAddr, why: io::Error },
+    #[error("no answer within the time given")]
+    TimedOut,
+    #[error("the connection ended before the answer did")]
+    Failed,
+    #[error("the answer is no HTTP/1.1: {}", .0.sentence())]
+    Malformed(Malformed),
+    #[error("the answer's body is larger than {bytes_max} bytes")]
+    TooLarge { bytes_max: usize },
+}
+
+impl Client {
+    #[must_use]
+    pub fn new(ring: &Ring, limits: &HttpLimits) -> Self {
+        Self { ring: ring.clone(), pool: Rc::new(Pool::new(limits)), limits: *limits }
+    }
+
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// An idle connection, if there is one.
+    #[must_use]
+    pub fn kept(&self, key: PoolKey) -> Option<Box<Upstream>> {
+        self.pool.take(key, self.ring.now())
+    }
+
+    /// A new connection, within `connect_max` and before `due`.
+    pub async fn open(&self, to: SocketAddr, due: Option<Tick>) -> io::Result<Box<Upstream>> {
+        let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
+        match by(&self.ring, at, Stream::connect(&self.ring, to)).await {
+            Ok(stream) => Ok(Upstream::new(stream?)),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Keeps a connection that has nothing open.
+    pub fn keep(&self, key: PoolKey, upstream: Box<Upstream>) {
+        self.pool.put(key, upstream, self.ring.now());
+    }
+
+    /// Sends `request` and reads the whole answer. Interim answers are skipped; 101 ends the exchange
+    /// like a final one, without a body.
+    pub async fn exchange(
+        &self,
+        to: SocketAddr,
+        key: PoolKey,
+        request: &Outgoing,
+        body_bytes_max: usize,
+        due: Option<Tick>,
+    ) -> Result<Answer, ExchangeError> {
+        if let Some(upstream) = self.kept(key) {
+            match self.attempt(upstream, key, request, body_bytes_max, due).await {
+                Err(Attempt::Stale) if request.repeatable => {}
+                Err(Attempt::Stale) => return Err(ExchangeError::Failed),
+                Err(Attempt::Error(why)) => return Err(why),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+        let upstream = match self.open(to, due).await {
+            Ok(upstream) => upstream,
+            Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(ExchangeError::TimedOut),
+            Err(why) => return Err(ExchangeError::Unreachable { to, why }),
+        };
+        self.attempt(upstream, key, request, body_bytes_max, due).await.map_err(|why| match why {
+            Attempt::Stale => ExchangeError::Failed,
+            Attempt::Error(why) => why,
+        })
+    }
+
+    async fn attempt(
+        &self,
+        mut upstream: Box<Upstream>,
+        key: PoolKey,
+        request: &Outgoing,
+        body_bytes_max: usize,
+        due: Option<Tick>,
+    ) -> Result<Answer, Attempt> {
+        let (reused, received) = (upstream.reused, upstream.inflow.bytes);
+        match by(&self.ring, due, converse(&mut upstream, request, body_bytes_max)).await {
+            Err(_) => Err(Attempt::Error(ExchangeError::TimedOut)),
+            Ok(Err(ExchangeError::Failed)) if reused && upstream.inflow.bytes == received => {
+                Err(Attempt::Stale)
+            }
+            Ok(Err(why)) => Err(Attempt::Error(why)),
+            Ok(Ok(answer)) => {
+                if upstream.head.keep_alive && answer.status != 101 && upstream.inflow.held.is_empty() {
+                    self.keep(key, upstream);
+                }
+                Ok(answer)
+            }
+        }
+    }
+}
+
+enum Attempt {
+    /// A kept connection was closed before any byte of an answer.
+    Stale,
+    Error(ExchangeError),
+}
+
+async fn converse(
+    upstream: &mut Upstream,
+    request: &Outgoing,
+    body_bytes_max: usize,
+) -> Result<Answer, ExchangeError> {
+    let Upstream { stream, inflow, outflow, head, .. } = upstream;
+    outflow.buffer.extend_from_slice(&request.head);
+    // A peer that answers early may stop reading; its answer counts, so a failed send does not.
+    if outflow.put(stream, Chunk::from(request.body.clone())).await.is_ok() {
+        let _ = outflow.flush(stream).await;
+    }
+
+    let mut interim = 0;
+    let bytes = loop {
+        let bytes = inflow.head(stream, |bytes| parse_response(bytes, request.method, head)).await;
+        match bytes {
+            Ok(bytes) if !head.is_interim() => break bytes,
+            Ok(_) if interim == INTERIM_MAX => return Err(ExchangeError::Malformed(Malformed::StatusLine)),
+            Ok(_) => interim += 1,
+            Err(HeadFault::Malformed(why)) => return Err(ExchangeError::Malformed(why)),
+            Err(HeadFault::Ended | HeadFault::Truncated | HeadFault::Broken(_)) => {
+                return Err(ExchangeError::Failed);
+            }
+        }
+    };
+    let view = head.view(&bytes);
+    let headers = view.fields().map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect();
+    let mut answer = Answer { status: head.status, headers, body: Bytes::new() };
+    drop(bytes);
+
+    let mut reader = BodyReader::new(head.framing);
+    let mut body = BytesMut::new();
+    loop {
+        match reader.next(&inflow.held).map_err(ExchangeError::Malformed)? {
+            Piece::Data { take, .. } if body.len() + take > body_bytes_max => {
+                return Err(ExchangeError::TooLarge { bytes_max: body_bytes_max });
+            }
+            Piece::Data { skip, take } => {
+                inflow.held.advance(skip);
+                body.extend_from_slice(&inflow.held[..take]);
+                inflow.held.advance(take);
+            }
+            Piece::End { skip } => {
+                inflow.held.advance(skip);
+                break;
+            }
+            Piece::NeedBytes => {
+                inflow.held = Chunk::empty();
+                if !inflow.fill(stream).await.map_err(|_| ExchangeError::Failed)? {
+                    if reader.may_close() {
+                        break;
+                    }
+                    return Err(ExchangeError::Failed);
+                }
+            }
+        }
+    }
+    answer.body = body.freeze();
+    Ok(answer)
+}

@@ -1,0 +1,54 @@
+//! Whether a Host value, or a URL's authority, is a host with an optional port.
+
+/// Strict on purpose: a byte that some parser takes for a separator (`@`, `/`, `,`, a blank) could
+/// send the request to one host here and to another one behind.
+#[must_use]
+pub fn is_authority(value: &[u8]) -> bool {
+    let (host, port) = match value {
+        [b'[', rest @ ..] => {
+            let Some(end) = memchr::memchr(b']', rest) else { return false };
+            if !is_ip_literal(&rest[..end]) {
+                return false;
+            }
+            match &rest[end + 1..] {
+                [] => return true,
+                [b':', port @ ..] => (&rest[..end], port),
+                _ => return false,
+            }
+        }
+        _ => match memchr::memchr(b':', value) {
+            None => return is_name(value),
+            Some(colon) => (&value[..colon], &value[colon + 1..]),
+        },
+    };
+    let host_is_fine = value[0] == b'[' || is_name(host);
+    host_is_fine && port.len() <= 5 && port.iter().all(u8::is_ascii_digit)
+}
+
+fn is_name(host: &[u8]) -> bool {
+    !host.is_empty()
+        && host.len() <= 255
+        && host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(byte))
+}
+
+fn is_ip_literal(inside: &[u8]) -> bool {
+    std::str::from_utf8(inside).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_is_a_name_or_an_address_with_an_optional_port() {
+        for good in ["a", "a.b:80", "127.0.0.1:8080", "[::1]", "[::1]:80", "my_svc", "a.", "a:"] {
+            assert!(is_authority(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "", ":80", "a b", "a,b", "u@a", "a/b", "a:8x", "a:123456", "[::1", "[]", "[::1]x", "[g]:1",
+            "a:1:2", "a\tb", "ä", "a?b", "a#b", "a\\b", "a%00b",
+        ] {
+            assert!(!is_authority(bad.as_bytes()), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What bytes on a connection mean. No I/O: bytes go in, values come out.
+//!
+//! Heads are ranges into the caller's bytes; nothing is copied. Every function gives the same answer
+//! however the bytes were cut into pieces.
+
+mod body;
+mod coding;
+mod host;
+mod malformed;
+mod names;
+mod request;
+mod response;
+
+pub use body::{BodyReader, Piece, put_chunk_line, trailer_fields};
+pub use host::is_authority;
+pub use malformed::Malformed;
+pub use names::{Name, has_token, tokens};
+pub use request::{Method, RequestHead, RequestView, parse_request};
+pub use response::{ResponseHead, ResponseView, parse_response};
+
+/// What a head parser says about the bytes so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parsed {
+    /// The head takes the first `bytes` bytes.
+    Head { bytes: usize },
+    /// All fine so far, and not the end.
+    NeedBytes,
+    /// No continuation can make this right.
+    Malformed(Malformed),
+}
+
+/// A range of the head's bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Span {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Span {
+    /// The range that `part`, a slice of `whole`, takes in it.
+    fn of(part: &[u8], whole: &[u8]) -> Self {
+        let start = part.as_ptr() as usize - whole.as_ptr() as usize;
+        debug_assert!(start + part.len() <= whole.len());
+        // Heads are bounded by HEAD_BYTES_MAX, far below 4 GiB.
+        Self { start: start as u32, end: (start + part.len()) as u32 }
+    }
+
+    /// The bytes that it stands for; nothing when `whole` is not the head it was made from.
+    #[must_use]
+    pub fn in_bytes(self, whole: &[u8]) -> &[u8] {
+        whole.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+
+    fn text(self, whole: &[u8]) -> &str {
+        // The parsers let only ASCII into the spans that are read as text.
+        std::str::from_utf8(self.in_bytes(whole)).unwrap_or_default()
+    }
+}
+
+/// One header field, classified once.
+#[derive(Debug, Clone, Copy)]
+pub struct Field {
+    pub kind: Name,
+    pub name: Span,
+    pub value: Span,
+}
+
+/// Where a body ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Framing {
+    #[default]
+    Empty,
+    Length(u64),
+    Chunked,
+    /// Responses only: at the connection's end.
+    UntilClose,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Version {
+    Http10,
+    #[default]
+    Http11,
+}
+
+/// The position of the first line feed without a carriage return before it.
+fn bare_line_feed(bytes: &[u8]) -> Option<usize> {
+    memchr::memchr_iter(b'\n', bytes).find(|&at| at == 0 || bytes[at - 1] != b'\r')
+}
+
+/// `1*DIGIT` that fits, and nothing else: no sign, no blank, no list.
+fn content_length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}

@@ -1,0 +1,116 @@
+//! Field names that a proxy has to act on, and lists of tokens.
+
+/// Headers of our own towards instances would begin with this; what a client sends under it is not
+/// passed on (RT-HDR-03).
+const INTERNAL_PREFIX: &[u8] = b"sluicegate-";
+
+/// What a field is to a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// Passed on as it is.
+    Other,
+    Host,
+    ContentLength,
+    TransferEncoding,
+    Connection,
+    Upgrade,
+    Expect,
+    Forwarded,
+    ForwardedFor,
+    ForwardedHost,
+    ForwardedProto,
+    TraceParent,
+    TraceState,
+    /// Belongs to one connection: `Keep-Alive`, `Proxy-Connection`, `Proxy-Authenticate`,
+    /// `Proxy-Authorization`, `TE`.
+    HopByHop,
+    /// Ours alone.
+    Internal,
+}
+
+impl Name {
+    #[must_use]
+    pub fn of(name: &[u8]) -> Self {
+        let is = |wanted: &[u8]| name.eq_ignore_ascii_case(wanted);
+        // By length first: most names of a usual request fall out after one comparison.
+        match name.len() {
+            2 if is(b"te") => Self::HopByHop,
+            4 if is(b"host") => Self::Host,
+            6 if is(b"expect") => Self::Expect,
+            7 if is(b"upgrade") => Self::Upgrade,
+            9 if is(b"forwarded") => Self::Forwarded,
+            10 if is(b"connection") => Self::Connection,
+            10 if is(b"keep-alive") => Self::HopByHop,
+            10 if is(b"tracestate") => Self::TraceState,
+            11 if is(b"traceparent") => Self::TraceParent,
+            14 if is(b"content-length") => Self::ContentLength,
+            15 if is(b"x-forwarded-for") => Self::ForwardedFor,
+            16 if is(b"x-forwarded-host") => Self::ForwardedHost,
+            16 if is(b"proxy-connection") => Self::HopByHop,
+            17 if is(b"transfer-encoding") => Self::TransferEncoding,
+            17 if is(b"x-forwarded-proto") => Self::ForwardedProto,
+            18 if is(b"proxy-authenticate") => Self::HopByHop,
+            19 if is(b"proxy-authorization") => Self::HopByHop,
+            length if length > INTERNAL_PREFIX.len() => {
+                if name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX) {
+                    Self::Internal
+                } else {
+                    Self::Other
+                }
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The tokens of a comma-separated value, without the blanks around them; empty ones are skipped.
+pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim).filter(|token| !token.is_empty())
+}
+
+/// Whether `wanted` (any case) is one of the tokens.
+#[must_use]
+pub fn has_token(value: &[u8], wanted: &str) -> bool {
+    tokens(value).any(|token| token.eq_ignore_ascii_case(wanted.as_bytes()))
+}
+
+/// Without the spaces and tabs around it; other control bytes are no white space here.
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_in_any_case_and_never_by_prefix() {
+        for (name, kind) in [
+            ("Host", Name::Host),
+            ("hOsT", Name::Host),
+            ("Hosts", Name::Other),
+            ("TRANSFER-ENCODING", Name::TransferEncoding),
+            ("Transfer_Encoding", Name::Other),
+            ("x-forwarded-for", Name::ForwardedFor),
+            ("Sluicegate-Anything", Name::Internal),
+            ("Sluicegate-", Name::Other),
+            ("x", Name::Other),
+        ] {
+            assert_eq!(Name::of(name.as_bytes()), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn tokens_lose_blanks_but_no_other_control_bytes() {
+        let found: Vec<_> = tokens(b" a ,,\tb\x0b, c").collect();
+        assert_eq!(found, [b"a".as_slice(), b"b\x0b", b"c"]);
+        assert!(has_token(b"close, TE", "te"));
+        assert!(!has_token(b"closed", "close"));
+    }
+}

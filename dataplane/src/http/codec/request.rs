@@ -1,0 +1,331 @@
+//! A request's head: strict, because what is ambiguous here is a smuggled request behind us.
+
+use std::mem::MaybeUninit;
+
+use super::coding::Coding;
+use super::names::trim;
+use super::{
+    Field, Framing, Malformed, Name, Parsed, Span, Version, bare_line_feed, content_length, host, tokens,
+};
+use crate::http::limits::{
+    EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX,
+};
+
+/// Methods that differ in framing or in what may be tried twice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Options,
+    Connect,
+    Trace,
+    Other,
+}
+
+impl Method {
+    fn of(name: &str) -> Self {
+        match name {
+            "GET" => Self::Get,
+            "HEAD" => Self::Head,
+            "POST" => Self::Post,
+            "PUT" => Self::Put,
+            "DELETE" => Self::Delete,
+            "OPTIONS" => Self::Options,
+            "CONNECT" => Self::Connect,
+            "TRACE" => Self::Trace,
+            _ => Self::Other,
+        }
+    }
+
+    /// RFC 9110 9.2.2: asking twice has the effect of asking once.
+    #[must_use]
+    pub fn is_idempotent(self) -> bool {
+        !matches!(self, Self::Post | Self::Connect | Self::Other)
+    }
+}
+
+/// A request's head as ranges into its bytes. Made to be used again for the connection's next request.
+#[derive(Debug, Default)]
+pub struct RequestHead {
+    pub method: Method,
+    pub version: Version,
+    pub framing: Framing,
+    /// The client is content to send more on this connection.
+    pub keep_alive: bool,
+    /// `Expect: 100-continue` on a request with a body.
+    pub expects_continue: bool,
+    /// An `Expect` that is not `100-continue`.
+    pub expects_more: bool,
+    /// `Connection` names fields beyond `close`, `keep-alive` and `upgrade`.
+    pub nominates: bool,
+    /// `Upgrade: websocket`, with `Connection: upgrade`, on a GET of HTTP/1.1 without a body; elsewhere
+    /// both mean nothing (RFC 6455 4.1).
+    pub wants_websocket: bool,
+    pub fields: Vec<Field>,
+    method_name: Span,
+    /// The host that is meant: the URL's when the target is one (then Host does not count).
+    authority: Span,
+    /// From the path on; empty when an absolute URL has no path.
+    path: Span,
+}
+
+impl RequestHead {
+    /// The head together with the bytes it was parsed from.
+    #[must_use]
+    pub fn view<'a>(&'a self, bytes: &'a [u8]) -> RequestView<'a> {
+        RequestView { head: self, bytes }
+    }
+}
+
+/// A head that can be read.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestView<'a> {
+    pub head: &'a RequestHead,
+    pub bytes: &'a [u8],
+}
+
+impl<'a> RequestView<'a> {
+    #[must_use]
+    pub fn method(self) -> &'a str {
+        self.head.method_name.text(self.bytes)
+    }
+
+    /// Path and query as they came; `*` for `OPTIONS *`.
+    #[must_use]
+    pub fn path(self) -> &'a str {
+        match self.head.path.text(self.bytes) {
+            "" => "/",
+            path => path,
+        }
+    }
+
+    /// Host, with the port if one was given. Empty only in HTTP/1.0.
+    #[must_use]
+    pub fn authority(self) -> &'a str {
+        self.head.authority.text(self.bytes)
+    }
+
+    pub fn fields(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let bytes = self.bytes;
+        self.head.fields.iter().map(move |f| (f.name.text(bytes), f.value.in_bytes(bytes)))
+    }
+
+    /// The first field of that name (any case).
+    #[must_use]
+    pub fn field(self, name: &str) -> Option<&'a [u8]> {
+        self.fields().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// All values of one kind, in order.
+    pub fn values(self, kind: Name) -> impl Iterator<Item = &'a [u8]> {
+        let bytes = self.bytes;
+        self.head.fields.iter().filter(move |f| f.kind == kind).map(move |f| f.value.in_bytes(bytes))
+    }
+}
+
+/// Reads a request's head from the front of `bytes` into `head`.
+#[must_use]
+pub fn parse_request(bytes: &[u8], head: &mut RequestHead) -> Parsed {
+    let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+    match lines(window, head) {
+        Ok(Some(end)) => match judge(window, head) {
+            Ok(()) => Parsed::Head { bytes: end },
+            Err(why) => Parsed::Malformed(why),
+        },
+        Ok(None) if window.len() == HEAD_BYTES_MAX => Parsed::Malformed(Malformed::HeadTooLarge),
+        Ok(None) => Parsed::NeedBytes,
+        Err(why) => Parsed::Malformed(why),
+    }
+}
+
+/// Splits the lines; `None` when the head's end is not there yet.
+fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+    let end = split(window, head);
+    let read = end.as_ref().map_or(window.len(), |end| end.unwrap_or(window.len()));
+    match offence(&window[..read]) {
+        None => end,
+        // Whatever is wrong before it comes first, as it would if the bytes came one by one.
+        Some((at, why)) => split(&window[..at], head).and(Err(why)),
+    }
+}
+
+/// What httparse lets pass: a bare LF as a line's end, a line of any length, empty lines without end.
+fn offence(read: &[u8]) -> Option<(usize, Malformed)> {
+    if read.starts_with(EMPTY_LINES) {
+        return Some((EMPTY_LINES.len(), Malformed::RequestLine));
+    }
+    let line = &read[..read.len().min(REQUEST_LINE_BYTES_MAX)];
+    if read.len() > REQUEST_LINE_BYTES_MAX && memchr::memchr(b'\n', line).is_none() {
+        return Some((REQUEST_LINE_BYTES_MAX, Malformed::TargetTooLong));
+    }
+    bare_line_feed(read).map(|at| (at, Malformed::BareLineFeed))
+}
+
+fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+    let mut slots = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut []);
+    let end = match request.parse_with_uninit_headers(window, &mut slots) {
+        Ok(httparse::Status::Complete(end)) => end,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(why) => return Err(from_httparse(why)),
+    };
+
+    let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
+        return Err(Malformed::RequestLine);
+    };
+    head.method = Method::of(method);
+    head.method_name = Span::of(method.as_bytes(), window);
+    head.path = Span::of(target.as_bytes(), window);
+    head.version = if version == 0 { Version::Http10 } else { Version::Http11 };
+    head.fields.clear();
+    head.fields.extend(request.headers.iter().map(|header| Field {
+        kind: Name::of(header.name.as_bytes()),
+        name: Span::of(header.name.as_bytes(), window),
+        value: Span::of(header.value, window),
+    }));
+    Ok(Some(end))
+}
+
+fn from_httparse(why: httparse::Error) -> Malformed {
+    match why {
+        httparse::Error::HeaderName => Malformed::FieldName,
+        httparse::Error::HeaderValue => Malformed::FieldValue,
+        httparse::Error::TooManyHeaders => Malformed::TooManyFields,
+        httparse::Error::Version => Malformed::Version,
+        _ => Malformed::RequestLine,
+    }
+}
+
+/// What the fields say together.
+fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
+    let target = head.path;
+    if target.end - target.start > TARGET_BYTES_MAX as u32 {
+        return Err(Malformed::TargetTooLong);
+    }
+    let meant = judge_target(bytes, head)?;
+    let noted = Noted::take(bytes, head)?;
+
+    head.authority = match (noted.host, meant) {
+        (None, _) if head.version == Version::Http11 => return Err(Malformed::HostMissing),
+        (_, Some(authority)) => authority,
+        (Some(host), None) => host,
+        (None, None) => Span::default(),
+    };
+    head.framing = noted.framing(head.version)?;
+    head.keep_alive = head.version == Version::Http11 && !noted.close;
+    head.nominates = noted.nominates;
+    head.wants_websocket = noted.websocket
+        && noted.upgrade
+        && head.version == Version::Http11
+        && head.method == Method::Get
+        && head.framing == Framing::Empty;
+    head.expects_continue =
+        noted.expects_continue && head.version == Version::Http11 && head.framing != Framing::Empty;
+    head.expects_more = noted.expects_more;
+    Ok(())
+}
+
+/// Cuts scheme and authority off an absolute target; the authority, if there was one.
+fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<Span>, Malformed> {
+    let target = head.path.in_bytes(bytes);
+    if target.iter().any(|&byte| byte == b'#' || !byte.is_ascii()) {
+        return Err(Malformed::Target);
+    }
+    match target {
+        _ if head.method == Method::Connect => {
+            return if host::is_authority(target) { Ok(Some(head.path)) } else { Err(Malformed::Target) };
+        }
+        [b'/', ..] => return Ok(None),
+        b"*" if head.method == Method::Options => return Ok(None),
+        _ => {}
+    }
+
+    let scheme = [b"http://".as_slice(), b"https://"]
+        .into_iter()
+        .find(|scheme| target.len() > scheme.len() && target[..scheme.len()].eq_ignore_ascii_case(scheme))
+        .ok_or(Malformed::Target)?;
+    let rest = &target[scheme.len()..];
+    let authority_end = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(authority_end);
+    // `http://host?query` has no path to pass on byte for byte; nobody sends it.
+    if !host::is_authority(authority) || path.first() == Some(&b'?') {
+        return Err(Malformed::Target);
+    }
+    head.path = Span::of(path, bytes);
+    Ok(Some(Span::of(authority, bytes)))
+}
+
+/// What the pass over the fields found.
+#[derive(Default)]
+struct Noted {
+    host: Option<Span>,
+    length: Option<u64>,
+    coding: Coding,
+    close: bool,
+    upgrade: bool,
+    websocket: bool,
+    nominates: bool,
+    expects_continue: bool,
+    expects_more: bool,
+}
+
+impl Noted {
+    fn take(bytes: &[u8], head: &RequestHead) -> Result<Self, Malformed> {
+        let mut noted = Self::default();
+        for field in &head.fields {
+            let value = field.value.in_bytes(bytes);
+            match field.kind {
+                Name::Host if noted.host.is_some() => return Err(Malformed::HostRepeated),
+                Name::Host if !host::is_authority(value) => return Err(Malformed::HostInvalid),
+                Name::Host => noted.host = Some(field.value),
+                Name::ContentLength if noted.length.is_some() => return Err(Malformed::LengthRepeated),
+                Name::ContentLength => {
+                    noted.length = Some(content_length(value).ok_or(Malformed::LengthInvalid)?);
+                }
+                Name::TransferEncoding => noted.coding.add(value),
+                Name::Connection => noted.connection(value),
+                Name::Upgrade => {
+                    noted.websocket |= tokens(value).any(|t| t.eq_ignore_ascii_case(b"websocket"))
+                }
+                Name::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => {
+                    noted.expects_continue = true
+                }
+                Name::Expect => noted.expects_more = true,
+                _ => {}
+            }
+        }
+        Ok(noted)
+    }
+
+    fn connection(&mut self, value: &[u8]) {
+        for token in tokens(value) {
+            if token.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if token.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
+            } else if !token.eq_ignore_ascii_case(b"keep-alive") {
+                self.nominates = true;
+            }
+        }
+    }
+
+    fn framing(&self, version: Version) -> Result<Framing, Malformed> {
+        match (self.coding, self.length) {
+            (Coding::None, None | Some(0)) => Ok(Framing::Empty),
+            (Coding::None, Some(length)) => Ok(Framing::Length(length)),
+            (_, Some(_)) => Err(Malformed::LengthAndCoding),
+            (_, None) if version == Version::Http10 => Err(Malformed::CodingInOldVersion),
+            (Coding::Chunked, None) => Ok(Framing::Chunked),
+            (Coding::Unknown, None) => Err(Malformed::CodingUnknown),
+            (Coding::Open | Coding::Invalid, None) => Err(Malformed::CodingInvalid),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

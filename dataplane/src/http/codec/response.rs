@@ -1,0 +1,259 @@
+//! A response's head, from an instance. As strict as a request's: two parsers that disagree about where
+//! a response ends hand one client's answer to another.
+
+use std::mem::MaybeUninit;
+
+use super::coding::Coding;
+use super::{
+    Field, Framing, Malformed, Method, Name, Parsed, Span, Version, bare_line_feed, content_length, tokens,
+};
+use crate::http::limits::{EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX};
+
+/// A response's head as ranges into its bytes; used again for the connection's next response.
+#[derive(Debug, Default)]
+pub struct ResponseHead {
+    pub status: u16,
+    pub version: Version,
+    pub framing: Framing,
+    /// The connection can carry another request after this response.
+    pub keep_alive: bool,
+    /// `Connection` names fields beyond `close`, `keep-alive` and `upgrade`.
+    pub nominates: bool,
+    pub fields: Vec<Field>,
+    reason: Span,
+}
+
+impl ResponseHead {
+    #[must_use]
+    pub fn view<'a>(&'a self, bytes: &'a [u8]) -> ResponseView<'a> {
+        ResponseView { head: self, bytes }
+    }
+
+    /// 1xx, but not 101: another head follows.
+    #[must_use]
+    pub fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+}
+
+/// A head that can be read.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponseView<'a> {
+    pub head: &'a ResponseHead,
+    pub bytes: &'a [u8],
+}
+
+impl<'a> ResponseView<'a> {
+    #[must_use]
+    pub fn reason(self) -> &'a [u8] {
+        self.head.reason.in_bytes(self.bytes)
+    }
+
+    pub fn fields(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let bytes = self.bytes;
+        self.head.fields.iter().map(move |f| (f.name.text(bytes), f.value.in_bytes(bytes)))
+    }
+
+    /// The first field of that name (any case).
+    #[must_use]
+    pub fn field(self, name: &str) -> Option<&'a [u8]> {
+        self.fields().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// All values of one kind, in order.
+    pub fn values(self, kind: Name) -> impl Iterator<Item = &'a [u8]> {
+        let bytes = self.bytes;
+        self.head.fields.iter().filter(move |f| f.kind == kind).map(move |f| f.value.in_bytes(bytes))
+    }
+}
+
+/// Reads the head of the answer to a `asked` request from the front of `bytes` into `head`.
+#[must_use]
+pub fn parse_response(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Parsed {
+    let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+    match lines(window, head) {
+        Ok(Some(end)) => match judge(window, asked, head) {
+            Ok(()) => Parsed::Head { bytes: end },
+            Err(why) => Parsed::Malformed(why),
+        },
+        Ok(None) if window.len() == HEAD_BYTES_MAX => Parsed::Malformed(Malformed::HeadTooLarge),
+        Ok(None) => Parsed::NeedBytes,
+        Err(why) => Parsed::Malformed(why),
+    }
+}
+
+/// Splits the lines; `None` when the head's end is not there yet.
+fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+    if window.starts_with(EMPTY_LINES) {
+        return Err(Malformed::StatusLine);
+    }
+    let end = split(window, head);
+    let read = end.as_ref().map_or(window.len(), |end| end.unwrap_or(window.len()));
+    match bare_line_feed(&window[..read]) {
+        None => end,
+        Some(at) => split(&window[..at], head).and(Err(Malformed::BareLineFeed)),
+    }
+}
+
+fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+    let mut slots = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut response,
+        window,
+        &mut slots,
+    );
+    let end = match parsed {
+        Ok(httparse::Status::Complete(end)) => end,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(httparse::Error::HeaderName) => return Err(Malformed::FieldName),
+        Err(httparse::Error::HeaderValue) => return Err(Malformed::FieldValue),
+        Err(httparse::Error::TooManyHeaders) => return Err(Malformed::TooManyFields),
+        Err(_) => return Err(Malformed::StatusLine),
+    };
+
+    let (Some(status), Some(version)) = (response.code, response.version) else {
+        return Err(Malformed::StatusLine);
+    };
+    head.status = status;
+    head.version = if version == 0 { Version::Http10 } else { Version::Http11 };
+    // httparse answers with a static "" when there is no reason, or one with obs-text.
+    head.reason = match response.reason {
+        None | Some("") => Span::default(),
+        Some(reason) => Span::of(reason.as_bytes(), window),
+    };
+    head.fields.clear();
+    head.fields.extend(response.headers.iter().map(|header| Field {
+        kind: Name::of(header.name.as_bytes()),
+        name: Span::of(header.name.as_bytes(), window),
+        value: Span::of(header.value, window),
+    }));
+    Ok(Some(end))
+}
+
+/// What the fields say together (RFC 9112 6.3).
+fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), Malformed> {
+    if !(100..1000).contains(&head.status) {
+        return Err(Malformed::StatusLine);
+    }
+
+    let mut length = None;
+    let mut coding = Coding::None;
+    let mut close = head.version == Version::Http10;
+    head.nominates = false;
+    for field in &head.fields {
+        let value = field.value.in_bytes(bytes);
+        match field.kind {
+            Name::ContentLength if length.is_some() => return Err(Malformed::LengthRepeated),
+            Name::ContentLength => length = Some(content_length(value).ok_or(Malformed::LengthInvalid)?),
+            Name::TransferEncoding => coding.add(value),
+            Name::Connection => {
+                for token in tokens(value) {
+                    close |= token.eq_ignore_ascii_case(b"close");
+                    head.nominates |= ![b"close".as_slice(), b"keep-alive", b"upgrade"]
+                        .iter()
+                        .any(|known| token.eq_ignore_ascii_case(known));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    let framing = match (coding, length) {
+        (Coding::None, None) => Framing::UntilClose,
+        (Coding::None, Some(0)) => Framing::Empty,
+        (Coding::None, Some(length)) => Framing::Length(length),
+        (_, Some(_)) => return Err(Malformed::LengthAndCoding),
+        (_, None) if head.version == Version::Http10 => return Err(Malformed::CodingInOldVersion),
+        (Coding::Chunked, None) => Framing::Chunked,
+        (Coding::Unknown, None) => return Err(Malformed::CodingUnknown),
+        (Coding::Open | Coding::Invalid, None) => return Err(Malformed::CodingInvalid),
+    };
+    let bodiless = asked == Method::Head || matches!(head.status, 100..200 | 204 | 304);
+    head.framing = if bodiless { Framing::Empty } else { framing };
+    head.keep_alive = !close && head.framing != Framing::UntilClose;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, asked: Method) -> Result<ResponseHead, Malformed> {
+        let mut head = ResponseHead::default();
+        match parse_response(text.as_bytes(), asked, &mut head) {
+            Parsed::Head { bytes } => {
+                assert_eq!(bytes, text.len());
+                Ok(head)
+            }
+            Parsed::Malformed(why) => Err(why),
+            Parsed::NeedBytes => panic!("incomplete: {text:?}"),
+        }
+    }
+
+    #[test]
+    fn a_response_body_ends_where_rfc_9112_says() {
+        use Framing::{Chunked, Empty, Length, UntilClose};
+        use Method::{Get, Head};
+        for (asked, head, framing) in [
+            (Get, "200 OK\r\nContent-Length: 5", Length(5)),
+            (Get, "200 OK\r\nContent-Length: 0", Empty),
+            (Get, "200\r\nTransfer-Encoding: Chunked", Chunked),
+            (Get, "200 OK\r\nA: b", UntilClose),
+            (Head, "200 OK\r\nContent-Length: 5", Empty),
+            (Head, "200 OK\r\nTransfer-Encoding: chunked", Empty),
+            (Get, "204 No Content\r\nContent-Length: 5", Empty),
+            (Get, "304 Not Modified\r\nContent-Length: 5", Empty),
+            (Get, "103 Early Hints\r\nLink: x", Empty),
+        ] {
+            let parsed = parse(&format!("HTTP/1.1 {head}\r\n\r\n"), asked).unwrap();
+            assert_eq!(parsed.framing, framing, "{head}");
+        }
+    }
+
+    #[test]
+    fn an_ambiguous_response_is_refused() {
+        for (head, why) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5", Malformed::LengthRepeated),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5", Malformed::LengthInvalid),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1", Malformed::LengthInvalid),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
+                Malformed::LengthAndCoding,
+            ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity", Malformed::CodingInvalid),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked", Malformed::CodingUnknown),
+            ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked", Malformed::CodingInOldVersion),
+            ("HTTP/1.1 200 OK\r\nContent-Length : 5", Malformed::FieldName),
+            ("HTTP/1.1 200 OK\r\nA: b\r\n c", Malformed::FieldName),
+            ("HTTP/1.1 200 OK\nA: b", Malformed::BareLineFeed),
+            ("HTTP/1.1 200 OK\r\nA: b\rc", Malformed::FieldValue),
+            ("HTTP/1.1 20 OK", Malformed::StatusLine),
+            ("HTTP/1.1 099 OK", Malformed::StatusLine),
+            ("ICY 200 OK", Malformed::StatusLine),
+        ] {
+            assert_eq!(parse(&format!("{head}\r\n\r\n"), Method::Get).unwrap_err(), why, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_kept_only_if_the_end_is_known_and_nobody_closes() {
+        for (head, kept) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5", true),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: x, Close", false),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 5", false),
+            ("HTTP/1.1 200 OK\r\nA: b", false),
+            ("HTTP/1.1 204 No Content", true),
+        ] {
+            assert_eq!(parse(&format!("{head}\r\n\r\n"), Method::Get).unwrap().keep_alive, kept, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_reason_survives_and_may_be_missing() {
+        let text = "HTTP/1.1 418 I am a teapot\r\n\r\n";
+        assert_eq!(parse(text, Method::Get).unwrap().view(text.as_bytes()).reason(), b"I am a teapot");
+        let text = "HTTP/1.1 200 \r\n\r\n";
+        assert_eq!(parse(text, Method::Get).unwrap().view(text.as_bytes()).reason(), b"");
+    }
+}

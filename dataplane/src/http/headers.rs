@@ -1,0 +1,313 @@
+//! Writes the heads that leave, straight into the outgoing buffer.
+//!
+//! Removed on the way to an instance: what belongs to one hop (`Connection` and every field it names,
+//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`) and everything under `Sluicegate-`.
+//! Added: `Forwarded`, `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes
+//! through unchanged and in its order (RT-HDR-01).
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::{BufMut, BytesMut};
+use fastrand::Rng;
+
+use super::codec::{Framing, Name, RequestView, ResponseView, has_token, is_authority, tokens};
+
+/// How a client reached us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
+/// Whom a request came from, in the two spellings that headers want; made once a connection.
+#[derive(Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    scheme: Scheme,
+    plain: Box<str>,
+    /// As `Forwarded` wants it: IPv6 in brackets and quotes.
+    node: Box<str>,
+}
+
+impl Peer {
+    #[must_use]
+    pub fn new(address: SocketAddr, scheme: Scheme) -> Self {
+        let ip = address.ip().to_canonical();
+        Self { address, scheme, plain: ip.to_string().into(), node: node(ip).into() }
+    }
+
+    /// Whether it asked without TLS.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.scheme == Scheme::Http
+    }
+}
+
+fn node(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("\"[{ip}]\""),
+    }
+}
+
+/// Writes the head that an instance gets, the empty line included.
+pub fn put_request(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, rng: &mut Rng) {
+    let head = request.head;
+    out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
+    put_all(out, &[request.method().as_bytes(), b" ", request.path().as_bytes(), b" HTTP/1.1\r\nHost: "]);
+    put_all(out, &[request.authority().as_bytes(), b"\r\n"]);
+
+    let trace = Trace::of(request);
+    let mut has = Has::default();
+    for field in &head.fields {
+        match field.kind {
+            Name::Host
+            | Name::TransferEncoding
+            | Name::Connection
+            | Name::Upgrade
+            | Name::HopByHop
+            | Name::Internal => continue,
+            Name::Forwarded => {
+                has.forwarded = true;
+                continue;
+            }
+            Name::ForwardedFor => {
+                has.chain = true;
+                continue;
+            }
+            Name::ForwardedHost => has.host = true,
+            Name::ForwardedProto => has.proto = true,
+            Name::Expect if !head.expects_continue => continue,
+            Name::TraceParent | Name::TraceState if trace == Trace::Fresh => continue,
+            Name::Other | Name::TraceState
+                if head.nominates && is_nominated(request, field.name.in_bytes(request.bytes)) =>
+            {
+                continue;
+            }
+            _ => {}
+        }
+        put_field(out, field.name.in_bytes(request.bytes), field.value.in_bytes(request.bytes));
+    }
+
+    if head.framing == Framing::Chunked {
+        out.put_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if head.wants_websocket {
+        out.put_slice(WEBSOCKET);
+    }
+    put_forwarding(out, request, peer, &has);
+    if trace == Trace::Fresh {
+        put_fresh_trace(out, rng);
+    }
+    out.put_slice(b"\r\n");
+}
+
+#[derive(Default)]
+struct Has {
+    forwarded: bool,
+    chain: bool,
+    host: bool,
+    proto: bool,
+}
+
+/// RT-HDR-05..07. A list that came is kept and gets our client appended; lists that came on several
+/// lines become one, because many applications read the first line only.
+fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has: &Has) {
+    out.put_slice(b"X-Forwarded-For: ");
+    if has.chain {
+        put_list(out, request.values(Name::ForwardedFor));
+    }
+    put_all(out, &[peer.plain.as_bytes(), b"\r\n"]);
+    if !has.proto {
+        put_field(out, b"X-Forwarded-Proto", peer.scheme.name().as_bytes());
+    }
+    if !has.host && !request.authority().is_empty() {
+        put_field(out, b"X-Forwarded-Host", request.authority().as_bytes());
+    }
+
+    out.put_slice(b"Forwarded: ");
+    if has.forwarded {
+        put_list(out, request.values(Name::Forwarded));
+        put_element(out, &peer.node, Some((request.authority().as_bytes(), peer.scheme.name().as_bytes())));
+    } else {
+        put_forwarded_from_older(out, request, peer, has);
+    }
+    out.put_slice(b"\r\n");
+}
+
+fn put_list<'a>(out: &mut BytesMut, values: impl Iterator<Item = &'a [u8]>) {
+    for value in values.filter(|value| !value.is_empty()) {
+        put_all(out, &[value, b", "]);
+    }
+}
+
+/// `Forwarded` out of the `X-Forwarded-*` that came: host and proto stand with the first hop.
+fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has: &Has) {
+    let authority = request.authority().as_bytes();
+    let host = match request.values(Name::ForwardedHost).next() {
+        Some(host) if has.host && is_authority(host) => host,
+        _ => authority,
+    };
+    let proto: &[u8] = match request.values(Name::ForwardedProto).next() {
+        Some(proto) if proto.eq_ignore_ascii_case(b"https") => b"https",
+        Some(_) => b"http",
+        None => peer.scheme.name().as_bytes(),
+    };
+
+    let mut origin = Some((host, proto));
+    if has.chain {
+        for hop in request.values(Name::ForwardedFor).flat_map(tokens) {
+            // What is no address could break out of the list.
+            let ip = std::str::from_utf8(hop).ok().and_then(|text| text.parse::<IpAddr>().ok());
+            match ip {
+                Some(ip) => put_element(out, &node(ip), origin.take()),
+                None => put_element(out, "unknown", origin.take()),
+            }
+            out.put_slice(b", ");
+        }
+    }
+    put_element(out, &peer.node, origin);
+}
+
+fn put_element(out: &mut BytesMut, node: &str, origin: Option<(&[u8], &[u8])>) {
+    put_all(out, &[b"for=", node.as_bytes()]);
+    if let Some((host, proto)) = origin {
+        if !host.is_empty() {
+            // A port's colon has to be quoted.
+            put_all(out, &[b";host=\"", host, b"\""]);
+        }
+        put_all(out, &[b";proto=", proto]);
+    }
+}
+
+/// What to do about trace context (RT-HDR-08).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trace {
+    Passed,
+    /// None came, or one that is invalid: then its `tracestate` goes as well (W3C trace context 3.2).
+    Fresh,
+}
+
+impl Trace {
+    fn of(request: RequestView<'_>) -> Self {
+        let mut parents = request.values(Name::TraceParent);
+        match (parents.next(), parents.next()) {
+            (Some(parent), None) if is_trace_parent(parent) => Self::Passed,
+            _ => Self::Fresh,
+        }
+    }
+}
+
+fn is_trace_parent(value: &[u8]) -> bool {
+    let hex = |part: &[u8]| part.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let zero = |part: &[u8]| part.iter().all(|&byte| byte == b'0');
+    if value.len() < 55 || value[2] != b'-' || value[35] != b'-' || value[52] != b'-' {
+        return false;
+    }
+    let (version, trace, span, flags) = (&value[..2], &value[3..35], &value[36..52], &value[53..55]);
+    let length_fits = match version {
+        b"00" => value.len() == 55,
+        b"ff" => false,
+        _ => value.len() == 55 || value[55] == b'-',
+    };
+    length_fits && hex(version) && hex(trace) && hex(span) && hex(flags) && !zero(trace) && !zero(span)
+}
+
+/// Flag 01: without us an application would have sampled by its own rule, and 00 would forbid it.
+fn put_fresh_trace(out: &mut BytesMut, rng: &mut Rng) {
+    let (trace, span) = (rng.u128(1..), rng.u64(1..));
+    let _ = write!(out, "traceparent: 00-{trace:032x}-{span:016x}-01\r\n"); // a BytesMut takes all
+}
+
+/// Whether `Connection` names the field.
+fn is_nominated(request: RequestView<'_>, name: &[u8]) -> bool {
+    std::str::from_utf8(name)
+        .is_ok_and(|name| request.values(Name::Connection).any(|value| has_token(value, name)))
+}
+
+/// How an answer has to be written for the client that gets it.
+#[derive(Debug, Clone, Copy)]
+pub struct ForClient {
+    /// The body is sent in chunks of ours.
+    pub chunked: bool,
+    /// The connection ends after this answer.
+    pub close: bool,
+    /// The connection becomes a WebSocket.
+    pub websocket: bool,
+}
+
+impl ForClient {
+    /// An interim answer.
+    pub const INTERIM: Self = Self { chunked: false, close: false, websocket: false };
+}
+
+/// What makes a request, or its answer, the beginning of a WebSocket.
+const WEBSOCKET: &[u8] = b"Connection: Upgrade\r\nUpgrade: websocket\r\n";
+
+/// Writes the head of an instance's answer, interim or final, the empty line included.
+pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForClient) {
+    let head = response.head;
+    out.reserve(response.bytes.len() + 64);
+    out.put_slice(b"HTTP/1.1 ");
+    put_status(out, head.status);
+    put_all(out, &[b" ", response.reason(), b"\r\n"]);
+
+    let no_length = head.status < 200 || head.status == 204;
+    for field in &head.fields {
+        let name = field.name.in_bytes(response.bytes);
+        match field.kind {
+            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
+            Name::ContentLength if no_length || client.chunked => continue,
+            Name::Other if head.nominates && is_response_nominated(response, name) => continue,
+            _ => {}
+        }
+        put_field(out, name, field.value.in_bytes(response.bytes));
+    }
+
+    if client.chunked {
+        out.put_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if client.websocket {
+        out.put_slice(WEBSOCKET);
+    } else if client.close && head.status >= 200 {
+        out.put_slice(b"Connection: close\r\n");
+    }
+    out.put_slice(b"\r\n");
+}
+
+fn is_response_nominated(response: ResponseView<'_>, name: &[u8]) -> bool {
+    std::str::from_utf8(name)
+        .is_ok_and(|name| response.values(Name::Connection).any(|value| has_token(value, name)))
+}
+
+/// Writes a status of three digits.
+pub fn put_status(out: &mut BytesMut, status: u16) {
+    for divisor in [100, 10, 1] {
+        out.put_u8(b'0' + (status / divisor % 10) as u8);
+    }
+}
+
+fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
+    put_all(out, &[name, b": ", value, b"\r\n"]);
+}
+
+fn put_all(out: &mut BytesMut, parts: &[&[u8]]) {
+    for part in parts {
+        out.put_slice(part);
+    }
+}
+
+#[cfg(test)]
+#[path = "headers_tests.rs"]
+mod tests;

@@ -1,0 +1,171 @@
+//! What an instance and a client get to see of each other's heads.
+
+use super::*;
+use crate::http::codec::{Method, Parsed, RequestHead, ResponseHead, parse_request, parse_response};
+
+fn sent(fields: &str, peer: &str) -> String {
+    let text = format!("GET /p?q HTTP/1.1\r\nHost: app.example.com:8080\r\n{fields}\r\n");
+    let mut head = RequestHead::default();
+    let parsed = parse_request(text.as_bytes(), &mut head);
+    assert_eq!(parsed, Parsed::Head { bytes: text.len() }, "{text:?}");
+    let mut out = BytesMut::new();
+    let peer = Peer::new(peer.parse().unwrap(), Scheme::Http);
+    put_request(&mut out, head.view(text.as_bytes()), &peer, &mut Rng::with_seed(1));
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+fn values<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
+    head.lines()
+        .filter_map(|line| line.split_once(": "))
+        .filter(|(found, _)| found.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
+        .collect()
+}
+
+/// RT-HDR-01, RT-HDR-04: headers reach the instance as they came, Host included.
+#[test]
+fn a_header_goes_through_in_its_spelling_and_place() {
+    let head = sent("X-Custom:  Va lue\r\naccept: */*\r\nX-Custom: two\r\n", "10.0.0.9:5");
+    assert!(head.starts_with(
+        "GET /p?q HTTP/1.1\r\nHost: app.example.com:8080\r\nX-Custom: Va lue\r\naccept: */*\r\nX-Custom: two\r\n"
+    ));
+    assert!(head.ends_with("\r\n\r\n"));
+}
+
+/// HTTP/1.0 may leave Host out. RFC 9112 3.2 has it passed on empty; nobody forwarded a host, so none is named.
+#[test]
+fn a_request_without_a_host_goes_on_with_an_empty_one() {
+    let text = "GET / HTTP/1.0\r\n\r\n";
+    let mut head = RequestHead::default();
+    assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
+    let mut out = BytesMut::new();
+    let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+    put_request(&mut out, head.view(text.as_bytes()), &peer, &mut Rng::with_seed(1));
+    let out = String::from_utf8(out.to_vec()).unwrap();
+    assert!(out.starts_with("GET / HTTP/1.1\r\nHost: \r\n"), "{out}");
+    assert!(values(&out, "x-forwarded-host").is_empty(), "{out}");
+    assert_eq!(values(&out, "forwarded"), ["for=10.0.0.9;proto=http"]);
+}
+
+/// RT-HDR-02, RT-HDR-03: what belongs to one hop, and what is ours, stays here.
+#[test]
+fn hop_by_hop_fields_and_those_that_connection_names_stay_here() {
+    let head = sent(
+        "Connection: close, X-Mine, X-Forwarded-For, Host\r\nX-Mine: 1\r\nKeep-Alive: 1\r\nTE: gzip\r\n\
+         Upgrade: foo\r\nProxy-Connection: x\r\nProxy-Authorization: x\r\nSluicegate-Spoof: 1\r\nX-Yours: 2\r\n",
+        "10.0.0.9:5",
+    );
+    for gone in
+        ["connection", "x-mine", "keep-alive", "te", "upgrade", "proxy-connection", "proxy-authorization"]
+    {
+        assert!(values(&head, gone).is_empty(), "{gone} in {head}");
+    }
+    assert!(values(&head, "sluicegate-spoof").is_empty());
+    assert_eq!(values(&head, "x-yours"), ["2"]);
+    assert_eq!(values(&head, "x-forwarded-for"), ["10.0.0.9"]);
+    assert_eq!(values(&head, "host"), ["app.example.com:8080"]);
+}
+
+/// RT-HDR-05, RT-HDR-06, RT-HDR-07: created when absent.
+#[test]
+fn forwarding_headers_are_created() {
+    let head = sent("", "10.0.0.9:5");
+    assert_eq!(values(&head, "forwarded"), ["for=10.0.0.9;host=\"app.example.com:8080\";proto=http"]);
+    assert_eq!(values(&head, "x-forwarded-for"), ["10.0.0.9"]);
+    assert_eq!(values(&head, "x-forwarded-proto"), ["http"]);
+    assert_eq!(values(&head, "x-forwarded-host"), ["app.example.com:8080"]);
+    assert_eq!(
+        values(&sent("", "[2001:db8::1]:5"), "forwarded"),
+        ["for=\"[2001:db8::1]\";host=\"app.example.com:8080\";proto=http"]
+    );
+}
+
+/// RT-HDR-05, RT-HDR-06: what came is extended, not lost, on one line.
+#[test]
+fn forwarding_headers_that_came_are_extended() {
+    let head = sent(
+        "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1;proto=https\r\nX-Forwarded-For: 2.2.2.2, 3.3.3.3\r\n\
+         X-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
+        "10.0.0.9:5",
+    );
+    assert_eq!(values(&head, "x-forwarded-for"), ["1.1.1.1, 2.2.2.2, 3.3.3.3, 10.0.0.9"]);
+    assert_eq!(
+        values(&head, "forwarded"),
+        ["for=1.1.1.1;proto=https, for=10.0.0.9;host=\"app.example.com:8080\";proto=http"]
+    );
+    assert_eq!(values(&head, "x-forwarded-proto"), ["https"]);
+    assert_eq!(values(&head, "x-forwarded-host"), ["outer"]);
+}
+
+/// RT-HDR-05: built from the older headers when only those came, and nobody breaks out of the list.
+#[test]
+fn forwarded_is_built_from_the_older_headers() {
+    let head = sent(
+        "X-Forwarded-For: 2001:db8::7, evil\";x=\"\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
+        "10.0.0.9:5",
+    );
+    assert_eq!(
+        values(&head, "forwarded"),
+        ["for=\"[2001:db8::7]\";host=\"outer\";proto=https, for=unknown, for=10.0.0.9"]
+    );
+}
+
+/// RT-HDR-08: a valid trace goes through, everything else begins a new one.
+#[test]
+fn a_trace_is_passed_or_begun() {
+    let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let head = sent(&format!("traceparent: {good}\r\ntracestate: a=b\r\n"), "10.0.0.9:5");
+    assert_eq!((values(&head, "traceparent"), values(&head, "tracestate")), (vec![good], vec!["a=b"]));
+
+    for bad in [
+        "",
+        "traceparent: nonsense\r\n",
+        "traceparent: 00-00000000000000000000000000000000-00f067aa0ba902b7-01\r\n",
+        "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01\r\n",
+        "traceparent: 00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01\r\n",
+        "traceparent: ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n",
+        "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x\r\n",
+    ] {
+        let head = sent(&format!("{bad}tracestate: a=b\r\n"), "10.0.0.9:5");
+        let fresh = values(&head, "traceparent");
+        assert_eq!(fresh.len(), 1, "{head}");
+        assert!(is_trace_parent(fresh[0].as_bytes()), "{fresh:?}");
+        assert!(!bad.contains(fresh[0]));
+        assert!(values(&head, "tracestate").is_empty());
+    }
+}
+
+fn answered(text: &str, asked: Method, chunked: bool, close: bool) -> String {
+    let mut head = ResponseHead::default();
+    assert_eq!(parse_response(text.as_bytes(), asked, &mut head), Parsed::Head { bytes: text.len() });
+    let mut out = BytesMut::new();
+    let client = ForClient { chunked, close, websocket: false };
+    put_response(&mut out, head.view(text.as_bytes()), client);
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+#[test]
+fn an_answer_keeps_its_fields_and_loses_its_hop() {
+    assert_eq!(
+        answered(
+            "HTTP/1.1 200 Fine\r\nContent-Length: 3\r\nSet-Cookie: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\
+             Set-Cookie: b\r\nKeep-Alive: timeout=5\r\n\r\n",
+            Method::Get,
+            false,
+            false
+        ),
+        "HTTP/1.1 200 Fine\r\nContent-Length: 3\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n\r\n"
+    );
+    assert_eq!(
+        answered("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Method::Get, true, true),
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    );
+    assert_eq!(
+        answered("HTTP/1.1 204 None\r\nContent-Length: 3\r\n\r\n", Method::Get, false, false),
+        "HTTP/1.1 204 None\r\n\r\n"
+    );
+    assert_eq!(
+        answered("HTTP/1.1 304 Same\r\nContent-Length: 3\r\n\r\n", Method::Get, false, false),
+        "HTTP/1.1 304 Same\r\nContent-Length: 3\r\n\r\n"
+    );
+}

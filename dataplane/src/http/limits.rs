@@ -1,0 +1,89 @@
+//! Every number that bounds an HTTP/1 connection, with the reason for its size.
+
+use std::time::Duration;
+
+/// Fields one head may have. Real requests have 10 to 40; each costs a comparison per hop.
+pub const FIELDS_MAX: usize = 100;
+
+/// Largest head, in bytes: what nginx (4 x 8 KiB), Envoy (60 KiB) and Go (1 MiB) bound too. 32 KiB holds
+/// several full cookies, and a core with 10,000 slow heads holds at most 320 MiB.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+
+/// Longest request target, in bytes: RFC 9112 asks for at least 8,000.
+pub const TARGET_BYTES_MAX: usize = 16 * 1024;
+
+/// The target with a method and a version around it.
+pub const REQUEST_LINE_BYTES_MAX: usize = TARGET_BYTES_MAX + 64;
+
+/// Too many empty lines before a head. RFC 9112 2.2 asks to skip at least one; each more would make us
+/// look at all of them again.
+pub const EMPTY_LINES: &[u8] = b"\r\n\r\n\r\n";
+
+/// Digits of one chunk size: 16 hex digits fill a `u64`.
+pub const CHUNK_SIZE_DIGITS_MAX: u8 = 16;
+
+/// Extension bytes on one chunk's line. Nobody uses extensions; unbounded ones are an attack that makes
+/// us read without ever producing content.
+pub const CHUNK_EXTENSION_BYTES_MAX: u16 = 256;
+
+/// All trailer fields together, in bytes: gRPC's status trailers take some hundred.
+pub const TRAILER_BYTES_MAX: usize = 8 * 1024;
+
+/// Payload up to this many bytes is copied behind the bytes before it, so that a head and a small body
+/// leave in one send. A copy of 16 KiB costs about 1 µs, a second send 5 µs and more.
+pub const COPY_BYTES_MAX: usize = 16 * 1024;
+
+/// Interim (1xx) answers before the final one: more is an instance gone mad.
+pub const INTERIM_MAX: u8 = 16;
+
+/// Limits on one connection that an operator may want to turn.
+#[derive(Debug, Clone, Copy)]
+pub struct HttpLimits {
+    /// From a request's first byte to the end of its head: slow heads must not hold connections.
+    pub head_max: Duration,
+    /// A connection without a request is closed after this.
+    pub idle_max: Duration,
+    /// Longest silence inside a request's body, and the longest time one send to a peer may take.
+    pub stall_max: Duration,
+    /// A WebSocket on which nothing passes either way is closed after this: an hour, because many send
+    /// nothing but news and leave it to the network to notice who is gone.
+    pub tunnel_idle_max: Duration,
+    /// Opening a connection to an instance: they are near (loopback or one hop).
+    pub connect_max: Duration,
+    /// A client that asked `Expect: 100-continue` is told to go on by us when the instance has been
+    /// silent for so long; many small servers do not know the expectation.
+    pub continue_after: Duration,
+    /// Body bytes of an already answered request that are read and dropped so that the client sees the
+    /// answer rather than a reset.
+    pub linger_bytes_max: usize,
+    /// ... and for how long.
+    pub linger_max: Duration,
+    /// Idle connections kept to one instance, per core.
+    pub idle_per_endpoint_max: usize,
+    /// Idle connections kept to all instances, per core: each costs a file descriptor.
+    pub idle_total_max: usize,
+    /// An idle connection to an instance is closed after this. Below the 60 s of most servers, so that
+    /// we are the first to close.
+    pub pool_idle_max: Duration,
+    /// Connections of clients open at a time, per core: each costs a descriptor and some KiB.
+    pub connections_max: usize,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self {
+            head_max: Duration::from_secs(15),
+            idle_max: Duration::from_secs(180),
+            stall_max: Duration::from_secs(60),
+            tunnel_idle_max: Duration::from_secs(3600),
+            connect_max: Duration::from_secs(5),
+            continue_after: Duration::from_millis(300),
+            linger_bytes_max: 256 * 1024,
+            linger_max: Duration::from_secs(2),
+            idle_per_endpoint_max: 256,
+            idle_total_max: 4096,
+            pool_idle_max: Duration::from_secs(45),
+            connections_max: 16_384,
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! HTTP/1.1: a codec without I/O, the heads that leave, and the two kinds of connection.
+//!
+//! [`codec`] decides what bytes mean, strictly: a message that two parsers could read differently is
+//! refused, because every request here passes at least two of them. [`headers`] writes the heads
+//! that leave. [`wire`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
+//! are connections to instances, [`server`] serves small whole messages (events). [`websocket`] is what a tunnel has to know.
+
+pub mod answer;
+pub mod client;
+pub mod codec;
+pub mod headers;
+pub mod limits;
+pub mod pool;
+pub mod relay;
+pub mod roster;
+pub mod server;
+pub mod websocket;
+pub mod wire;

@@ -1,0 +1,130 @@
+//! One core's idle connections to instances.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use ring::{Readiness, Stream, Tick};
+
+use super::codec::ResponseHead;
+use super::limits::HttpLimits;
+use super::wire::{Inflow, Outflow};
+
+/// A connection to an instance, with the buffers that it keeps from request to request.
+pub struct Upstream {
+    pub stream: Stream,
+    pub inflow: Inflow,
+    pub outflow: Outflow,
+    pub head: ResponseHead,
+    /// It has carried a request before, so the instance may be about to close it.
+    pub reused: bool,
+}
+
+impl Upstream {
+    #[must_use]
+    pub fn new(stream: Stream) -> Box<Self> {
+        Box::new(Self {
+            stream,
+            inflow: Inflow::default(),
+            outflow: Outflow::default(),
+            head: ResponseHead::default(),
+            reused: false,
+        })
+    }
+}
+
+/// Whom a connection goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PoolKey {
+    /// An instance by its id: another instance may get the same address later.
+    Endpoint(u64),
+    /// Somebody outside.
+    Address(SocketAddr),
+}
+
+/// Idle connections by instance, the one used last on top.
+pub struct Pool {
+    idle: RefCell<Idle>,
+    per_peer_max: usize,
+    total_max: usize,
+    idle_max: Duration,
+}
+
+#[derive(Default)]
+struct Idle {
+    by_peer: HashMap<PoolKey, Vec<(Box<Upstream>, Tick)>, RandomState>,
+    /// Sum of all lists' lengths.
+    total: usize,
+}
+
+impl Pool {
+    #[must_use]
+    pub fn new(limits: &HttpLimits) -> Self {
+        Self {
+            idle: RefCell::default(),
+            per_peer_max: limits.idle_per_endpoint_max,
+            total_max: limits.idle_total_max,
+            idle_max: limits.pool_idle_max,
+        }
+    }
+
+    /// A connection that is idle as far as we know now. Whoever sent bytes nobody asked for, or has
+    /// closed, is dropped on the way.
+    pub fn take(&self, peer: PoolKey, now: Tick) -> Option<Box<Upstream>> {
+        let mut idle = self.idle.borrow_mut();
+        loop {
+            let (upstream, since) = idle.by_peer.get_mut(&peer)?.pop()?;
+            idle.total -= 1;
+            if now - since < self.idle_max && upstream.stream.ready() == Readiness::Idle {
+                return Some(upstream);
+            }
+        }
+    }
+
+    /// Keeps a connection, unless there are enough.
+    pub fn put(&self, peer: PoolKey, mut upstream: Box<Upstream>, now: Tick) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.total >= self.total_max {
+            return;
+        }
+        let list = idle.by_peer.entry(peer).or_default();
+        if list.len() >= self.per_peer_max {
+            return;
+        }
+        upstream.reused = true;
+        list.push((upstream, now));
+        idle.total += 1;
+    }
+
+    /// Closes what has been idle for too long or was closed by its instance, and forgets instances
+    /// without connections. Called now and then.
+    pub fn sweep(&self, now: Tick) {
+        let mut idle = self.idle.borrow_mut();
+        let mut total = 0;
+        idle.by_peer.retain(|_, list| {
+            list.retain(|(upstream, since)| {
+                now - *since < self.idle_max && upstream.stream.ready() == Readiness::Idle
+            });
+            total += list.len();
+            !list.is_empty()
+        });
+        idle.total = total;
+    }
+
+    /// Closes all.
+    pub fn clear(&self) {
+        self.idle.replace(Idle::default());
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.idle.borrow().total
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,261 @@
+//! A client's connection: its requests one after the other, and how it ends.
+//!
+//! [`Downstream`] is the part that every server has. [`serve_buffered`] is a whole server for small
+//! messages: it hands over requests with their body and sends answers in one piece.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use ring::{Chunk, Ring, Tick};
+
+use super::answer::Answer;
+use super::codec::{BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, parse_request};
+use super::limits::HttpLimits;
+use super::roster::Seat;
+use super::wire::{HeadFault, Inflow, Outflow, by};
+use crate::tls::{Pipe, Wire};
+
+/// What a client of HTTP/2 by prior knowledge sends first (RFC 9113 3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A client's connection between and during requests.
+pub struct Downstream {
+    pub ring: Ring,
+    pub stream: Wire,
+    pub inflow: Inflow,
+    pub outflow: Outflow,
+    pub head: RequestHead,
+    pub seat: Seat,
+    pub limits: HttpLimits,
+}
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spoken {
+    Http1,
+    /// HTTP/2 by prior knowledge.
+    Http2,
+}
+
+/// Why there is no next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRequest {
+    /// The client is gone, was idle for too long, or we stop.
+    Gone,
+    /// It began a head and did not finish it in time.
+    Stalled,
+    Malformed(Malformed),
+}
+
+impl Downstream {
+    #[must_use]
+    pub fn new(ring: &Ring, stream: impl Into<Wire>, seat: Seat, limits: &HttpLimits) -> Self {
+        Self {
+            ring: ring.clone(),
+            stream: stream.into(),
+            inflow: Inflow::default(),
+            outflow: Outflow::default(),
+            head: RequestHead::default(),
+            seat,
+            limits: *limits,
+        }
+    }
+
+    /// What the client speaks: waits for as many bytes as tell. They stay held.
+    pub async fn opening(&mut self) -> Result<Spoken, NoRequest> {
+        self.idle().await?;
+        let due = self.ring.now() + self.limits.head_max;
+        loop {
+            let known = self.inflow.held.len().min(PREFACE.len());
+            if self.inflow.held[..known] != PREFACE[..known] {
+                return Ok(Spoken::Http1); // told by the first byte, nearly always
+            }
+            if known == PREFACE.len() {
+                return Ok(Spoken::Http2);
+            }
+            let mut front = std::mem::take(&mut self.inflow.held).to_vec();
+            match by(&self.ring, Some(due), self.inflow.fill(&self.stream)).await {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false) | Err(_)) => return Err(NoRequest::Gone),
+                Err(_) => return Err(NoRequest::Stalled),
+            }
+            front.extend_from_slice(&self.inflow.held);
+            self.inflow.held = Chunk::from(front);
+        }
+    }
+
+    /// The bytes of the next request's head, which then is in `head`.
+    pub async fn next_head(&mut self) -> Result<Chunk, NoRequest> {
+        if self.inflow.is_between() {
+            self.idle().await?;
+        }
+        // What the last request asked must not shape an answer to one that cannot be read.
+        self.head.method = Method::default();
+        let due = self.ring.now() + self.limits.head_max;
+        let head = &mut self.head;
+        let parsed = self.inflow.head(&self.stream, |bytes| parse_request(bytes, head));
+        match by(&self.ring, Some(due), parsed).await {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(HeadFault::Malformed(why))) => Err(NoRequest::Malformed(why)),
+            Ok(Err(HeadFault::Ended | HeadFault::Truncated | HeadFault::Broken(_))) => Err(NoRequest::Gone),
+            Err(_) => Err(NoRequest::Stalled),
+        }
+    }
+
+    /// Waits for the first byte of a request.
+    async fn idle(&mut self) -> Result<(), NoRequest> {
+        let due = self.ring.now() + self.limits.idle_max;
+        let mut fill = pin!(self.inflow.fill(&self.stream));
+        let seat = &self.seat;
+        let first = poll_fn(|cx| match fill.as_mut().poll(cx) {
+            Poll::Ready(filled) => Poll::Ready(filled.unwrap_or(false)),
+            Poll::Pending => seat.poll_draining(cx).map(|()| false),
+        });
+        match by(&self.ring, Some(due), first).await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(NoRequest::Gone),
+        }
+    }
+
+    /// When a send, or the next bytes of a body, are overdue.
+    #[must_use]
+    pub fn stall_due(&self) -> Tick {
+        self.ring.now() + self.limits.stall_max
+    }
+
+    /// Sends what is buffered, in bounded time.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        let due = self.stall_due();
+        by(&self.ring, Some(due), self.outflow.flush(&self.stream))
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Sends a whole answer of ours.
+    pub async fn answer(&mut self, answer: &Answer, close: bool) -> io::Result<()> {
+        answer.put(&mut self.outflow.buffer, self.head.method == Method::Head, close);
+        self.flush().await
+    }
+
+    /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client.
+    pub async fn close(self) {
+        let due = self.ring.now() + self.limits.linger_max;
+        let _ = by(&self.ring, Some(due), self.stream.finish()).await; // however it ends, the connection goes
+    }
+
+    /// Ends a connection on which the client may still be sending: if we just closed, the kernel would
+    /// answer its bytes with a reset, and the reset would overtake our answer.
+    pub async fn linger(mut self) {
+        let due = self.ring.now() + self.limits.linger_max;
+        let read_until = self.inflow.bytes + self.limits.linger_bytes_max as u64;
+        let drained = async {
+            self.stream.shutdown_write().await?;
+            loop {
+                self.inflow.held = Chunk::empty();
+                if !self.inflow.fill(&self.stream).await? || self.inflow.bytes > read_until {
+                    return io::Result::Ok(());
+                }
+            }
+        };
+        let _ = by(&self.ring, Some(due), drained).await; // however it ends, the connection goes
+    }
+
+    /// Reads a whole body, if it is not longer than `bytes_max`.
+    pub async fn whole_body(&mut self, bytes_max: usize) -> Result<Bytes, NoBody> {
+        let framing = self.head.framing;
+        if let Framing::Length(length) = framing
+            && length > bytes_max as u64
+        {
+            return Err(NoBody::TooLarge);
+        }
+
+        let mut reader = BodyReader::new(framing);
+        let mut body = BytesMut::new();
+        if self.head.expects_continue && self.inflow.held.is_empty() {
+            self.outflow.buffer.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.flush().await.map_err(|_| NoBody::Gone)?;
+        }
+        loop {
+            match reader.next(&self.inflow.held).map_err(NoBody::Malformed)? {
+                Piece::Data { take, .. } if body.len() + take > bytes_max => return Err(NoBody::TooLarge),
+                Piece::Data { skip, take } => {
+                    self.inflow.held.advance(skip);
+                    body.extend_from_slice(&self.inflow.held[..take]);
+                    self.inflow.held.advance(take);
+                }
+                Piece::End { skip } => {
+                    self.inflow.held.advance(skip);
+                    return Ok(body.freeze());
+                }
+                Piece::NeedBytes => {
+                    self.inflow.held = Chunk::empty();
+                    let due = self.stall_due();
+                    match by(&self.ring, Some(due), self.inflow.fill(&self.stream)).await {
+                        Ok(Ok(true)) => {}
+                        Ok(Ok(false) | Err(_)) => return Err(NoBody::Gone),
+                        Err(_) => return Err(NoBody::Stalled),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Why there is no whole body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoBody {
+    Gone,
+    TooLarge,
+    Stalled,
+    Malformed(Malformed),
+}
+
+/// Serves one connection: every request with its whole body to `handler`, until the client goes. Bodies
+/// beyond `body_bytes_max` get 413, those that stop coming 408.
+pub async fn serve_buffered(
+    mut connection: Downstream,
+    body_bytes_max: usize,
+    handler: &impl AsyncFn(RequestView<'_>, Bytes) -> Answer,
+) {
+    loop {
+        let bytes = match connection.next_head().await {
+            Ok(bytes) => bytes,
+            Err(NoRequest::Gone) => return,
+            Err(NoRequest::Stalled) => {
+                return refuse(connection, 408, "request timeout: the head did not come").await;
+            }
+            Err(NoRequest::Malformed(why)) => return refuse(connection, why.status(), why.sentence()).await,
+        };
+        if connection.head.expects_more {
+            return refuse(connection, 417, "the only expectation known is 100-continue").await;
+        }
+        let body = match connection.whole_body(body_bytes_max).await {
+            Ok(body) => body,
+            Err(NoBody::Gone) => return,
+            Err(NoBody::TooLarge) => {
+                let sentence = format!("the body is larger than {body_bytes_max} bytes");
+                return refuse(connection, 413, &sentence).await;
+            }
+            Err(NoBody::Stalled) => {
+                return refuse(connection, 408, "request timeout: the body stopped coming").await;
+            }
+            Err(NoBody::Malformed(why)) => return refuse(connection, why.status(), why.sentence()).await,
+        };
+
+        let answer = handler(connection.head.view(&bytes), body).await;
+        drop(bytes); // the receive buffer goes back before the next wait
+        let close = !connection.head.keep_alive || connection.seat.is_draining();
+        if connection.answer(&answer, close).await.is_err() || close {
+            return;
+        }
+    }
+}
+
+async fn refuse(mut connection: Downstream, status: u16, sentence: &str) {
+    if connection.answer(&Answer::text(status, sentence), true).await.is_ok() {
+        connection.linger().await;
+    }
+}

@@ -1,0 +1,17 @@
+#![forbid(unsafe_code)]
+//! One core's work: HTTP proxying, the waiting room, event ingress and delivery.
+//!
+//! Knows hosts, backends, streams and subscribers ([`table`]); reports what it needs ([`signal`]);
+//! never a Service or a Trigger.
+
+pub mod core;
+pub mod counters;
+pub mod events;
+pub mod h2;
+pub mod http;
+pub mod load;
+pub mod proxy;
+pub mod publish;
+pub mod signal;
+pub mod table;
+pub mod tls;

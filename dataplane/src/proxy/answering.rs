@@ -1,0 +1,194 @@
+//! The answer's way: from the instance to the client.
+
+use std::io;
+
+use bytes::BufMut;
+use ring::{Chunk, Ring, Stream};
+
+use super::exchange::{Attempt, Due};
+use super::sending::Progress;
+use super::{Place, Refusal};
+use crate::http::codec::{
+    BodyReader, Framing, Name, RequestHead, ResponseHead, Version, has_token, parse_response,
+};
+use crate::http::headers::{ForClient, put_response};
+use crate::http::limits::{HttpLimits, INTERIM_MAX};
+use crate::http::relay::{self, Step};
+use crate::http::roster::Seat;
+use crate::http::wire::{HeadFault, Inflow, Outflow, by, earlier};
+use crate::tls::{Pipe, Wire};
+
+/// One attempt at being answered.
+pub(super) struct Answering<'a> {
+    pub(super) ring: &'a Ring,
+    pub(super) limits: &'a HttpLimits,
+    pub(super) request: &'a RequestHead,
+    pub(super) seat: &'a Seat,
+    pub(super) client: &'a Wire,
+    pub(super) out: &'a mut Outflow,
+    pub(super) up: &'a Stream,
+    pub(super) inflow: &'a mut Inflow,
+    pub(super) head: &'a mut ResponseHead,
+    /// The connection has carried a request before.
+    pub(super) reused: bool,
+    pub(super) progress: &'a Progress,
+    pub(super) due: &'a Due,
+    /// Given back as soon as the instance is done, which is before a slow client is.
+    pub(super) place: &'a mut Option<Place>,
+}
+
+impl Answering<'_> {
+    pub(super) async fn run(mut self) -> Attempt {
+        let head = match self.final_head().await {
+            Ok(head) => head,
+            Err(attempt) => return attempt,
+        };
+        if self.head.status == 101 {
+            let client = ForClient { chunked: false, close: false, websocket: true };
+            put_response(&mut self.out.buffer, self.head.view(&head), client);
+            drop(head);
+            self.progress.answer_begins();
+            return if self.flush().await.is_ok() { Attempt::Switched } else { Attempt::Cut };
+        }
+        self.progress.answer_begins();
+
+        let sent_before = self.out.bytes;
+        let modern = self.request.version == Version::Http11;
+        let chunked = modern && matches!(self.head.framing, Framing::Chunked | Framing::UntilClose);
+        let close = !self.request.keep_alive || self.seat.is_draining() || !self.progress.is_request_read();
+        let client = ForClient { chunked, close, websocket: false };
+        put_response(&mut self.out.buffer, self.head.view(&head), client);
+        drop(head); // the receive buffer goes back
+
+        match self.body(chunked).await {
+            Ok(()) => {}
+            // Nothing has left yet, so a whole answer still can.
+            Err(Stop::Instance) if self.out.bytes == sent_before => return self.failed(),
+            Err(Stop::Instance | Stop::Client) => return Attempt::Cut,
+        }
+        if self.progress.is_sent() {
+            *self.place = None;
+        }
+        match self.flush().await {
+            Ok(()) => Attempt::Done { status: self.head.status, close },
+            Err(_) => Attempt::Cut,
+        }
+    }
+
+    /// The final answer's head; interim ones are passed on.
+    async fn final_head(&mut self) -> Result<Chunk, Attempt> {
+        let received_before = self.inflow.bytes;
+        let mut interim = 0;
+        let mut told_to_continue = !self.request.expects_continue;
+        let continue_at = self.ring.now() + self.limits.continue_after;
+        loop {
+            let waits_for_us = !told_to_continue && !self.progress.is_body_begun();
+            let at = earlier(self.due.first_byte, waits_for_us.then_some(continue_at));
+            let (asked, head) = (self.request.method, &mut *self.head);
+            let parsed = self.inflow.head(self.up, |bytes| parse_response(bytes, asked, head));
+            let bytes = match by(self.ring, at, parsed).await {
+                Ok(Ok(bytes)) => bytes,
+                Ok(Err(HeadFault::Malformed(why))) => {
+                    let key = self.backend_key();
+                    return Err(Attempt::Refused(Refusal::InstanceMalformed(key, why)));
+                }
+                Ok(Err(_)) if self.reused && self.inflow.bytes == received_before => {
+                    return Err(Attempt::Stale);
+                }
+                Ok(Err(_)) => return Err(self.failed()),
+                Err(_) if self.due.first_byte.is_some_and(|due| self.ring.now() >= due) => {
+                    return Err(Attempt::Refused(Refusal::TimedOut));
+                }
+                Err(_) => {
+                    // The instance is silent; many do not know the expectation. See `continue_after`.
+                    told_to_continue = true;
+                    self.out.buffer.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                    self.flush().await.map_err(|_| Attempt::Cut)?;
+                    continue;
+                }
+            };
+
+            if !self.head.is_interim() {
+                // The only other protocol that we ask for is the one that the client asked for.
+                let foreign = self.head.status == 101 && !self.is_websocket(&bytes);
+                return if foreign { Err(self.failed()) } else { Ok(bytes) };
+            }
+            interim += 1;
+            if interim > INTERIM_MAX {
+                return Err(self.failed());
+            }
+            let wanted = self.head.status != 100 || !told_to_continue;
+            if wanted && self.request.version == Version::Http11 {
+                told_to_continue |= self.head.status == 100;
+                put_response(&mut self.out.buffer, self.head.view(&bytes), ForClient::INTERIM);
+                drop(bytes);
+                self.flush().await.map_err(|_| Attempt::Cut)?;
+            }
+        }
+    }
+
+    async fn body(&mut self, chunked: bool) -> Result<(), Stop> {
+        let mut reader = BodyReader::new(self.head.framing);
+        loop {
+            let step = relay::step(self.inflow, &mut reader, chunked, &mut self.out.buffer);
+            match step.map_err(|_| Stop::Instance)? {
+                Step::Done => return Ok(()),
+                Step::Send(piece) => {
+                    self.flush().await.map_err(|_| Stop::Client)?;
+                    self.send(piece).await.map_err(|_| Stop::Client)?;
+                    relay::after_send(chunked, &mut self.out.buffer);
+                }
+                Step::NeedBytes => {
+                    self.flush().await.map_err(|_| Stop::Client)?;
+                    let due = self.due.next_byte(self.ring);
+                    match by(self.ring, due, self.inflow.fill(self.up)).await {
+                        Ok(Ok(true)) => {}
+                        Ok(Ok(false)) if reader.may_close() => {
+                            if chunked {
+                                relay::put_end(&reader, &mut self.out.buffer);
+                            }
+                            return Ok(());
+                        }
+                        Ok(Ok(false) | Err(_)) | Err(_) => return Err(Stop::Instance),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        if self.out.buffer.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.out.buffer.split().freeze();
+        self.send(Chunk::from(bytes)).await
+    }
+
+    async fn send(&mut self, bytes: Chunk) -> io::Result<()> {
+        self.out.bytes += bytes.len() as u64;
+        let due = earlier(self.due.total, Some(self.ring.now() + self.limits.stall_max));
+        by(self.ring, due, self.client.send(bytes))
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Whether the instance switches as it was asked to.
+    fn is_websocket(&self, bytes: &[u8]) -> bool {
+        let mut upgrades = self.head.view(bytes).values(Name::Upgrade);
+        self.request.wants_websocket && upgrades.any(|value| has_token(value, "websocket"))
+    }
+
+    fn failed(&self) -> Attempt {
+        Attempt::Refused(Refusal::InstanceFailed(self.backend_key()))
+    }
+
+    fn backend_key(&self) -> Box<str> {
+        self.place.as_ref().map(|place| place.backend.key.clone()).unwrap_or_default()
+    }
+}
+
+/// Why an answer broke off.
+enum Stop {
+    Instance,
+    Client,
+}

@@ -1,0 +1,284 @@
+//! One request: a place in an instance, the request to it, its answer back.
+//!
+//! Both directions stream side by side in one task. The warm small request is one receive and one send
+//! on each side: its head, with what came of its body, is written once and sent; the answer's head and
+//! a small body leave together.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ring::{Chunk, Ring, Tick};
+
+use super::answering::Answering;
+use super::connection::Connection;
+use super::link::Link;
+use super::sending::{Progress, Sending};
+use super::tunnel::tunnel;
+use super::{Place, Refusal, Wish, beside, streams};
+use crate::http::codec::{BodyReader, Framing};
+use crate::http::headers::put_request;
+use crate::http::pool::{PoolKey, Upstream};
+use crate::http::relay::{self, Step};
+use crate::http::server::Downstream;
+use crate::http::wire::{Inflow, earlier};
+use crate::table::{Backend, Timeouts};
+use crate::tls::Wire;
+
+/// How an exchange ended, as its client's connection must know it.
+pub(super) enum Ending {
+    Answered {
+        status: u16,
+        /// The client was told that the connection ends.
+        close: bool,
+        /// The request's body was read to its end.
+        request_read: bool,
+    },
+    /// Nothing was answered, so this can be.
+    Refused(Refusal),
+    /// It became a WebSocket, which has ended.
+    Tunnelled,
+    /// The answer broke off, or the client is gone: all that is left is to close.
+    Cut,
+}
+
+/// How one attempt ended, as the exchange must know it.
+pub(super) enum Attempt {
+    Done {
+        status: u16,
+        close: bool,
+    },
+    Refused(Refusal),
+    /// The instance has switched to the WebSocket that the client asked for.
+    Switched,
+    Cut,
+    /// A kept connection was closed before any byte of an answer: the instance was about to close it.
+    Stale,
+}
+
+/// The moments at which a limit on the answer's time is reached.
+#[derive(Clone, Copy)]
+pub(super) struct Due {
+    pub(super) total: Option<Tick>,
+    pub(super) first_byte: Option<Tick>,
+    idle: Option<Duration>,
+}
+
+impl Due {
+    pub(super) fn new(started: Tick, timeouts: &Timeouts) -> Self {
+        let limit = |wait: Duration| (!wait.is_zero()).then_some(wait);
+        let total = limit(timeouts.total).map(|wait| started + wait);
+        let start = limit(timeouts.response_start).map(|wait| started + wait);
+        let idle = limit(timeouts.idle);
+        let first_byte = earlier(total, earlier(start, idle.map(|wait| started + wait)));
+        Self { total, first_byte, idle }
+    }
+
+    /// For the next byte of an answer that has begun.
+    pub(super) fn next_byte(&self, ring: &Ring) -> Option<Tick> {
+        earlier(self.total, self.idle.map(|wait| ring.now() + wait))
+    }
+}
+
+/// Carries one request. `head` are the bytes of `connection.client.head`.
+pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> Ending {
+    let proxy = Rc::clone(&connection.proxy);
+    let started = proxy.ring.now();
+    let backend = match proxy.route(connection.client.head.view(&head).authority()) {
+        Ok(backend) => backend,
+        Err(refusal) => return Ending::Refused(refusal),
+    };
+    let (place, mut upstream) = match connect(connection, &mut head, backend, started).await {
+        Ok((place, Link::Http1(upstream))) => (place, upstream),
+        Ok(_) if connection.client.head.wants_websocket => return Ending::Refused(Refusal::Upgrade),
+        Ok((place, other)) => return streams::exchange(connection, head, place, other, started).await,
+        Err(ending) => return ending,
+    };
+
+    let mut body = BodyReader::new(connection.client.head.framing);
+    let (wire, head_bytes) = match write_request(connection, &head, &mut body) {
+        Ok(written) => written,
+        Err(refusal) => return Ending::Refused(refusal),
+    };
+    drop(head); // the receive buffer goes back before the wait for the answer
+    connection.client.inflow.detach();
+
+    let endpoint = Arc::clone(&place.endpoint);
+    let backend = Arc::clone(&place.backend);
+    let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
+    let mut request = Request {
+        progress: Progress::new(&body, wire.len() > head_bytes),
+        due: Due::new(started, &place.backend.timeouts),
+        place: Some(place),
+        wire,
+        body,
+    };
+    loop {
+        match attempt(connection, &mut upstream, &mut request).await {
+            Attempt::Done { status, close } => {
+                let request_read = request.progress.is_request_read();
+                if request.progress.is_sent() && is_reusable(&upstream) {
+                    proxy.client.keep(PoolKey::Endpoint(endpoint.id), upstream);
+                }
+                return Ending::Answered { status, close, request_read };
+            }
+            Attempt::Stale if repeatable => {
+                match proxy.client.open(endpoint.address, request.due.first_byte).await {
+                    Ok(fresh) => upstream = fresh,
+                    Err(_) => return Ending::Refused(Refusal::Unreachable(backend.key.clone())),
+                }
+                proxy.counters.upstream_opened.fetch_add(1, Relaxed);
+            }
+            Attempt::Stale => return Ending::Refused(Refusal::InstanceFailed(backend.key.clone())),
+            Attempt::Refused(refusal) => return Ending::Refused(refusal),
+            Attempt::Switched => {
+                tunnel(connection, upstream).await;
+                return Ending::Tunnelled;
+            }
+            Attempt::Cut => return Ending::Cut,
+        }
+    }
+}
+
+/// A request that has its place and is on its way.
+struct Request {
+    /// The head as the instance gets it, with what of the body was here. Kept until the end, because it
+    /// may have to be sent again.
+    wire: Bytes,
+    /// The rest of the body.
+    body: BodyReader,
+    progress: Progress,
+    due: Due,
+    place: Option<Place>,
+}
+
+/// A place and a connection to its instance. An instance that refuses is reported, and another tried.
+async fn connect(
+    connection: &mut Connection,
+    head: &mut Chunk,
+    backend: Arc<Backend>,
+    started: Tick,
+) -> Result<(Place, Link), Ending> {
+    let proxy = Rc::clone(&connection.proxy);
+    let mut tried = Vec::new();
+    let mut backend = backend;
+    loop {
+        let place = match proxy.try_place(&backend, &tried) {
+            Some(place) => place,
+            None => wait(connection, head, backend, &mut tried).await?,
+        };
+        let due = Due::new(started, &place.backend.timeouts).first_byte;
+        match proxy.link(&place, due).await {
+            Ok(link) => return Ok((place, link)),
+            Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
+                return Err(Ending::Refused(Refusal::TimedOut));
+            }
+            Err(_) => {
+                tried.push(place.endpoint.id);
+                proxy.refused_by(&place);
+                backend = Arc::clone(&place.backend);
+            }
+        }
+    }
+}
+
+/// Waits for a place; a client that breaks its connection meanwhile leaves the room at once.
+async fn wait(
+    connection: &mut Connection,
+    head: &mut Chunk,
+    backend: Arc<Backend>,
+    tried: &mut Vec<u64>,
+) -> Result<Place, Ending> {
+    // The ring's receive buffers are few and not for waiting in.
+    *head = Chunk::from(head.to_vec());
+    let client = &mut connection.client;
+    client.inflow.detach();
+    let host = client.head.view(head).authority();
+    let mut wish = Wish { host, bytes: head.len() + client.inflow.held.len(), tried: std::mem::take(tried) };
+
+    let placed = async { connection.proxy.place(backend, &mut wish).await.map_err(Ending::Refused) };
+    let broken = async {
+        watch(&client.stream, &mut client.inflow).await;
+        Err(Ending::Cut)
+    };
+    let outcome = beside(placed, broken).await;
+    *tried = wish.tried;
+    outcome
+}
+
+/// The request as its instance gets it, with what of its body is here; and how much of it is the head.
+fn write_request(
+    connection: &mut Connection,
+    head: &[u8],
+    body: &mut BodyReader,
+) -> Result<(Bytes, usize), Refusal> {
+    let Connection { proxy, client, peer, outgoing } = connection;
+    let chunked = client.head.framing == Framing::Chunked;
+    outgoing.clear();
+    put_request(outgoing, client.head.view(head), peer, &mut proxy.rng.borrow_mut());
+    let head_bytes = outgoing.len();
+    while !body.is_done() && !client.inflow.held.is_empty() {
+        let step = relay::step(&mut client.inflow, body, chunked, outgoing).map_err(Refusal::Malformed)?;
+        match step {
+            // At most one received chunk is held: it may as well be copied.
+            Step::Send(piece) => {
+                outgoing.extend_from_slice(&piece);
+                relay::after_send(chunked, outgoing);
+            }
+            Step::NeedBytes | Step::Done => {}
+        }
+    }
+    Ok((outgoing.split().freeze(), head_bytes))
+}
+
+/// Sends the request and reads the answer, side by side.
+async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: &mut Request) -> Attempt {
+    let Downstream { ring, stream: client, inflow, outflow, head, seat, limits } = &mut connection.client;
+    let Request { wire, body, progress, due, place } = request;
+    let sending = Sending {
+        ring,
+        limits,
+        client,
+        inflow,
+        body,
+        chunked: head.framing == Framing::Chunked,
+        up: &upstream.stream,
+        out: &mut upstream.outflow,
+        progress,
+    };
+    let answering = Answering {
+        ring,
+        limits,
+        request: head,
+        seat,
+        client,
+        out: outflow,
+        up: &upstream.stream,
+        inflow: &mut upstream.inflow,
+        head: &mut upstream.head,
+        reused: upstream.reused,
+        progress,
+        due,
+        place,
+    };
+    beside(answering.run(), sending.run(wire.clone())).await
+}
+
+/// Bytes after the answer's end are none that we asked for.
+pub(super) fn is_reusable(upstream: &Upstream) -> bool {
+    upstream.head.keep_alive && upstream.inflow.is_between() && !upstream.inflow.ended
+}
+
+/// Never ends while the client's connection is whole: a client that has finished sending may still wait
+/// for its answer. Bytes of a next request are kept.
+pub(super) async fn watch(client: &Wire, inflow: &mut Inflow) {
+    while inflow.held.is_empty() && !inflow.ended {
+        if inflow.fill(client).await.is_err() {
+            return;
+        }
+        inflow.detach();
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,75 @@
+//! A way to an instance: a connection of its own in HTTP/1, a share of one in HTTP/2.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ring::Tick;
+
+use super::exchange::Due;
+use super::{Place, Proxy, Refusal, Wish};
+use crate::h2::client::Turn;
+use crate::http::pool::{PoolKey, Upstream};
+use crate::table::{Backend, Endpoint, Protocol};
+
+pub(super) enum Link {
+    Http1(Box<Upstream>),
+    Http2(Turn),
+}
+
+impl Proxy {
+    /// A way to the instance of `place`: one that is open, or a new one.
+    pub(super) async fn link(&self, place: &Place, due: Option<Tick>) -> io::Result<Link> {
+        let endpoint = &place.endpoint;
+        let kept = match place.backend.protocol {
+            Protocol::Http1 => self.client.kept(PoolKey::Endpoint(endpoint.id)).map(Link::Http1),
+            Protocol::H2c => self.h2_client.kept(endpoint.id).map(Link::Http2),
+        };
+        match kept {
+            Some(link) => {
+                self.counters.upstream_reused.fetch_add(1, Relaxed);
+                Ok(link)
+            }
+            None => self.fresh_link(place.backend.protocol, endpoint, due).await,
+        }
+    }
+
+    /// A new connection to an instance.
+    pub(super) async fn fresh_link(
+        &self,
+        protocol: Protocol,
+        endpoint: &Endpoint,
+        due: Option<Tick>,
+    ) -> io::Result<Link> {
+        let link = match protocol {
+            Protocol::Http1 => Link::Http1(self.client.open(endpoint.address, due).await?),
+            Protocol::H2c => Link::Http2(self.h2_client.open(endpoint.id, endpoint.address, due).await?),
+        };
+        self.counters.upstream_opened.fetch_add(1, Relaxed);
+        Ok(link)
+    }
+
+    /// A place, waited for if need be, and a way to its instance. An instance that refuses is reported,
+    /// and another tried.
+    pub(super) async fn reach(
+        self: &Rc<Self>,
+        mut backend: Arc<Backend>,
+        wish: &mut Wish<'_>,
+        started: Tick,
+    ) -> Result<(Place, Link), Refusal> {
+        loop {
+            let place = self.place(backend, wish).await?;
+            let due = Due::new(started, &place.backend.timeouts).first_byte;
+            match self.link(&place, due).await {
+                Ok(link) => return Ok((place, link)),
+                Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(Refusal::TimedOut),
+                Err(_) => {
+                    wish.tried.push(place.endpoint.id);
+                    self.refused_by(&place);
+                    backend = Arc::clone(&place.backend);
+                }
+            }
+        }
+    }
+}

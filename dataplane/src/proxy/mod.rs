@@ -1,0 +1,172 @@
+//! The proxy of one core: from a client's request to an instance's answer.
+//!
+//! `connection` takes a client's requests one after the other; `exchange` carries one of them:
+//! [`pick`] a backend and an instance, or wait for one ([`waiting`], `place`), send, answer, streaming
+//! both ways. Reasons for an answer of our own are in [`refusal`](Refusal).
+
+mod answering;
+mod connection;
+mod exchange;
+mod link;
+pub mod pick;
+mod place;
+mod refusal;
+mod sending;
+mod streams;
+mod tunnel;
+pub mod waiting;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
+use std::task::Poll;
+
+use fastrand::Rng;
+use ring::{Ring, Tick};
+
+pub use connection::serve;
+pub use place::{Place, Wish};
+pub use refusal::Refusal;
+
+use crate::counters::CoreCounters;
+use crate::http::client::Client;
+use crate::http::codec::RequestView;
+use crate::http::limits::HttpLimits;
+use crate::http::roster::Roster;
+use crate::publish::{Reader, Tables};
+use crate::signal::Signals;
+use crate::table::{Backend, Table, host_name};
+use waiting::{RoomLimits, WaitingRoom};
+
+/// What every request on a core shares. Belongs to the core's thread.
+pub struct Proxy {
+    pub ring: Ring,
+    pub client: Client,
+    /// ... to instances that speak HTTP/2.
+    pub h2_client: crate::h2::client::Client,
+    pub limits: HttpLimits,
+    pub roster: Rc<Roster>,
+    pub counters: Arc<CoreCounters>,
+    signals: Signals,
+    tables: Arc<Tables>,
+    reader: RefCell<Reader>,
+    room: RefCell<WaitingRoom>,
+    /// The table whose arrival was last told to the waiting room.
+    version_seen: Cell<u64>,
+    rng: RefCell<Rng>,
+    /// Instances that refused a connection lately, until when they are asked last.
+    shunned: RefCell<Vec<(u64, Tick)>>,
+}
+
+/// What a proxy is made from.
+pub struct Parts {
+    pub ring: Ring,
+    pub tables: Arc<Tables>,
+    pub signals: Signals,
+    pub counters: Arc<CoreCounters>,
+    pub limits: HttpLimits,
+    pub room: RoomLimits,
+    /// Where this core's chance comes from: the same seed picks the same way.
+    pub seed: u64,
+}
+
+impl Proxy {
+    #[must_use]
+    pub fn new(parts: Parts) -> Rc<Self> {
+        parts.tables.add_bell(parts.ring.remote());
+        Rc::new(Self {
+            client: Client::new(&parts.ring, &parts.limits),
+            h2_client: crate::h2::client::Client::new(&parts.ring, &parts.limits),
+            ring: parts.ring,
+            limits: parts.limits,
+            roster: Rc::default(),
+            counters: parts.counters,
+            signals: parts.signals,
+            reader: RefCell::new(parts.tables.reader()),
+            tables: parts.tables,
+            room: RefCell::new(WaitingRoom::new(parts.room)),
+            shunned: RefCell::default(),
+            version_seen: Cell::new(0),
+            rng: RefCell::new(Rng::with_seed(parts.seed)),
+        })
+    }
+
+    /// Reads the current table; `read` must not call back into the proxy.
+    pub fn with_table<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
+        read(self.reader.borrow_mut().load())
+    }
+
+    /// Chooses a backend for one request to `host`, and counts the request.
+    pub fn route(&self, host: &str) -> Result<Arc<Backend>, Refusal> {
+        let backend = self.choose(host)?;
+        backend.load.requests.fetch_add(1, Relaxed);
+        Ok(backend)
+    }
+
+    fn choose(&self, host: &str) -> Result<Arc<Backend>, Refusal> {
+        self.with_table(|table| {
+            let route = table.route(host).ok_or_else(|| Refusal::UnknownHost(name(host)))?;
+            let chosen = pick::backend(route, &mut self.rng.borrow_mut());
+            chosen.map(Arc::clone).ok_or_else(|| Refusal::NoTraffic(name(host)))
+        })
+    }
+
+    /// Where a client without TLS has to come again with it (X-KI-13). The port is the usual one: ours is
+    /// often behind it.
+    fn only_by_https(&self, request: RequestView<'_>) -> Option<Refusal> {
+        let (authority, path) = (request.authority(), request.path());
+        if !path.starts_with('/') || !self.with_table(|table| table.wants_https(authority)) {
+            return None;
+        }
+        let location = format!("https://{}{path}", host_name(authority)).into();
+        Some(Refusal::HttpsOnly { location })
+    }
+
+    /// Somebody rang: a new table, or a place that another core gave back. Everybody who waits first
+    /// in a queue looks again.
+    pub fn look(&self) {
+        let version = self.with_table(|table| table.version);
+        if self.version_seen.replace(version) != version {
+            self.room.borrow_mut().ask_again();
+        }
+        let called = self.room.borrow_mut().call_all();
+        for waker in called {
+            waker.wake();
+        }
+    }
+
+    /// A place in an instance of `backend` was given back.
+    fn place_freed(&self, backend: &Backend) {
+        // Pairs with the fence of a guest that sits down: either it sees the place, or we see it wait.
+        fence(SeqCst);
+        if backend.load.waiting.load(Relaxed) == 0 {
+            return;
+        }
+        let called = self.room.borrow_mut().call(&backend.key);
+        if let Some(waker) = called {
+            waker.wake();
+        } else if !self.room.borrow().anyone(&backend.key) {
+            self.tables.ring_all();
+        }
+    }
+}
+
+/// A host for a message, of bounded length.
+fn name(host: &str) -> Box<str> {
+    host_name(host).chars().take(255).collect::<String>().into()
+}
+
+/// Runs `main` to its end and `side` beside it; `side` ends only if something is wrong, and then it is
+/// the outcome. It is polled first, because it is the one that sends.
+async fn beside<T>(main: impl Future<Output = T>, side: impl Future<Output = T>) -> T {
+    let (mut main, mut side) = (pin!(main), pin!(side));
+    poll_fn(|cx| match side.as_mut().poll(cx) {
+        Poll::Ready(outcome) => Poll::Ready(outcome),
+        Poll::Pending => main.as_mut().poll(cx),
+    })
+    .await
+}

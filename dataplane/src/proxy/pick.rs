@@ -1,0 +1,136 @@
+//! Which backend, which instance: values in, values out, chance passed in.
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+
+use crate::load::InFlight;
+use crate::table::{Backend, Endpoint, Route};
+
+/// A backend by weight, anew for every request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when
+/// every weight is 0.
+#[must_use]
+pub fn backend<'a>(route: &'a Route, rng: &mut Rng) -> Option<&'a Arc<Backend>> {
+    if let [only] = route.splits.as_slice() {
+        return (only.weight > 0).then_some(&only.backend);
+    }
+    let total: u64 = route.splits.iter().map(|split| u64::from(split.weight)).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut drawn = rng.u64(..total);
+    for split in &route.splits {
+        match drawn.checked_sub(u64::from(split.weight)) {
+            Some(rest) => drawn = rest,
+            None => return Some(&split.backend),
+        }
+    }
+    None
+}
+
+/// A place in the least busy instance that has one; equals are taken in random order. Those in
+/// `tried` are left out.
+#[must_use]
+pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<Endpoint>, InFlight)> {
+    let endpoints = &backend.endpoints;
+    if endpoints.is_empty() {
+        return None;
+    }
+    // Another core may take the place between the look and the grasp: look again, but not for ever.
+    for _ in 0..=endpoints.len() {
+        let start = if endpoints.len() == 1 { 0 } else { rng.usize(..endpoints.len()) };
+        let (before, after) = endpoints.split_at(start);
+        let idlest = after
+            .iter()
+            .chain(before)
+            .filter(|endpoint| !tried.contains(&endpoint.id))
+            .min_by_key(|endpoint| endpoint.load.in_flight())?;
+        let in_flight = idlest.load.in_flight();
+        if let Some(place) = idlest.load.try_enter(backend.concurrency_max) {
+            return Some((Arc::clone(idlest), place));
+        }
+        if backend.concurrency_max != 0 && in_flight >= backend.concurrency_max {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::BackendLoad;
+    use crate::table::{Protocol, Split, Timeouts, WhenEmpty};
+
+    fn backend_of(key: &str, instances: usize, concurrency_max: u32) -> Arc<Backend> {
+        Arc::new(Backend {
+            key: key.into(),
+            endpoints: (0..instances).map(|_| Arc::new(Endpoint::new(([127, 0, 0, 1], 1).into()))).collect(),
+            concurrency_max,
+            when_empty: WhenEmpty::Refuse,
+            protocol: Protocol::Http1,
+            timeouts: Timeouts::NONE,
+            load: Arc::new(BackendLoad::default()),
+        })
+    }
+
+    /// SRV-REQ-01, SRV-REQ-07, SRV-REQ-11: the weights hold whatever the numbers of instances are.
+    #[test]
+    fn the_split_follows_the_weights_and_not_the_instances() {
+        let route = Route {
+            splits: vec![
+                Split { weight: 90, backend: backend_of("one", 1, 0) },
+                Split { weight: 0, backend: backend_of("none", 5, 0) },
+                Split { weight: 10, backend: backend_of("nine", 9, 0) },
+            ],
+            https_redirect: false,
+        };
+        let mut rng = Rng::with_seed(7);
+        let mut hits = std::collections::BTreeMap::new();
+        for _ in 0..10_000 {
+            *hits.entry(backend(&route, &mut rng).unwrap().key.clone()).or_insert(0) += 1;
+        }
+        assert!(!hits.contains_key("none"));
+        assert!((8_800..=9_200).contains(&hits["one"]), "{hits:?}");
+    }
+
+    #[test]
+    fn no_weight_means_no_backend() {
+        let splits = || vec![Split { weight: 0, backend: backend_of("a", 1, 0) }];
+        assert!(
+            backend(&Route { splits: splits(), https_redirect: false }, &mut Rng::with_seed(1)).is_none()
+        );
+        assert!(
+            backend(&Route { splits: Vec::new(), https_redirect: false }, &mut Rng::with_seed(1)).is_none()
+        );
+        let route = Route { splits: splits().into_iter().chain(splits()).collect(), https_redirect: false };
+        assert!(backend(&route, &mut Rng::with_seed(1)).is_none());
+    }
+
+    #[test]
+    fn the_idlest_instance_is_taken_until_all_are_full() {
+        let backend = backend_of("a", 3, 2);
+        let mut rng = Rng::with_seed(3);
+        let mut places = Vec::new();
+        for round in [1, 1, 1, 2, 2, 2] {
+            let (endpoint, place) = instance(&backend, &[], &mut rng).unwrap();
+            assert_eq!(endpoint.load.in_flight(), round);
+            places.push(place);
+        }
+        assert!(instance(&backend, &[], &mut rng).is_none());
+        places.pop();
+        assert!(instance(&backend, &[], &mut rng).is_some());
+    }
+
+    #[test]
+    fn an_instance_that_was_tried_is_left_out() {
+        let backend = backend_of("a", 2, 0);
+        let tried = [backend.endpoints[0].id];
+        let mut rng = Rng::with_seed(3);
+        for _ in 0..20 {
+            assert_eq!(instance(&backend, &tried, &mut rng).unwrap().0.id, backend.endpoints[1].id);
+        }
+        let both = [backend.endpoints[0].id, backend.endpoints[1].id];
+        assert!(instance(&backend, &both, &mut rng).is_none());
+    }
+}

@@ -1,0 +1,257 @@
+//! A place for one request in one instance: taken at once, waited for, given back when dropped.
+
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
+use std::task::Poll;
+use std::time::Duration;
+
+use ring::Tick;
+
+use super::waiting::Ticket;
+use super::{Proxy, Refusal, pick};
+use crate::http::wire::{by, earlier};
+use crate::load::{BackendLoad, InFlight};
+use crate::signal::Signal;
+use crate::table::{Backend, Endpoint, WhenEmpty};
+
+/// Between two attempts to say `Demand` while the queue to control is full. Control drains thousands of
+/// signals in a millisecond.
+const DEMAND_RETRY: Duration = Duration::from_millis(5);
+
+/// Between two rounds through instances that all refused the connection, while the request may wait.
+const UNREACHABLE_RETRY: Duration = Duration::from_millis(20);
+
+/// An instance that refused a connection is asked last for so long: it always looks the idlest, and each
+/// request would try it first.
+const SHUN: Duration = Duration::from_secs(1);
+
+/// Shunned instances remembered; a lookup walks them.
+const SHUNNED_MAX: usize = 64;
+
+/// One request's place inside one instance.
+pub struct Place {
+    pub endpoint: Arc<Endpoint>,
+    pub backend: Arc<Backend>,
+    proxy: Rc<Proxy>,
+    /// Given back before the others are told.
+    inside: Option<InFlight>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inside = None;
+        self.backend.load.in_flight.fetch_sub(1, Relaxed);
+        self.proxy.place_freed(&self.backend);
+    }
+}
+
+/// What a request wants, as far as places go.
+pub struct Wish<'a> {
+    /// To find the backend again in a new table.
+    pub host: &'a str,
+    /// What it holds while it waits.
+    pub bytes: usize,
+    /// Instances that refused a connection for this request.
+    pub tried: Vec<u64>,
+}
+
+impl Proxy {
+    /// A place at once, if there is one and nobody waits before us.
+    #[must_use]
+    pub fn try_place(self: &Rc<Self>, backend: &Arc<Backend>, tried: &[u64]) -> Option<Place> {
+        if self.room.borrow().anyone(&backend.key) {
+            return None;
+        }
+        self.grasp(backend, tried)
+    }
+
+    /// A place at once or, where that makes sense, later: then it waits in the waiting room and asks
+    /// control for an instance.
+    pub async fn place(
+        self: &Rc<Self>,
+        mut backend: Arc<Backend>,
+        wish: &mut Wish<'_>,
+    ) -> Result<Place, Refusal> {
+        if let Some(place) = self.try_place(&backend, &wish.tried) {
+            return Ok(place);
+        }
+        let started = self.ring.now();
+        loop {
+            let due = match backend.when_empty {
+                WhenEmpty::Wait { patience } => started + patience,
+                WhenEmpty::Refuse if wish.tried.is_empty() => {
+                    return Err(Refusal::NoInstance(backend.key.clone()));
+                }
+                WhenEmpty::Refuse => return Err(Refusal::Unreachable(backend.key.clone())),
+            };
+            // The route's limit counts from the request's head, so it goes on in the waiting room.
+            let total = backend.timeouts.total;
+            let ends = (!total.is_zero()).then_some(started + total).filter(|ends| *ends < due);
+            match self.wait(&backend, wish, ends.unwrap_or(due)).await {
+                Ok(Waited::Place(place)) => return Ok(place),
+                Ok(Waited::Elsewhere(other)) => backend = other,
+                Err(Refusal::Patience(_)) if ends.is_some() => return Err(Refusal::TimedOut),
+                Err(refusal) => return Err(refusal),
+            }
+            if let Some(place) = self.try_place(&backend, &wish.tried) {
+                return Ok(place);
+            }
+        }
+    }
+
+    fn grasp(self: &Rc<Self>, backend: &Arc<Backend>, tried: &[u64]) -> Option<Place> {
+        let rng = &mut self.rng.borrow_mut();
+        let willing = self.with_shunned(tried, |avoided| pick::instance(backend, avoided, rng));
+        let (endpoint, inside) = willing.or_else(|| pick::instance(backend, tried, rng))?;
+        backend.load.in_flight.fetch_add(1, Relaxed);
+        Some(Place { endpoint, backend: Arc::clone(backend), proxy: Rc::clone(self), inside: Some(inside) })
+    }
+
+    /// Reports an instance that refused a connection, and shuns it for a while.
+    pub fn refused_by(&self, place: &Place) {
+        let endpoint = place.endpoint.id;
+        let signal = Signal::Unreachable { backend: place.backend.key.clone(), endpoint };
+        let _ = self.signals.send(signal); // the next request that meets it says it again
+        let mut shunned = self.shunned.borrow_mut();
+        let now = self.ring.now();
+        shunned.retain(|(other, until)| *other != endpoint && *until > now);
+        if shunned.len() < SHUNNED_MAX {
+            shunned.push((endpoint, now + SHUN));
+        }
+    }
+
+    /// Calls `with` with `tried` and those who are shunned now.
+    fn with_shunned<T>(&self, tried: &[u64], with: impl FnOnce(&[u64]) -> T) -> T {
+        let mut shunned = self.shunned.borrow_mut();
+        if shunned.is_empty() {
+            return with(tried);
+        }
+        let now = self.ring.now();
+        shunned.retain(|(_, until)| *until > now);
+        let avoided: Vec<_> = shunned.iter().map(|(id, _)| *id).chain(tried.iter().copied()).collect();
+        with(&avoided)
+    }
+
+    async fn wait(
+        self: &Rc<Self>,
+        backend: &Arc<Backend>,
+        wish: &mut Wish<'_>,
+        due: Tick,
+    ) -> Result<Waited, Refusal> {
+        let guest = self.sit_down(backend, wish.bytes)?;
+        let mut backend = Arc::clone(backend);
+        loop {
+            if guest.is_first() {
+                match self.again(wish.host, backend)? {
+                    Again::Same(now) => backend = now,
+                    Again::Other(other) => return Ok(Waited::Elsewhere(other)),
+                }
+                if let Some(place) = self.grasp(&backend, &wish.tried) {
+                    return Ok(Waited::Place(place)); // the guest gets up and the next one is called
+                }
+                if backend.when_empty == WhenEmpty::Refuse {
+                    return Ok(Waited::Elsewhere(backend));
+                }
+            }
+            let retry = self.retry_in(&guest, &backend, wish).map(|wait| self.ring.now() + wait);
+            if by(&self.ring, earlier(Some(due), retry), guest.called()).await.is_err()
+                && self.ring.now() >= due
+            {
+                let key = backend.key.clone();
+                let refused = !wish.tried.is_empty();
+                return Err(if refused { Refusal::Unreachable(key) } else { Refusal::Patience(key) });
+            }
+            if retry.is_some_and(|at| self.ring.now() >= at) {
+                wish.tried.clear();
+            }
+        }
+    }
+
+    fn sit_down(self: &Rc<Self>, backend: &Backend, bytes: usize) -> Result<Guest, Refusal> {
+        let ticket = self.room.borrow_mut().seat(&backend.key, bytes).map_err(|_| Refusal::RoomFull)?;
+        backend.load.waiting.fetch_add(1, Relaxed);
+        // Pairs with the fence in `Proxy::place_freed`; the guest looks for a place after this.
+        fence(SeqCst);
+        Ok(Guest { proxy: Rc::clone(self), load: Arc::clone(&backend.load), ticket: Some(ticket) })
+    }
+
+    /// The backend as the current table has it. When its route no longer leads there, the request is
+    /// chosen a new one; while it does, it stays with its first choice (SRV-REQ-10).
+    fn again(&self, host: &str, backend: Arc<Backend>) -> Result<Again, Refusal> {
+        let same = self.with_table(|table| {
+            let route = table.route(host)?;
+            route.splits.iter().find(|split| split.backend.key == backend.key).map(|s| Arc::clone(&s.backend))
+        });
+        match same {
+            Some(now) => Ok(Again::Same(now)),
+            None => self.choose(host).map(Again::Other),
+        }
+    }
+
+    /// Asks for an instance if that has still to be done; how long until something is worth another try.
+    fn retry_in(&self, guest: &Guest, backend: &Backend, wish: &Wish<'_>) -> Option<Duration> {
+        if !guest.is_first() {
+            return None;
+        }
+        let asked = {
+            let mut room = self.room.borrow_mut();
+            let asked = room.is_asked(&backend.key)
+                || self.signals.send(Signal::Demand { backend: backend.key.clone() });
+            room.set_asked(&backend.key, asked);
+            asked
+        };
+        if !asked {
+            Some(DEMAND_RETRY)
+        } else if wish.tried.is_empty() {
+            None
+        } else {
+            Some(UNREACHABLE_RETRY)
+        }
+    }
+}
+
+enum Waited {
+    Place(Place),
+    /// The request goes to this backend now.
+    Elsewhere(Arc<Backend>),
+}
+
+enum Again {
+    Same(Arc<Backend>),
+    Other(Arc<Backend>),
+}
+
+/// Someone in the waiting room; gets up when dropped.
+struct Guest {
+    proxy: Rc<Proxy>,
+    load: Arc<BackendLoad>,
+    /// `None` only while it is dropped.
+    ticket: Option<Ticket>,
+}
+
+impl Guest {
+    fn is_first(&self) -> bool {
+        self.ticket.as_ref().is_some_and(|ticket| self.proxy.room.borrow().is_first(ticket))
+    }
+
+    /// Resolves when a place may be free.
+    fn called(&self) -> impl Future<Output = ()> {
+        poll_fn(|cx| match &self.ticket {
+            Some(ticket) if !self.proxy.room.borrow_mut().take_call(ticket, cx.waker()) => Poll::Pending,
+            _ => Poll::Ready(()),
+        })
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.load.waiting.fetch_sub(1, Relaxed);
+        let next = self.ticket.take().and_then(|ticket| self.proxy.room.borrow_mut().leave(ticket));
+        if let Some(waker) = next {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Why a request gets an answer of ours instead of an instance's. The only place where a reason becomes
+//! a status.
+
+use std::fmt;
+
+use crate::http::answer::Answer;
+use crate::http::codec::Malformed;
+
+/// One reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    Malformed(Malformed),
+    /// The head took longer than `head_max`.
+    HeadStalled,
+    /// The body brought no byte for `stall_max`.
+    BodyStalled,
+    /// CONNECT: this is no tunnel.
+    Connect,
+    /// A WebSocket to an instance that speaks HTTP/2.
+    Upgrade,
+    /// An `Expect` that is not `100-continue`.
+    Expectation,
+    /// The route wants TLS, and the client came without.
+    HttpsOnly {
+        location: Box<str>,
+    },
+    UnknownHost(Box<str>),
+    /// The route exists, and all of its weights are 0.
+    NoTraffic(Box<str>),
+    /// Nobody starts instances of this backend, and none is there or has room.
+    NoInstance(Box<str>),
+    RoomFull,
+    /// No instance had room for as long as the request may wait.
+    Patience(Box<str>),
+    /// No instance took the connection.
+    Unreachable(Box<str>),
+    /// The instance took the request and gave no answer.
+    InstanceFailed(Box<str>),
+    /// What it answered is no HTTP/1.1.
+    InstanceMalformed(Box<str>, Malformed),
+    /// A limit of the route on the answer's time.
+    TimedOut,
+    /// The core stops.
+    Draining,
+}
+
+impl Refusal {
+    /// The reasons' names in metrics, in the order of [`Refusal::index`].
+    pub const REASONS: [&'static str; 17] = [
+        "malformed",
+        "head_stalled",
+        "body_stalled",
+        "connect",
+        "upgrade",
+        "expectation",
+        "unknown_host",
+        "no_traffic",
+        "no_instance",
+        "room_full",
+        "patience",
+        "unreachable",
+        "instance_failed",
+        "instance_malformed",
+        "timed_out",
+        "draining",
+        "https_only",
+    ];
+
+    #[must_use]
+    pub fn index(&self) -> usize {
+        match self {
+            Self::Malformed(_) => 0,
+            Self::HeadStalled => 1,
+            Self::BodyStalled => 2,
+            Self::Connect => 3,
+            Self::Upgrade => 4,
+            Self::Expectation => 5,
+            Self::UnknownHost(_) => 6,
+            Self::NoTraffic(_) => 7,
+            Self::NoInstance(_) => 8,
+            Self::RoomFull => 9,
+            Self::Patience(_) => 10,
+            Self::Unreachable(_) => 11,
+            Self::InstanceFailed(_) => 12,
+            Self::InstanceMalformed(..) => 13,
+            Self::TimedOut => 14,
+            Self::Draining => 15,
+            Self::HttpsOnly { .. } => 16,
+        }
+    }
+
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Malformed(why) => why.status(),
+            Self::HeadStalled | Self::BodyStalled => 408,
+            Self::Connect => 405,
+            Self::Upgrade => 501,
+            Self::Expectation => 417,
+            Self::HttpsOnly { .. } => 301,
+            Self::UnknownHost(_) => 404,
+            Self::NoTraffic(_)
+            | Self::NoInstance(_)
+            | Self::RoomFull
+            | Self::Patience(_)
+            | Self::Draining => 503,
+            Self::Unreachable(_) | Self::InstanceFailed(_) | Self::InstanceMalformed(..) => 502,
+            Self::TimedOut => 504,
+        }
+    }
+
+    /// Whether the connection's next bytes can still be trusted to be a request.
+    #[must_use]
+    pub fn ends_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::Malformed(_) | Self::HeadStalled | Self::BodyStalled | Self::Connect | Self::Draining
+        )
+    }
+
+    #[must_use]
+    pub fn answer(&self) -> Answer {
+        let answer = Answer::text(self.status(), self.to_string());
+        match self {
+            Self::RoomFull | Self::NoInstance(_) | Self::Draining => answer.with("Retry-After", "1"),
+            Self::Connect => answer.with("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+            Self::HttpsOnly { location } => answer.with("Location", location.as_bytes().to_vec()),
+            _ => answer,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(why) => write!(f, "bad request: {}", why.sentence()),
+            Self::HeadStalled => f.write_str("request timeout: the head did not come"),
+            Self::BodyStalled => f.write_str("request timeout: the body stopped coming"),
+            Self::Connect => f.write_str("CONNECT is not offered: this is no tunnel"),
+            Self::Upgrade => f.write_str("WebSockets reach only instances that speak HTTP/1"),
+            Self::Expectation => f.write_str("the only expectation known is 100-continue"),
+            Self::HttpsOnly { location } => write!(f, "only by HTTPS: {location}"),
+            Self::UnknownHost(host) => write!(
+                f,
+                "no route for host \"{host}\": apply a Service whose URL has this host, or start with --route {host}=ADDRESS"
+            ),
+            Self::NoTraffic(host) => write!(f, "the route for host \"{host}\" sends no traffic anywhere"),
+            Self::NoInstance(backend) => write!(f, "no instance of {backend} has room"),
+            Self::RoomFull => f.write_str("too many requests wait for an instance"),
+            Self::Patience(backend) => write!(f, "no instance of {backend} became ready in time"),
+            Self::Unreachable(backend) => write!(f, "no instance of {backend} accepts connections"),
+            Self::InstanceFailed(backend) => {
+                write!(f, "the instance of {backend} closed the connection without an answer")
+            }
+            Self::InstanceMalformed(backend, why) => {
+                write!(f, "the instance of {backend} did not answer in HTTP/1.1: {}", why.sentence())
+            }
+            Self::TimedOut => f.write_str("request timeout"),
+            Self::Draining => f.write_str("the server is stopping"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let answer = Refusal::UnknownHost("a.b".into()).answer();
+        assert_eq!(answer.status, 404);
+        assert!(std::str::from_utf8(&answer.body).unwrap().contains("--route a.b="));
+        assert_eq!(Refusal::RoomFull.answer().header("retry-after"), Some(b"1".as_slice()));
+        assert_eq!(Refusal::TimedOut.answer().body, "request timeout\n");
+    }
+}

@@ -1,0 +1,142 @@
+//! The request's way: from the client to its instance.
+
+use std::cell::Cell;
+use std::future::pending;
+
+use bytes::Bytes;
+use ring::{Chunk, Ring, Stream};
+
+use super::Refusal;
+use super::exchange::{Attempt, watch};
+use crate::http::codec::BodyReader;
+use crate::http::limits::HttpLimits;
+use crate::http::relay::{self, Step};
+use crate::http::wire::{Inflow, Outflow, by};
+use crate::tls::Wire;
+
+/// What the two directions of an exchange know of each other.
+pub(super) struct Progress {
+    /// The request's body was read to its end.
+    request_read: Cell<bool>,
+    /// ... and all of it was sent.
+    sent: Cell<bool>,
+    /// The first byte of the body has come, so the client does not wait for `100 Continue`.
+    body_begun: Cell<bool>,
+    /// The head of the final answer is on its way.
+    answered: Cell<bool>,
+}
+
+impl Progress {
+    pub(super) fn new(body: &BodyReader, body_begun: bool) -> Self {
+        let done = body.is_done();
+        Self {
+            request_read: done.into(),
+            sent: false.into(),
+            body_begun: body_begun.into(),
+            answered: false.into(),
+        }
+    }
+
+    pub(super) fn is_request_read(&self) -> bool {
+        self.request_read.get()
+    }
+
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent.get()
+    }
+
+    pub(super) fn is_body_begun(&self) -> bool {
+        self.body_begun.get()
+    }
+
+    pub(super) fn answer_begins(&self) {
+        self.answered.set(true);
+    }
+}
+
+/// One attempt at sending.
+pub(super) struct Sending<'a> {
+    pub(super) ring: &'a Ring,
+    pub(super) limits: &'a HttpLimits,
+    pub(super) client: &'a Wire,
+    pub(super) inflow: &'a mut Inflow,
+    pub(super) body: &'a mut BodyReader,
+    pub(super) chunked: bool,
+    pub(super) up: &'a Stream,
+    pub(super) out: &'a mut Outflow,
+    pub(super) progress: &'a Progress,
+}
+
+/// Why nothing more is sent.
+enum Stop {
+    /// The instance takes no more. It may have answered all the same.
+    Instance,
+    With(Refusal),
+    /// The client's connection is broken, or ended in the middle of the body.
+    ClientGone,
+}
+
+impl Sending<'_> {
+    /// Sends the request; ends only if the client is at fault.
+    pub(super) async fn run(mut self, wire: Bytes) -> Attempt {
+        match self.send_all(wire).await {
+            Ok(()) => {
+                self.progress.sent.set(true);
+                watch(self.client, self.inflow).await;
+                Attempt::Cut
+            }
+            Err(Stop::Instance) => pending().await,
+            Err(Stop::ClientGone) => Attempt::Cut,
+            Err(Stop::With(_)) if self.progress.answered.get() => Attempt::Cut,
+            Err(Stop::With(refusal)) => Attempt::Refused(refusal),
+        }
+    }
+
+    async fn send_all(&mut self, wire: Bytes) -> Result<(), Stop> {
+        self.in_time(self.up.send(wire)).await?;
+        while !self.body.is_done() {
+            if self.inflow.held.is_empty() {
+                self.flush().await?;
+                self.more().await?;
+            }
+            let step = relay::step(self.inflow, self.body, self.chunked, &mut self.out.buffer);
+            if let Step::Send(piece) = step.map_err(|why| Stop::With(Refusal::Malformed(why)))? {
+                self.flush().await?;
+                self.in_time(self.up.send(piece)).await?;
+                relay::after_send(self.chunked, &mut self.out.buffer);
+            }
+        }
+        self.progress.request_read.set(true);
+        self.flush().await
+    }
+
+    /// The next bytes of the body.
+    async fn more(&mut self) -> Result<(), Stop> {
+        let due = self.ring.now() + self.limits.stall_max;
+        match by(self.ring, Some(due), self.inflow.fill(self.client)).await {
+            Ok(Ok(true)) => {
+                self.progress.body_begun.set(true);
+                Ok(())
+            }
+            Ok(Ok(false) | Err(_)) => Err(Stop::ClientGone),
+            Err(_) => Err(Stop::With(Refusal::BodyStalled)),
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), Stop> {
+        if self.out.buffer.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.out.buffer.split().freeze();
+        self.in_time(self.up.send(Chunk::from(bytes))).await
+    }
+
+    async fn in_time(&self, send: impl Future<Output = std::io::Result<()>>) -> Result<(), Stop> {
+        let due = self.ring.now() + self.limits.stall_max;
+        match by(self.ring, Some(due), send).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Stop::Instance),
+            Err(_) => Err(Stop::With(Refusal::TimedOut)),
+        }
+    }
+}

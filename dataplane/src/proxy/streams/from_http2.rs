@@ -1,0 +1,223 @@
+//! A client that speaks HTTP/2: each of its streams is one request, routed on its own (SRV-REQ-03).
+
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+
+use ::h2::server::SendResponse;
+use ::h2::{Reason, RecvStream, SendStream};
+use ::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use bytes::{Bytes, BytesMut};
+use ring::Tick;
+
+use super::over_http2::capacity;
+use super::server::Shared;
+use super::{Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads, unless_gone};
+use crate::h2::heads::Translated;
+use crate::h2::trailers;
+use crate::http::answer::Answer;
+use crate::http::codec::{Framing, Method};
+use crate::http::headers::put_request;
+use crate::http::wire::{by, earlier};
+use crate::proxy::{Proxy, Refusal, Wish};
+
+/// Serves one stream to its end.
+pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+    let proxy = &shared.proxy;
+    let started = proxy.ring.now();
+    let (parts, incoming) = request.into_parts();
+    let ends = incoming.is_end_stream();
+    let is_head = parts.method == ::http::Method::HEAD;
+    let mut body = Incoming { stream: incoming, proxy: Rc::clone(proxy) };
+    let mut reply = Outgoing { respond, stream: None, proxy: Rc::clone(proxy), due: None };
+
+    let translated = heads::from_client(&parts, ends);
+    drop(parts);
+    let attempt = match translated.map_err(Refusal::Malformed).and_then(possible) {
+        Ok(request) => exchange(&shared, request, started, &mut body, &mut reply).await,
+        Err(refusal) => Attempt::Refused(refusal),
+    };
+    match attempt {
+        Attempt::Done { status, .. } => {
+            proxy.counters.answered(status);
+            if !body.stream.is_end_stream() {
+                reply.reset(Reason::NO_ERROR); // the rest of the request is not wanted
+            }
+        }
+        Attempt::Refused(refusal) => {
+            proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
+            proxy.counters.answered(refusal.status());
+            if reply.refuse(&refusal.answer(), is_head).await.is_ok() && !body.stream.is_end_stream() {
+                reply.reset(Reason::NO_ERROR);
+            }
+        }
+        Attempt::Cut | Attempt::Stale | Attempt::Switched => {
+            proxy.counters.answered(0);
+            reply.reset(Reason::INTERNAL_ERROR);
+        }
+    }
+}
+
+/// What we do not do, whatever the route says.
+fn possible(request: Translated) -> Result<Translated, Refusal> {
+    if request.head.method == Method::Connect {
+        Err(Refusal::Connect)
+    } else if request.head.expects_more {
+        Err(Refusal::Expectation)
+    } else {
+        Ok(request)
+    }
+}
+
+async fn exchange(
+    shared: &Shared,
+    request: Translated,
+    started: Tick,
+    body: &mut Incoming,
+    reply: &mut Outgoing,
+) -> Attempt {
+    let proxy = &shared.proxy;
+    let view = request.head.view(&request.bytes);
+    if let Some(elsewhere) = shared.peer.is_plain().then(|| proxy.only_by_https(view)).flatten() {
+        return Attempt::Refused(elsewhere);
+    }
+    let backend = match proxy.route(view.authority()) {
+        Ok(backend) => backend,
+        Err(refusal) => return Attempt::Refused(refusal),
+    };
+    let mut wish = Wish { host: view.authority(), bytes: request.bytes.len(), tried: Vec::new() };
+    let (place, link) = match unless_gone(reply, proxy.reach(backend, &mut wish, started)).await {
+        Ok(Ok(both)) => both,
+        Ok(Err(refusal)) => return Attempt::Refused(refusal),
+        Err(Gone) => return Attempt::Cut,
+    };
+
+    let mut written = BytesMut::new();
+    put_request(&mut written, view, &shared.peer, &mut proxy.rng.borrow_mut());
+    let job = Job {
+        proxy,
+        head: &request.head,
+        written: written.freeze(),
+        wants_trailers: request.wants_trailers,
+        due: Due::new(started, &place.backend.timeouts),
+        course: Course::default(),
+        backend: place.backend.key.clone(),
+    };
+    job.course.request_read.set(request.head.framing == Framing::Empty);
+    reply.due = job.due.total;
+    carry(&job, place, link, body, reply).await
+}
+
+/// The request's body.
+struct Incoming {
+    stream: RecvStream,
+    proxy: Rc<Proxy>,
+}
+
+impl Body for Incoming {
+    async fn next(&mut self) -> Result<Part, Fault> {
+        let due = self.proxy.ring.now() + self.proxy.limits.stall_max;
+        let next = async {
+            match self.stream.data().await {
+                Some(Ok(bytes)) => Ok(Part::Data(bytes)),
+                Some(Err(_)) => Err(Fault::Gone),
+                None => {
+                    let fields = self.stream.trailers().await.map_err(|_| Fault::Gone)?;
+                    Ok(Part::End(fields.and_then(trailers::passed)))
+                }
+            }
+        };
+        by(&self.proxy.ring, Some(due), next).await.unwrap_or(Err(Fault::Stalled))
+    }
+
+    fn passed_on(&mut self, bytes: usize) {
+        // Fails only when the stream is gone, which the next call says.
+        let _ = self.stream.flow_control().release_capacity(bytes);
+    }
+
+    async fn watch(&mut self) {
+        pending().await // the way back notices
+    }
+}
+
+/// The way back.
+struct Outgoing {
+    respond: SendResponse<Bytes>,
+    /// Once the answer's head has left.
+    stream: Option<SendStream<Bytes>>,
+    proxy: Rc<Proxy>,
+    /// The end of all patience with the client.
+    due: Option<Tick>,
+}
+
+impl Reply for Outgoing {
+    async fn interim(&mut self, answer: Response<()>) -> Result<(), Gone> {
+        self.respond.send_informational(answer).map_err(|_| Gone)
+    }
+
+    async fn head(&mut self, answer: Response<()>, ends: bool) -> Result<(), Gone> {
+        self.stream = Some(self.respond.send_response(answer, ends).map_err(|_| Gone)?);
+        Ok(())
+    }
+
+    async fn data(&mut self, mut bytes: Bytes, ends: bool) -> Result<(), Gone> {
+        let stream = self.stream.as_mut().ok_or(Gone)?;
+        if bytes.is_empty() && ends {
+            return stream.send_data(bytes, true).map_err(|_| Gone);
+        }
+        while !bytes.is_empty() {
+            let due = earlier(self.due, Some(self.proxy.ring.now() + self.proxy.limits.stall_max));
+            let room = by(&self.proxy.ring, due, capacity(stream, bytes.len())).await;
+            let room = room.map_err(|_| Gone)?.ok_or(Gone)?;
+            let piece = bytes.split_to(room.min(bytes.len()));
+            stream.send_data(piece, ends && bytes.is_empty()).map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), Gone> {
+        let stream = self.stream.as_mut().ok_or(Gone)?;
+        match trailers {
+            Some(fields) => stream.send_trailers(fields),
+            None => stream.send_data(Bytes::new(), true),
+        }
+        .map_err(|_| Gone)
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stream {
+            Some(stream) => stream.poll_reset(cx).map(|_| ()),
+            None => self.respond.poll_reset(cx).map(|_| ()),
+        }
+    }
+}
+
+impl Outgoing {
+    fn reset(&mut self, reason: Reason) {
+        match &mut self.stream {
+            Some(stream) => stream.send_reset(reason),
+            None => self.respond.send_reset(reason),
+        }
+    }
+
+    /// Sends a whole answer of ours.
+    async fn refuse(&mut self, answer: &Answer, is_head: bool) -> Result<(), Gone> {
+        let mut head = Response::new(());
+        *head.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| Gone)?;
+        for (name, value) in &answer.headers {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
+            {
+                head.headers_mut().append(name, value);
+            }
+        }
+        head.headers_mut().insert(::http::header::CONTENT_LENGTH, answer.body.len().into());
+        let ends = is_head || answer.body.is_empty();
+        self.head(head, ends).await?;
+        if !ends {
+            self.data(answer.body.clone(), true).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! Requests of which one end or both speak HTTP/2.
+//!
+//! A request comes as a [`Body`] and is answered through a [`Reply`]; `from_http1` and `from_http2` are
+//! the two kinds of client, `over_http1` and `over_http2` the two kinds of instance. [`carry`] brings
+//! them together. HTTP/1 at both ends has a shorter way of its own ([`super::exchange`]).
+
+mod from_http1;
+mod from_http2;
+mod over_http1;
+mod over_http2;
+mod server;
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ::http::{HeaderMap, Response};
+use bytes::Bytes;
+
+pub(super) use from_http1::exchange;
+pub(super) use server::serve;
+
+use super::exchange::{Attempt, Due, is_reusable};
+use super::link::Link;
+use super::{Place, Proxy, Refusal};
+use crate::h2::heads;
+use crate::http::codec::{Framing, Malformed, RequestHead};
+use crate::http::pool::PoolKey;
+
+/// What a request's body brings next.
+enum Part {
+    Data(Bytes),
+    End(Option<HeaderMap>),
+}
+
+/// Why a body breaks off.
+enum Fault {
+    Gone,
+    Stalled,
+    Malformed(Malformed),
+}
+
+/// The client is gone.
+struct Gone;
+
+/// A client's request after its head.
+trait Body {
+    async fn next(&mut self) -> Result<Part, Fault>;
+
+    /// So many bytes have gone on; the client may send as many more.
+    fn passed_on(&mut self, bytes: usize);
+
+    /// After the end: resolves only when the client is gone.
+    async fn watch(&mut self);
+}
+
+/// The way back to a client. Each step waits until there is room for what it sends.
+trait Reply {
+    async fn interim(&mut self, answer: Response<()>) -> Result<(), Gone>;
+    async fn head(&mut self, answer: Response<()>, ends: bool) -> Result<(), Gone>;
+    /// `ends` when the answer is over with them: one frame less than [`Reply::end`].
+    async fn data(&mut self, bytes: Bytes, ends: bool) -> Result<(), Gone>;
+    async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), Gone>;
+
+    /// Ready when the client has taken its request back.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// What the two directions of a request know of each other.
+#[derive(Default)]
+struct Course {
+    body_begun: Cell<bool>,
+    /// The request's body was read to its end.
+    request_read: Cell<bool>,
+    /// ... and all of it was sent.
+    sent: Cell<bool>,
+    /// The head of the final answer is on its way.
+    answered: Cell<bool>,
+}
+
+/// One request on its way, for both directions to read.
+struct Job<'a> {
+    proxy: &'a Proxy,
+    head: &'a RequestHead,
+    /// The head as an instance gets it.
+    written: Bytes,
+    wants_trailers: bool,
+    due: Due,
+    course: Course,
+    backend: Box<str>,
+}
+
+impl Job<'_> {
+    fn has_body(&self) -> bool {
+        self.head.framing != Framing::Empty
+    }
+
+    fn failed(&self) -> Attempt {
+        Attempt::Refused(Refusal::InstanceFailed(self.backend.clone()))
+    }
+
+    fn malformed(&self, why: Malformed) -> Attempt {
+        Attempt::Refused(Refusal::InstanceMalformed(self.backend.clone(), why))
+    }
+
+    /// What a broken body means for the request.
+    fn broken(&self, fault: Fault) -> Attempt {
+        match fault {
+            _ if self.course.answered.get() => Attempt::Cut,
+            Fault::Gone => Attempt::Cut,
+            Fault::Stalled => Attempt::Refused(Refusal::BodyStalled),
+            Fault::Malformed(why) => Attempt::Refused(Refusal::Malformed(why)),
+        }
+    }
+}
+
+/// Why an answer, or the sending of a request, breaks off.
+enum Stop {
+    Instance,
+    Client,
+}
+
+impl From<Gone> for Stop {
+    fn from(_: Gone) -> Self {
+        Self::Client
+    }
+}
+
+/// Carries a request that has its place and its way. A connection that turns out to be closed before
+/// any byte of an answer is replaced once, if the request may be asked twice.
+async fn carry(
+    job: &Job<'_>,
+    place: Place,
+    mut link: Link,
+    body: &mut impl Body,
+    reply: &mut impl Reply,
+) -> Attempt {
+    let repeatable = !job.has_body() && job.head.method.is_idempotent();
+    let (endpoint, protocol) = (Arc::clone(&place.endpoint), place.backend.protocol);
+    loop {
+        let attempt = match &mut link {
+            Link::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
+            Link::Http2(turn) => over_http2::attempt(job, turn, body, reply).await,
+        };
+        match attempt {
+            Attempt::Stale if repeatable => {
+                match job.proxy.fresh_link(protocol, &endpoint, job.due.first_byte).await {
+                    Ok(fresh) => link = fresh,
+                    Err(_) => return Attempt::Refused(Refusal::Unreachable(job.backend.clone())),
+                }
+            }
+            Attempt::Stale => return job.failed(),
+            Attempt::Done { status, close } => {
+                if let Link::Http1(upstream) = link
+                    && job.course.sent.get()
+                    && is_reusable(&upstream)
+                {
+                    job.proxy.client.keep(PoolKey::Endpoint(endpoint.id), upstream);
+                }
+                return Attempt::Done { status, close };
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// `future`, unless the client is gone first.
+async fn unless_gone<T>(reply: &mut impl Reply, future: impl Future<Output = T>) -> Result<T, Gone> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match reply.poll_gone(cx) {
+        Poll::Ready(()) => Poll::Ready(Err(Gone)),
+        Poll::Pending => future.as_mut().poll(cx).map(Ok),
+    })
+    .await
+}

@@ -1,0 +1,214 @@
+//! An instance that speaks HTTP/1: the request written as text, its answer read from text.
+
+use std::future::{Future, pending};
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use ring::{Chunk, Stream};
+
+use super::{Attempt, Body, Fault, Job, Part, Reply, Stop, heads, unless_gone};
+use crate::h2::trailers;
+use crate::http::codec::{
+    BodyReader, Framing, Malformed, Piece, ResponseHead, parse_response, put_chunk_line,
+};
+use crate::http::limits::INTERIM_MAX;
+use crate::http::pool::Upstream;
+use crate::http::wire::{HeadFault, Inflow, by, earlier};
+use crate::proxy::{Refusal, beside};
+
+/// Sends the request and passes its answer on, side by side.
+pub(super) async fn attempt(
+    job: &Job<'_>,
+    upstream: &mut Upstream,
+    body: &mut impl Body,
+    reply: &mut impl Reply,
+) -> Attempt {
+    let Upstream { stream, inflow, outflow, head, reused } = upstream;
+    let answering = Answering { job, up: stream, inflow, head, reused: *reused, reply };
+    let sending = async {
+        match send(job, stream, &mut outflow.buffer, body).await {
+            Ok(()) => {
+                job.course.sent.set(true);
+                body.watch().await;
+                Attempt::Cut
+            }
+            Err(Broken::Instance) => pending().await, // it may have answered all the same
+            Err(Broken::TimedOut) if job.course.answered.get() => Attempt::Cut,
+            Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
+            Err(Broken::Body(fault)) => job.broken(fault),
+        }
+    };
+    beside(answering.run(), sending).await
+}
+
+enum Broken {
+    Instance,
+    TimedOut,
+    Body(Fault),
+}
+
+async fn send(job: &Job<'_>, up: &Stream, out: &mut BytesMut, body: &mut impl Body) -> Result<(), Broken> {
+    in_time(job, up.send(job.written.clone())).await?;
+    let chunked = job.head.framing == Framing::Chunked;
+    // What the head promised: one byte more would be the start of another request.
+    let mut left = match job.head.framing {
+        Framing::Length(length) => length,
+        _ => u64::MAX,
+    };
+    while job.has_body() {
+        match body.next().await.map_err(Broken::Body)? {
+            Part::Data(bytes) => {
+                let size = bytes.len();
+                left = left
+                    .checked_sub(size as u64)
+                    .ok_or(Broken::Body(Fault::Malformed(Malformed::LengthInvalid)))?;
+                job.course.body_begun.set(true);
+                if chunked && size > 0 {
+                    put_chunk_line(out, size);
+                    out.extend_from_slice(&bytes);
+                    out.extend_from_slice(b"\r\n");
+                    in_time(job, up.send(out.split().freeze())).await?;
+                } else {
+                    in_time(job, up.send(bytes)).await?;
+                }
+                body.passed_on(size);
+            }
+            Part::End(fields) => {
+                if !chunked && left > 0 {
+                    return Err(Broken::Body(Fault::Malformed(Malformed::LengthInvalid)));
+                }
+                if chunked {
+                    trailers::put_end(out, fields.as_ref());
+                    in_time(job, up.send(out.split().freeze())).await?;
+                }
+                break;
+            }
+        }
+    }
+    job.course.request_read.set(true);
+    Ok(())
+}
+
+async fn in_time(job: &Job<'_>, send: impl Future<Output = io::Result<()>>) -> Result<(), Broken> {
+    let due = job.proxy.ring.now() + job.proxy.limits.stall_max;
+    match by(&job.proxy.ring, Some(due), send).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Broken::Instance),
+        Err(_) => Err(Broken::TimedOut),
+    }
+}
+
+struct Answering<'a, R> {
+    job: &'a Job<'a>,
+    up: &'a Stream,
+    inflow: &'a mut Inflow,
+    head: &'a mut ResponseHead,
+    reused: bool,
+    reply: &'a mut R,
+}
+
+impl<R: Reply> Answering<'_, R> {
+    async fn run(mut self) -> Attempt {
+        let head = match self.final_head().await {
+            Ok(head) => head,
+            Err(attempt) => return attempt,
+        };
+        let answer = match heads::from_instance(self.head.view(&head)) {
+            Ok(answer) => answer,
+            Err(why) => return self.job.malformed(why),
+        };
+        drop(head); // the receive buffer goes back
+
+        let reader = BodyReader::new(self.head.framing);
+        self.job.course.answered.set(true);
+        let ends = reader.is_done();
+        if self.reply.head(answer, ends).await.is_err() {
+            return Attempt::Cut;
+        }
+        if !ends && self.body(reader).await.is_err() {
+            return Attempt::Cut;
+        }
+        Attempt::Done { status: self.head.status, close: false }
+    }
+
+    /// The final answer's head; interim ones are passed on.
+    async fn final_head(&mut self) -> Result<Chunk, Attempt> {
+        let (ring, course) = (&self.job.proxy.ring, &self.job.course);
+        let received_before = self.inflow.bytes;
+        let mut told_to_continue = !self.job.head.expects_continue;
+        let continue_at = ring.now() + self.job.proxy.limits.continue_after;
+        let mut interim = 0;
+        loop {
+            let waits_for_us = !told_to_continue && !course.body_begun.get();
+            let at = earlier(self.job.due.first_byte, waits_for_us.then_some(continue_at));
+            let (asked, head) = (self.job.head.method, &mut *self.head);
+            let parsed = self.inflow.head(self.up, |bytes| parse_response(bytes, asked, head));
+            let bytes = match unless_gone(self.reply, by(ring, at, parsed)).await {
+                Err(_) => return Err(Attempt::Cut),
+                Ok(Ok(Ok(bytes))) => bytes,
+                Ok(Ok(Err(HeadFault::Malformed(why)))) => return Err(self.job.malformed(why)),
+                Ok(Ok(Err(_))) if self.reused && self.inflow.bytes == received_before => {
+                    return Err(Attempt::Stale);
+                }
+                Ok(Ok(Err(_))) => return Err(self.job.failed()),
+                Ok(Err(_)) if self.job.due.first_byte.is_some_and(|due| ring.now() >= due) => {
+                    return Err(Attempt::Refused(Refusal::TimedOut));
+                }
+                Ok(Err(_)) => {
+                    told_to_continue = true;
+                    let mut go_on = ::http::Response::new(());
+                    *go_on.status_mut() = ::http::StatusCode::CONTINUE;
+                    self.reply.interim(go_on).await.map_err(|_| Attempt::Cut)?;
+                    continue;
+                }
+            };
+            if !self.head.is_interim() {
+                // We never ask for another protocol.
+                return if self.head.status == 101 { Err(self.job.failed()) } else { Ok(bytes) };
+            }
+            interim += 1;
+            if interim > INTERIM_MAX {
+                return Err(self.job.failed());
+            }
+            if self.head.status != 100 || !told_to_continue {
+                told_to_continue |= self.head.status == 100;
+                let answer =
+                    heads::from_instance(self.head.view(&bytes)).map_err(|why| self.job.malformed(why))?;
+                drop(bytes);
+                self.reply.interim(answer).await.map_err(|_| Attempt::Cut)?;
+            }
+        }
+    }
+
+    async fn body(&mut self, mut reader: BodyReader) -> Result<(), Stop> {
+        loop {
+            match reader.next(&self.inflow.held).map_err(|_| Stop::Instance)? {
+                Piece::Data { skip, take } => {
+                    self.inflow.held.advance(skip);
+                    // Copied: the ring's receive buffers are few, and h2 may hold this for long.
+                    let bytes = Bytes::copy_from_slice(&self.inflow.held[..take]);
+                    self.inflow.held.advance(take);
+                    let ends = reader.is_done(); // a length that is reached; chunks may have trailers
+                    self.reply.data(bytes, ends).await?;
+                    if ends {
+                        return Ok(());
+                    }
+                }
+                Piece::End { skip } => {
+                    self.inflow.held.advance(skip);
+                    return Ok(self.reply.end(trailers::from_lines(reader.trailers())).await?);
+                }
+                Piece::NeedBytes => {
+                    self.inflow.held = Chunk::empty();
+                    let due = self.job.due.next_byte(&self.job.proxy.ring);
+                    let filled = by(&self.job.proxy.ring, due, self.inflow.fill(self.up));
+                    match unless_gone(self.reply, filled).await? {
+                        Ok(Ok(true)) => {}
+                        Ok(Ok(false)) if reader.may_close() => return Ok(self.reply.end(None).await?),
+                        Ok(Ok(false) | Err(_)) | Err(_) => return Err(Stop::Instance),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! An instance that speaks HTTP/2: a stream on a connection that other requests share.
+
+use std::future::{pending, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
+use ::h2::client::ResponseFuture;
+use ::h2::{Reason, RecvStream, SendStream};
+use ::http::Response;
+use bytes::Bytes;
+
+use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, unless_gone};
+use crate::h2::client::Turn;
+use crate::h2::trailers;
+use crate::http::limits::INTERIM_MAX;
+use crate::http::wire::by;
+use crate::proxy::{Refusal, beside};
+
+/// Sends the request and passes its answer on, side by side.
+pub(super) async fn attempt(
+    job: &Job<'_>,
+    turn: &mut Turn,
+    body: &mut impl Body,
+    reply: &mut impl Reply,
+) -> Attempt {
+    let request = match heads::for_instance(&job.written, job.wants_trailers) {
+        Ok(request) => request,
+        Err(why) => return Attempt::Refused(Refusal::Malformed(why)),
+    };
+    let ready = poll_fn(|cx| turn.sender.poll_ready(cx));
+    match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, ready)).await {
+        Err(Gone) => return Attempt::Cut,
+        Ok(Err(_)) => return Attempt::Refused(Refusal::TimedOut),
+        Ok(Ok(Err(_))) => return lost(job, turn),
+        Ok(Ok(Ok(()))) => {}
+    }
+    let Ok((response, stream)) = turn.sender.send_request(request, !job.has_body()) else {
+        return lost(job, turn);
+    };
+
+    let sending = async {
+        match send(job, stream, body).await {
+            Ok(()) => {
+                job.course.sent.set(true);
+                body.watch().await;
+                Attempt::Cut
+            }
+            Err(Broken::Instance) => pending().await, // it may have answered all the same
+            Err(Broken::TimedOut) if job.course.answered.get() => Attempt::Cut,
+            Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
+            Err(Broken::Body(fault)) => job.broken(fault),
+        }
+    };
+    beside(answer(job, turn, response, reply), sending).await
+}
+
+/// The connection ended under a request of which nothing was answered.
+fn lost(job: &Job<'_>, turn: &Turn) -> Attempt {
+    turn.give_up();
+    if turn.reused { Attempt::Stale } else { job.failed() }
+}
+
+enum Broken {
+    Instance,
+    TimedOut,
+    Body(Fault),
+}
+
+async fn send(job: &Job<'_>, mut stream: SendStream<Bytes>, body: &mut impl Body) -> Result<(), Broken> {
+    while job.has_body() {
+        match body.next().await.map_err(Broken::Body)? {
+            Part::Data(mut bytes) => {
+                job.course.body_begun.set(true);
+                let size = bytes.len();
+                while !bytes.is_empty() {
+                    let due = job.proxy.ring.now() + job.proxy.limits.stall_max;
+                    let room = match by(&job.proxy.ring, Some(due), capacity(&mut stream, bytes.len())).await
+                    {
+                        Ok(Some(room)) => room,
+                        Ok(None) => return Err(Broken::Instance),
+                        Err(_) => return Err(Broken::TimedOut),
+                    };
+                    let piece = bytes.split_to(room.min(bytes.len()));
+                    stream.send_data(piece, false).map_err(|_| Broken::Instance)?;
+                }
+                body.passed_on(size);
+            }
+            Part::End(fields) => {
+                let ended = match fields {
+                    Some(fields) => stream.send_trailers(fields),
+                    None => stream.send_data(Bytes::new(), true),
+                };
+                ended.map_err(|_| Broken::Instance)?;
+                break;
+            }
+        }
+    }
+    job.course.request_read.set(true);
+    Ok(())
+}
+
+/// Waits for room for at least one of `wanted` bytes; `None` when the stream has ended.
+pub(super) async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> Option<usize> {
+    stream.reserve_capacity(wanted);
+    poll_fn(|cx| {
+        let room = stream.capacity();
+        if room > 0 {
+            return Poll::Ready(Some(room));
+        }
+        match stream.poll_capacity(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(0))) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(room))) => Poll::Ready(Some(room)),
+            Poll::Ready(Some(Err(_)) | None) => Poll::Ready(None),
+        }
+    })
+    .await
+}
+
+enum Arrived {
+    Interim(Response<()>),
+    Final(Response<RecvStream>),
+    Failed(::h2::Error),
+}
+
+async fn arrived(response: &mut ResponseFuture) -> Arrived {
+    poll_fn(|cx| {
+        match response.poll_informational(cx) {
+            Poll::Ready(Some(Ok(interim))) => return Poll::Ready(Arrived::Interim(interim)),
+            Poll::Ready(Some(Err(why))) => return Poll::Ready(Arrived::Failed(why)),
+            Poll::Ready(None) | Poll::Pending => {}
+        }
+        Pin::new(&mut *response).poll(cx).map(|answer| match answer {
+            Ok(answer) => Arrived::Final(answer),
+            Err(why) => Arrived::Failed(why),
+        })
+    })
+    .await
+}
+
+async fn answer(job: &Job<'_>, turn: &Turn, mut response: ResponseFuture, reply: &mut impl Reply) -> Attempt {
+    let mut interim = 0;
+    let answer = loop {
+        match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, arrived(&mut response))).await {
+            Err(Gone) => return Attempt::Cut,
+            Ok(Err(_)) => return Attempt::Refused(Refusal::TimedOut),
+            Ok(Ok(Arrived::Final(answer))) => break answer,
+            Ok(Ok(Arrived::Failed(why))) if is_untouched(&why) => return lost(job, turn),
+            Ok(Ok(Arrived::Failed(_))) => return job.failed(),
+            Ok(Ok(Arrived::Interim(_))) if interim == INTERIM_MAX => return job.failed(),
+            Ok(Ok(Arrived::Interim(answer))) => {
+                interim += 1;
+                let answer = heads::from_h2_instance(answer.into_parts().0);
+                if reply.interim(answer).await.is_err() {
+                    return Attempt::Cut;
+                }
+            }
+        }
+    };
+
+    job.course.answered.set(true);
+    let (parts, mut body) = answer.into_parts();
+    let status = parts.status.as_u16();
+    let ends = body.is_end_stream();
+    if reply.head(heads::from_h2_instance(parts), ends).await.is_err() {
+        return Attempt::Cut;
+    }
+    if !ends && pass_on(job, &mut body, reply).await.is_err() {
+        return Attempt::Cut;
+    }
+    Attempt::Done { status, close: false }
+}
+
+/// The instance did nothing about the request: it went away, or refused the stream.
+fn is_untouched(why: &::h2::Error) -> bool {
+    why.is_io() || why.is_go_away() || why.reason() == Some(Reason::REFUSED_STREAM)
+}
+
+async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -> Result<(), Stop> {
+    loop {
+        let due = job.due.next_byte(&job.proxy.ring);
+        match unless_gone(reply, by(&job.proxy.ring, due, body.data())).await? {
+            Ok(Some(Ok(bytes))) => {
+                let size = bytes.len();
+                let ends = body.is_end_stream();
+                reply.data(bytes, ends).await?;
+                // The instance may send as much again only now: nothing piles up here.
+                body.flow_control().release_capacity(size).map_err(|_| Stop::Instance)?;
+                if ends {
+                    return Ok(());
+                }
+            }
+            Ok(None) => break,
+            Ok(Some(Err(_))) | Err(_) => return Err(Stop::Instance),
+        }
+    }
+    let due = job.due.next_byte(&job.proxy.ring);
+    match by(&job.proxy.ring, due, body.trailers()).await {
+        Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::passed)).await?),
+        Ok(Err(_)) | Err(_) => Err(Stop::Instance),
+    }
+}

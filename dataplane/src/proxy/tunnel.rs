@@ -1,0 +1,153 @@
+//! A connection that has become a WebSocket: bytes pass both ways until somebody ends it.
+//!
+//! A tunnel holds its place in the instance for as long as it lives. The route's limits on time counted
+//! up to the 101; from then on `tunnel_idle_max` does. When the core stops, or nothing has passed for so
+//! long, both ends are told with a Close frame at the end of the frame that is under way.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+
+use ring::{Chunk, Ring, Tick};
+
+use super::connection::Connection;
+use crate::http::limits::HttpLimits;
+use crate::http::pool::Upstream;
+use crate::http::server::Downstream;
+use crate::http::websocket::{Frames, GOING_AWAY, going_away_masked};
+use crate::http::wire::{Inflow, by};
+use crate::tls::Pipe;
+
+/// Carries bytes until both sides have finished, or one is broken.
+pub(super) async fn tunnel(connection: &mut Connection, mut upstream: Box<Upstream>) {
+    let key = connection.proxy.rng.borrow_mut().u32(..).to_be_bytes();
+    let Downstream { ring, stream: client, inflow, outflow, seat, limits, .. } = &mut connection.client;
+    let Upstream { stream: instance, inflow: from_instance, .. } = &mut *upstream;
+    let state = State { ring, limits, leaving: Cell::new(false), last: Cell::new(ring.now()) };
+    let to_client = Cell::new(0);
+    let up = one_way(&state, inflow, client, instance, Chunk::from(going_away_masked(key)), None);
+    let down = one_way(&state, from_instance, instance, client, Chunk::from(GOING_AWAY), Some(&to_client));
+
+    let mut both = pin!(both(up, down));
+    loop {
+        let due = state.due();
+        let event = poll_fn(|cx| {
+            if !state.leaving.get() && seat.poll_draining(cx).is_ready() {
+                state.leave();
+                return Poll::Ready(Event::Look);
+            }
+            both.as_mut().poll(cx).map(|()| Event::Done)
+        });
+        match by(ring, Some(due), event).await {
+            Ok(Event::Done) => break,
+            Ok(Event::Look) => {}
+            Err(_) if state.due() > ring.now() => {} // something passed meanwhile
+            Err(_) if state.leaving.get() => break,
+            Err(_) => state.leave(),
+        }
+    }
+    outflow.bytes += to_client.get();
+}
+
+enum Event {
+    Done,
+    Look,
+}
+
+struct State<'a> {
+    ring: &'a Ring,
+    limits: &'a HttpLimits,
+    /// The tunnel ends; goodbyes are said.
+    leaving: Cell<bool>,
+    /// When something passed, or when the leaving began.
+    last: Cell<Tick>,
+}
+
+impl State<'_> {
+    fn leave(&self) {
+        self.leaving.set(true);
+        self.last.set(self.ring.now());
+    }
+
+    /// When patience ends: with silence, or with ends that do not say goodbye.
+    fn due(&self) -> Tick {
+        let wait = if self.leaving.get() { self.limits.linger_max } else { self.limits.tunnel_idle_max };
+        self.last.get() + wait
+    }
+}
+
+/// Carries one direction to its end; `goodbye` is said when the tunnel ends before it.
+async fn one_way(
+    state: &State<'_>,
+    inflow: &mut Inflow,
+    from: &impl Pipe,
+    to: &impl Pipe,
+    goodbye: Chunk,
+    passed: Option<&Cell<u64>>,
+) -> io::Result<()> {
+    let mut frames = Frames::default();
+    loop {
+        let more = {
+            let mut fill = pin!(inflow.fill(from));
+            poll_fn(|cx| match fill.as_mut().poll(cx) {
+                _ if state.leaving.get() && frames.is_between() => Poll::Ready(Ok(None)),
+                polled => polled.map(|more| more.map(Some)),
+            })
+            .await?
+        };
+        let bytes = match more {
+            None => break,
+            Some(false) => return to.shutdown_write().await,
+            Some(true) if state.leaving.get() => {
+                let taken = frames.rest_of_frame(&inflow.held);
+                inflow.held.split_to(taken)
+            }
+            Some(true) => {
+                frames.pass(&inflow.held);
+                state.last.set(state.ring.now());
+                std::mem::take(&mut inflow.held)
+            }
+        };
+        send(state, to, bytes, passed).await?;
+    }
+    send(state, to, goodbye, passed).await?;
+    to.shutdown_write().await?;
+    // The other side answers the goodbye by closing; what it says until then goes nowhere.
+    loop {
+        inflow.held = Chunk::empty();
+        if !inflow.fill(from).await? {
+            return Ok(());
+        }
+    }
+}
+
+async fn send(state: &State<'_>, to: &impl Pipe, bytes: Chunk, passed: Option<&Cell<u64>>) -> io::Result<()> {
+    if let Some(passed) = passed {
+        passed.set(passed.get() + bytes.len() as u64);
+    }
+    let due = state.ring.now() + state.limits.stall_max;
+    by(state.ring, Some(due), to.send(bytes)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Runs both to their ends; a broken one ends the other.
+async fn both(one: impl Future<Output = io::Result<()>>, other: impl Future<Output = io::Result<()>>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    let (mut one_done, mut other_done) = (false, false);
+    poll_fn(|cx| {
+        for (done, polled) in [
+            (&mut one_done, one.as_mut() as std::pin::Pin<&mut dyn Future<Output = _>>),
+            (&mut other_done, other.as_mut()),
+        ] {
+            if !*done && let Poll::Ready(ended) = polled.poll(cx) {
+                *done = true;
+                if ended.is_err() {
+                    return Poll::Ready(());
+                }
+            }
+        }
+        if one_done && other_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,270 @@
+//! The waiting room of one core: requests whose backend has no instance with room.
+//!
+//! Bounded by bytes as well as by seats, because a burst of large requests to a sleeping backend must
+//! cost the callers a 503 and never cost the process its memory. Each backend has a queue, and only
+//! its front is ever called: when it finds a place it leaves and the next is called, when it finds
+//! none it keeps its turn. So guests leave in the order in which they came, whether a table brought
+//! new instances or a request gave one place back.
+//!
+//! No I/O and no clock: a guest's own task holds its deadline and leaves.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+/// How much may wait on one core.
+#[derive(Debug, Clone, Copy)]
+pub struct RoomLimits {
+    /// Guests of all backends; Knative's activator holds 10,000 for each revision.
+    pub seats_max: usize,
+    /// Bytes of heads and of what came with them.
+    pub bytes_max: usize,
+}
+
+impl Default for RoomLimits {
+    fn default() -> Self {
+        Self { seats_max: 10_000, bytes_max: 64 * 1024 * 1024 }
+    }
+}
+
+/// Why a guest is turned away at the door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    Seats,
+    Bytes,
+}
+
+/// A guest's right to its seat. It has to be given back with [`WaitingRoom::leave`].
+#[derive(Debug)]
+pub struct Ticket {
+    key: Rc<str>,
+    number: u64,
+}
+
+/// Who waits, by backend.
+#[derive(Debug, Default)]
+pub struct WaitingRoom {
+    limits: RoomLimits,
+    queues: HashMap<Rc<str>, Queue, RandomState>,
+    /// Sum of all queues' lengths, at most `limits.seats_max`.
+    seats_taken: usize,
+    /// Sum of all guests' bytes, at most `limits.bytes_max`.
+    bytes_held: usize,
+    next_number: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// In the order of arrival, so by rising number; never empty.
+    guests: VecDeque<Guest>,
+    /// Control knows that an instance is wanted.
+    asked: bool,
+}
+
+#[derive(Debug)]
+struct Guest {
+    number: u64,
+    bytes: usize,
+    /// There may be a place: look, once you are woken.
+    called: bool,
+    waker: Option<Waker>,
+}
+
+impl WaitingRoom {
+    #[must_use]
+    pub fn new(limits: RoomLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Sits a guest down at the end of its backend's queue.
+    pub fn seat(&mut self, backend: &str, bytes: usize) -> Result<Ticket, Full> {
+        if self.seats_taken == self.limits.seats_max {
+            return Err(Full::Seats);
+        }
+        if bytes > self.limits.bytes_max - self.bytes_held {
+            return Err(Full::Bytes);
+        }
+
+        let key = match self.queues.get_key_value(backend) {
+            Some((key, _)) => Rc::clone(key),
+            None => Rc::from(backend),
+        };
+        let number = self.next_number;
+        self.next_number += 1;
+        self.seats_taken += 1;
+        self.bytes_held += bytes;
+        let guest = Guest { number, bytes, called: false, waker: None };
+        self.queues.entry(Rc::clone(&key)).or_default().guests.push_back(guest);
+        Ok(Ticket { key, number })
+    }
+
+    /// Gives a seat back. If its guest had been called, the call goes to the next one, whose waker is
+    /// returned.
+    #[must_use]
+    pub fn leave(&mut self, ticket: Ticket) -> Option<Waker> {
+        let queue = &mut self.queues.get_mut(&ticket.key)?.guests;
+        let at = queue.binary_search_by_key(&ticket.number, |guest| guest.number).ok()?;
+        let guest = queue.remove(at)?;
+        self.seats_taken -= 1;
+        self.bytes_held -= guest.bytes;
+        if queue.is_empty() {
+            self.queues.remove(&ticket.key);
+            return None;
+        }
+        if at == 0 { self.call(&ticket.key) } else { None }
+    }
+
+    /// There may be a place at `backend`: calls its first guest, whose waker is returned.
+    #[must_use]
+    pub fn call(&mut self, backend: &str) -> Option<Waker> {
+        let guest = self.queues.get_mut(backend)?.guests.front_mut()?;
+        guest.called = true;
+        guest.waker.take()
+    }
+
+    /// A new table, or a bell from another core: calls the first guest of every backend.
+    #[must_use]
+    pub fn call_all(&mut self) -> Vec<Waker> {
+        let fronts = self.queues.values_mut().filter_map(|queue| queue.guests.front_mut());
+        fronts
+            .filter_map(|guest| {
+                guest.called = true;
+                guest.waker.take()
+            })
+            .collect()
+    }
+
+    /// Whether control has been asked for an instance since somebody waits for `backend`, or since the
+    /// last table.
+    #[must_use]
+    pub fn is_asked(&self, backend: &str) -> bool {
+        self.queues.get(backend).is_some_and(|queue| queue.asked)
+    }
+
+    pub fn set_asked(&mut self, backend: &str, asked: bool) {
+        if let Some(queue) = self.queues.get_mut(backend) {
+            queue.asked = asked;
+        }
+    }
+
+    /// A new table came: who still finds no place asks once more.
+    pub fn ask_again(&mut self) {
+        for queue in self.queues.values_mut() {
+            queue.asked = false;
+        }
+    }
+
+    /// Whether the ticket's guest has been called since it last asked; if not, `waker` is kept.
+    #[must_use]
+    pub fn take_call(&mut self, ticket: &Ticket, waker: &Waker) -> bool {
+        let Some(Queue { guests: queue, .. }) = self.queues.get_mut(&ticket.key) else { return true };
+        let Ok(at) = queue.binary_search_by_key(&ticket.number, |guest| guest.number) else { return true };
+        let guest = &mut queue[at];
+        if std::mem::take(&mut guest.called) {
+            return true;
+        }
+        if !guest.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            guest.waker = Some(waker.clone());
+        }
+        false
+    }
+
+    /// Whether somebody waits for `backend`, so that a newcomer has to sit down behind.
+    #[must_use]
+    pub fn anyone(&self, backend: &str) -> bool {
+        self.seats_taken > 0 && self.queues.contains_key(backend)
+    }
+
+    #[must_use]
+    pub fn is_first(&self, ticket: &Ticket) -> bool {
+        self.queues
+            .get(&ticket.key)
+            .and_then(|queue| queue.guests.front())
+            .is_some_and(|guest| guest.number == ticket.number)
+    }
+
+    #[must_use]
+    pub fn seats_taken(&self) -> usize {
+        self.seats_taken
+    }
+
+    #[must_use]
+    pub fn bytes_held(&self) -> usize {
+        self.bytes_held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(seats_max: usize, bytes_max: usize) -> WaitingRoom {
+        WaitingRoom::new(RoomLimits { seats_max, bytes_max })
+    }
+
+    fn called(room: &mut WaitingRoom, ticket: &Ticket) -> bool {
+        room.take_call(ticket, Waker::noop())
+    }
+
+    #[test]
+    fn a_refused_guest_leaves_the_room_as_it_was() {
+        let mut room = room(2, 100);
+        let first = room.seat("a", 60).unwrap();
+        assert_eq!(room.seat("a", 41).unwrap_err(), Full::Bytes);
+        assert_eq!((room.seats_taken(), room.bytes_held()), (1, 60));
+        assert!(!room.anyone("b"));
+
+        let second = room.seat("b", 40).unwrap();
+        assert_eq!(room.seat("c", 0).unwrap_err(), Full::Seats);
+        assert_eq!((room.seats_taken(), room.bytes_held()), (2, 100));
+        assert!(!room.anyone("c"));
+
+        drop(room.leave(first));
+        drop(room.leave(second));
+        assert_eq!((room.seats_taken(), room.bytes_held()), (0, 0));
+        assert!(!room.anyone("a") && room.queues.is_empty());
+    }
+
+    #[test]
+    fn only_the_first_guest_is_called_and_hands_the_call_on() {
+        let mut room = room(9, 9);
+        let guests: Vec<_> = (0..3).map(|_| room.seat("a", 1).unwrap()).collect();
+        let other = room.seat("b", 1).unwrap();
+        let _ = room.call("a");
+        assert_eq!(guests.iter().map(|g| called(&mut room, g)).collect::<Vec<_>>(), [true, false, false]);
+        assert!(!called(&mut room, &other));
+        // It found no place and keeps its turn.
+        let _ = room.call("a");
+        assert!(called(&mut room, &guests[0]));
+
+        let mut guests = guests.into_iter();
+        let _ = room.leave(guests.next().unwrap());
+        let second = guests.next().unwrap();
+        assert!(room.is_first(&second));
+        assert!(called(&mut room, &second));
+    }
+
+    #[test]
+    fn one_who_leaves_from_the_middle_calls_nobody() {
+        let mut room = room(9, 9);
+        let first = room.seat("a", 1).unwrap();
+        let second = room.seat("a", 1).unwrap();
+        let third = room.seat("a", 1).unwrap();
+        let _ = room.leave(second);
+        assert!(!called(&mut room, &first) && !called(&mut room, &third));
+    }
+
+    #[test]
+    fn a_new_table_calls_the_first_of_every_backend() {
+        let mut room = room(9, 9);
+        let tickets: Vec<_> = ["a", "a", "b"].map(|key| room.seat(key, 0).unwrap()).into();
+        for ticket in &tickets {
+            assert!(!called(&mut room, ticket));
+        }
+        assert_eq!(room.call_all().len(), 2);
+        assert_eq!(tickets.iter().map(|t| called(&mut room, t)).collect::<Vec<_>>(), [true, false, true]);
+    }
+}

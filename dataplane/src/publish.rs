@@ -1,0 +1,99 @@
+//! How a new table reaches the cores: control swaps it in and rings every core's bell.
+//!
+//! A core reads through a cache of its own, one comparison a request. Requests that began under the
+//! old table end under it; none is dropped (APP-08, APP-09).
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use arc_swap::cache::Cache;
+use ring::Remote;
+
+use crate::table::Table;
+
+/// The current table, and the bells of those who read it.
+pub struct Tables {
+    current: Arc<ArcSwap<Table>>,
+    bells: ArcSwap<Vec<Remote>>,
+    /// Orders writers; no core ever takes it.
+    writer: Mutex<()>,
+}
+
+/// A core's own way to the current table.
+pub type Reader = Cache<Arc<ArcSwap<Table>>, Arc<Table>>;
+
+impl fmt::Debug for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tables").field("version", &self.current.load().version).finish_non_exhaustive()
+    }
+}
+
+impl Tables {
+    #[must_use]
+    pub fn new(first: Table) -> Arc<Self> {
+        Arc::new(Self {
+            current: Arc::new(ArcSwap::from_pointee(first)),
+            bells: ArcSwap::default(),
+            writer: Mutex::default(),
+        })
+    }
+
+    /// Replaces the table; its `version` is set here. When this returns, a request that starts on any
+    /// core meets the new table (APP-10).
+    pub fn publish(&self, mut table: Table) -> u64 {
+        let _turn = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        table.version = self.current.load().version + 1;
+        let version = table.version;
+        self.current.store(Arc::new(table));
+        self.ring_all();
+        version
+    }
+
+    /// The table as of now, for those who are not on a core.
+    #[must_use]
+    pub fn load(&self) -> Arc<Table> {
+        self.current.load_full()
+    }
+
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Cache::new(Arc::clone(&self.current))
+    }
+
+    /// From now on `bell` is rung too.
+    pub fn add_bell(&self, bell: Remote) {
+        let _turn = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bells = self.bells.load().to_vec();
+        bells.push(bell);
+        self.bells.store(Arc::new(bells));
+    }
+
+    /// Makes every core look: at the table, at its waiting room, at the stop flag.
+    pub fn ring_all(&self) {
+        for bell in self.bells.load().iter() {
+            bell.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Route;
+
+    /// APP-08, APP-10: whoever reads after `publish` reads the new table.
+    #[test]
+    fn a_reader_sees_the_table_published_last() {
+        let tables = Tables::new(Table::default());
+        let mut reader = tables.reader();
+        assert!(reader.load().route("a").is_none());
+        for version in 1..=1000 {
+            let mut table = Table::default();
+            table.hosts.insert("a".into(), Arc::new(Route { splits: Vec::new(), https_redirect: false }));
+            assert_eq!(tables.publish(table), version);
+            assert_eq!(reader.load().version, version);
+        }
+        assert!(reader.load().route("a").is_some());
+    }
+}

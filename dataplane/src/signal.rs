@@ -1,0 +1,56 @@
+//! What a core reports upwards. The consumer owns this contract's queue; control drains it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+
+/// Reports from cores wait here for control; when it is full a report is dropped, and the sender
+/// repeats it while the need lasts (see [`Signals::send`]).
+pub const SIGNALS_MAX: usize = 4096;
+
+/// One report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signal {
+    /// A request or delivery waits and `backend` has no instance with room. Sent when the first guest
+    /// sits down, not for each.
+    Demand { backend: Box<str> },
+    /// An instance refused a connection: control should look whether it still lives.
+    Unreachable { backend: Box<str>, endpoint: u64 },
+    /// The core's log failed and takes nothing more until the process is restarted.
+    LogFailed { core: usize, reason: Box<str> },
+}
+
+/// The way up: many cores in, control out, no lock.
+#[derive(Clone)]
+pub struct Signals {
+    queue: Arc<ArrayQueue<Signal>>,
+    /// Wakes the control thread; called after a push, from a core's thread, so it must not block.
+    ring_bell: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Signals {
+    pub fn new(ring_bell: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { queue: Arc::new(ArrayQueue::new(SIGNALS_MAX)), ring_bell: Arc::new(ring_bell) }
+    }
+
+    /// Reports; `false` when the queue is full, so that the caller asks again later.
+    #[must_use]
+    pub fn send(&self, signal: Signal) -> bool {
+        let taken = self.queue.push(signal).is_ok();
+        (self.ring_bell)();
+        taken
+    }
+
+    /// The oldest report, if any.
+    #[must_use]
+    pub fn receive(&self) -> Option<Signal> {
+        self.queue.pop()
+    }
+}
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signals").field("waiting", &self.queue.len()).finish()
+    }
+}

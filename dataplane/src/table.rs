@@ -1,0 +1,312 @@
+//! What a core must know: an immutable picture of hosts, backends, streams and subscribers.
+//!
+//! Control compiles its objects into a [`Table`] and replaces the whole (`arc_swap`); a core reads
+//! it through its own cache, one comparison a request, never a lock. Nothing in here knows what a
+//! Service or a Trigger is.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::events::filter::cesql::Expression;
+use crate::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
+use crate::tls::Certificates;
+
+type Map<V> = HashMap<Box<str>, V, RandomState>;
+
+/// Everything a core serves, as of one moment.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Rises by one with every publish.
+    pub version: u64,
+    /// By host: lower case, without port and trailing dot.
+    pub hosts: Map<Arc<Route>>,
+    /// For hosts that `hosts` does not name (`--route '*=…'`).
+    pub any_host: Option<Arc<Route>>,
+    /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
+    pub streams: Map<Arc<Stream>>,
+    /// By server name, for TLS.
+    pub certificates: Arc<Certificates>,
+}
+
+/// Where one host's requests go.
+#[derive(Debug)]
+pub struct Route {
+    /// Never empty; the weights' sum is positive. A weight of 0 gets no traffic.
+    pub splits: Vec<Split>,
+    /// Clients without TLS are sent to the same host and path by HTTPS, if there is any.
+    pub https_redirect: bool,
+}
+
+impl Route {
+    /// All requests of `host` to given addresses, which nobody starts or watches (`--route`).
+    #[must_use]
+    pub fn to_addresses(host: &str, addresses: &[SocketAddr]) -> Self {
+        let backend = Backend {
+            key: format!("static/{host}").into(),
+            endpoints: addresses.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
+            concurrency_max: 0,
+            when_empty: WhenEmpty::Refuse,
+            protocol: Protocol::Http1,
+            timeouts: Timeouts::NONE,
+            load: Arc::default(),
+        };
+        Self { splits: vec![Split { weight: 1, backend: Arc::new(backend) }], https_redirect: false }
+    }
+}
+
+#[derive(Debug)]
+pub struct Split {
+    pub weight: u32,
+    pub backend: Arc<Backend>,
+}
+
+/// Instances that can stand in for each other.
+#[derive(Debug)]
+pub struct Backend {
+    /// `NAMESPACE/REVISION`, or `static/HOST`: the name in signals, logs and metrics.
+    pub key: Box<str>,
+    /// The ready ones, in no order. May be empty.
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// Requests inside one instance at a time; 0 = no limit. Hard, over all cores.
+    pub concurrency_max: u32,
+    pub when_empty: WhenEmpty,
+    /// What its instances speak.
+    pub protocol: Protocol,
+    pub timeouts: Timeouts,
+    pub load: Arc<BackendLoad>,
+}
+
+/// What an instance speaks on its port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    #[default]
+    Http1,
+    /// HTTP/2 without TLS, by prior knowledge.
+    H2c,
+}
+
+/// What a request meets when no instance has room for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenEmpty {
+    /// It waits up to `patience` while [`crate::signal::Signal::Demand`] asks for an instance.
+    Wait { patience: Duration },
+    /// 503 at once: nobody starts instances of this backend.
+    Refuse,
+}
+
+/// One running instance.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Unique among all instances of this process's life: pools key their connections by it.
+    pub id: u64,
+    pub address: SocketAddr,
+    pub load: Arc<EndpointLoad>,
+}
+
+impl Endpoint {
+    /// An instance nobody knew before, with an id of its own.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default() }
+    }
+}
+
+/// Limits on one proxied request. `Duration::ZERO` = none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the request's head to the end of the response (`timeoutSeconds`).
+    pub total: Duration,
+    /// From the request's head to the first byte of the response (`responseStartTimeoutSeconds`).
+    pub response_start: Duration,
+    /// Between two bytes of the response (`idleTimeoutSeconds`).
+    pub idle: Duration,
+}
+
+impl Timeouts {
+    pub const NONE: Self =
+        Self { total: Duration::ZERO, response_start: Duration::ZERO, idle: Duration::ZERO };
+}
+
+/// A durable sequence of events with its readers: a Broker's or a Channel's data plane.
+#[derive(Debug)]
+pub struct Stream {
+    /// The name its records carry in the log; holds the owner's uid, so that a deleted and recreated
+    /// owner starts empty: `broker/NAMESPACE/NAME/UID`.
+    pub name: Box<str>,
+    /// Largest event taken in, attributes and data together, in bytes.
+    pub event_bytes_max: u32,
+    pub subscribers: Vec<Arc<Subscriber>>,
+    pub tally: Arc<StreamTally>,
+}
+
+/// One reader of a stream, independent of all others.
+#[derive(Debug)]
+pub struct Subscriber {
+    /// Durable identity: its bookmark is kept under it (the owner's uid).
+    pub name: Box<str>,
+    /// `NAMESPACE/NAME` for logs and metrics.
+    pub label: Box<str>,
+    pub filter: Filter,
+    pub target: Target,
+    pub reply: Reply,
+    pub dead_letter: Option<Target>,
+    pub delivery: Delivery,
+    pub tally: Arc<SubscriberTally>,
+}
+
+/// Which events a subscriber wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Filter {
+    Everything,
+    /// Every attribute named has exactly this value, in the canonical string form; an empty value
+    /// means "present and not empty" (EV: `spec.filter.attributes`, upstream X-FLT-13).
+    Exact(Attributes),
+    /// All rules hold (`spec.filters`, X-FLT-02). Shared, because every publish makes a new table.
+    Rules(Arc<[Rule]>),
+}
+
+/// Attributes with their values, or parts of values.
+pub type Attributes = Vec<(Box<str>, Box<str>)>;
+
+/// One filter in one dialect (X-FLT-04 to X-FLT-09). Values are not empty, except in
+/// [`Filter::Exact`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rule {
+    Exact(Attributes),
+    Prefix(Attributes),
+    Suffix(Attributes),
+    All(Vec<Rule>),
+    Any(Vec<Rule>),
+    Not(Box<Rule>),
+    Sql(Expression),
+    /// The same for every event.
+    Always(Verdict),
+}
+
+/// What a rule says of an event. It is withheld only on `Fail` (X-FLT-03).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Pass,
+    Fail,
+    NoFilter,
+}
+
+/// An absolute `http` URL, parsed once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// As written, for logs and `knativeerrordest`.
+    pub url: Box<str>,
+    /// Host header: host, and port if it was written.
+    pub authority: Box<str>,
+    /// Lower case, without port: looked up in [`Table::hosts`] before anything is resolved by DNS.
+    pub host: Box<str>,
+    pub port: u16,
+    /// Path and query; `/` when the URL has none.
+    pub path: Box<str>,
+}
+
+/// What happens to an event that the subscriber answers with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Appended to the same stream (Trigger).
+    Reenter,
+    /// Sent on, with retries of its own (Subscription).
+    Send(Target),
+    /// Dropped (Subscription without `reply`).
+    Discard,
+    /// Not even asked for (Subscription with nothing but `reply`): the target is where replies go, and
+    /// what it answers is dropped.
+    Unasked,
+}
+
+/// How hard to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// Attempts after the first (AMB-28).
+    pub retries_max: u32,
+    pub backoff: Backoff,
+    /// One request's limit; `Duration::ZERO` = [`Delivery::TIMEOUT_DEFAULT`].
+    pub timeout: Duration,
+    /// Requests in flight to this subscriber from one core.
+    pub window: u32,
+}
+
+impl Delivery {
+    /// A subscriber that never answers must not hold its window for ever.
+    pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backoff {
+    None,
+    /// The same delay each time (AMB-26).
+    Linear(Duration),
+    /// The k-th retry waits `delay * 2^(k-1)` (AMB-27).
+    Exponential(Duration),
+}
+
+impl Table {
+    /// Whether a client without TLS has to come again with it. Without a certificate nobody could.
+    #[must_use]
+    pub fn wants_https(&self, host: &str) -> bool {
+        !self.certificates.is_empty() && self.route(host).is_some_and(|route| route.https_redirect)
+    }
+
+    /// The route for a Host header's value; case, port and a trailing dot do not matter.
+    #[must_use]
+    pub fn route(&self, host: &str) -> Option<&Arc<Route>> {
+        let name = host_name(host);
+        let found = if name.bytes().any(|b| b.is_ascii_uppercase()) {
+            self.hosts.get(name.to_ascii_lowercase().as_str()) // allocates only for odd clients
+        } else {
+            self.hosts.get(name)
+        };
+        found.or(self.any_host.as_ref())
+    }
+}
+
+/// The host of an authority: without port, without the root's dot.
+#[must_use]
+pub fn host_name(authority: &str) -> &str {
+    let end = match authority.rfind(':') {
+        // In `[::1]:80` the port's colon stands behind the bracket; in `[::1]` there is none.
+        Some(colon) if !authority[colon..].contains(']') => colon,
+        _ => authority.len(),
+    };
+    let host = &authority[..end];
+    host.strip_suffix('.').unwrap_or(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_found_whatever_its_case_port_or_root_dot() {
+        let route = Arc::new(Route { splits: Vec::new(), https_redirect: false });
+        let mut table = Table::default();
+        table.hosts.insert("app.default.localhost".into(), route);
+
+        for host in ["app.default.localhost", "APP.Default.localhost:8080", "app.default.localhost."] {
+            assert!(table.route(host).is_some(), "{host}");
+        }
+        for host in ["", "default.localhost", "app.default.localhost.evil", "app:default.localhost"] {
+            assert!(table.route(host).is_none(), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_authority_loses_its_port_only() {
+        for (authority, host) in
+            [("a:80", "a"), ("a", "a"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("a.:1", "a")]
+        {
+            assert_eq!(host_name(authority), host);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Which certificate a server name gets. Immutable: a reload makes a new one and publishes it with the
+//! table; connections that are open keep the keys they agreed on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// A certificate chain and its private key, which belong together.
+#[derive(Clone)]
+pub struct Identity(Arc<CertifiedKey>);
+
+/// Why there is no identity in what was given.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("no certificate in it")]
+    NoCertificate,
+    #[error("the certificates are no PEM: {0}")]
+    Certificate(pem::Error),
+    #[error("no private key to be read: {0}")]
+    Key(pem::Error),
+    #[error("certificate and key do not fit: {0}")]
+    Unfit(rustls::Error),
+}
+
+impl Identity {
+    /// From PEM, the server's own certificate first.
+    pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificates)
+            .collect::<Result<_, _>>()
+            .map_err(IdentityError::Certificate)?;
+        if chain.is_empty() {
+            return Err(IdentityError::NoCertificate);
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(IdentityError::Key)?;
+        let both = CertifiedKey::from_der(chain, key, &default_provider()).map_err(IdentityError::Unfit)?;
+        Ok(Self(Arc::new(both)))
+    }
+}
+
+/// Identities by server name.
+#[derive(Default)]
+pub struct Certificates {
+    exact: HashMap<Box<str>, Identity, RandomState>,
+    /// By the parent: `*.example.com` stands under `example.com`.
+    wildcard: HashMap<Box<str>, Identity, RandomState>,
+    /// For every other name, and for clients that send none.
+    any: Option<Identity>,
+}
+
+impl Certificates {
+    /// `host` is a name in lower case, `*.` and a name, or `*`. A later identity replaces an earlier one.
+    pub fn insert(&mut self, host: &str, identity: Identity) {
+        if host == "*" {
+            self.any = Some(identity);
+        } else if let Some(parent) = host.strip_prefix("*.") {
+            self.wildcard.insert(parent.into(), identity);
+        } else {
+            self.exact.insert(host.into(), identity);
+        }
+    }
+
+    /// The nearest identity: the name's own, its parent's wildcard (which stands for one label, as
+    /// clients check it by RFC 6125), anybody's.
+    #[must_use]
+    pub fn find(&self, name: Option<&str>) -> Option<&Identity> {
+        let named = name.and_then(|name| {
+            let name = name.to_ascii_lowercase(); // once a handshake
+            let name = name.strip_suffix('.').unwrap_or(&name);
+            let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+            self.exact.get(name).or_else(parent)
+        });
+        named.or(self.any.as_ref())
+    }
+
+    pub(super) fn key(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        self.find(name).map(|identity| Arc::clone(&identity.0))
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.exact.len() + self.wildcard.len() + usize::from(self.any.is_some())
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Names only: nothing of a key belongs into a log.
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates")
+            .field("exact", &self.exact.keys())
+            .field("wildcard", &self.wildcard.keys())
+            .field("any", &self.any.is_some())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({} certificates)", self.0.cert.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(name: &str) -> (String, String) {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    fn identity(name: &str) -> Identity {
+        let (certificate, key) = made(name);
+        Identity::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_nearest_identity_is_found() {
+        let mut certificates = Certificates::default();
+        let [own, wild, any] = ["app.example.com", "*.example.com", "*"].map(|host| {
+            let identity = identity("x");
+            certificates.insert(host, identity.clone());
+            identity
+        });
+        let cases = [
+            (Some("app.example.com"), &own),
+            (Some("APP.Example.com."), &own),
+            (Some("other.example.com"), &wild),
+            (Some("a.other.example.com"), &any),
+            (Some("example.com"), &any),
+            (None, &any),
+        ];
+        for (name, wanted) in cases {
+            let found = certificates.find(name).unwrap();
+            assert!(Arc::ptr_eq(&found.0, &wanted.0), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_certificate_for_any_name_a_stranger_finds_none() {
+        let mut certificates = Certificates::default();
+        certificates.insert("app.example.com", identity("x"));
+        assert!(certificates.find(Some("evil.example.com")).is_none());
+        assert!(certificates.find(None).is_none());
+    }
+
+    #[test]
+    fn what_is_no_identity_is_refused_by_its_reason() {
+        let (certificate, key) = made("a");
+        let (_, other_key) = made("b");
+        let parse = |c: &str, k: &str| Identity::from_pem(c.as_bytes(), k.as_bytes()).unwrap_err();
+        assert!(matches!(parse("", &key), IdentityError::NoCertificate));
+        assert!(matches!(parse(&certificate, ""), IdentityError::Key(_)));
+        assert!(matches!(parse(&certificate, &other_key), IdentityError::Unfit(_)));
+        assert!(matches!(parse(&certificate[..100], &key), IdentityError::Certificate(_)));
+    }
+
+    #[test]
+    fn nothing_of_a_key_is_in_what_is_logged() {
+        let mut certificates = Certificates::default();
+        certificates.insert("a", identity("a"));
+        let text = format!("{certificates:?}, {:?}", certificates.find(Some("a")).unwrap());
+        let names = r#"Certificates { exact: ["a"], wildcard: [], any: false }, Identity(1 certificates)"#;
+        assert_eq!(text, names);
+    }
+}

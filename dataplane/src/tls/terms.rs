@@ -1,0 +1,38 @@
+//! What we offer in a handshake: TLS 1.3 and 1.2, HTTP/1.1, tickets, and the table's certificates.
+
+use std::sync::Arc;
+
+use rustls::crypto::ring::{Ticketer, default_provider};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ServerConfig, version};
+
+use crate::publish::Tables;
+
+/// Shared by all cores, so that a ticket given out by one is good at every other.
+#[derive(Clone)]
+pub struct Terms(pub(super) Arc<ServerConfig>);
+
+impl Terms {
+    pub fn new(tables: &Arc<Tables>) -> Result<Self, rustls::Error> {
+        let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(FromTable(Arc::clone(tables))));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // A resumed session is in its ticket: nothing to keep, nothing for cores to share a lock over.
+        config.ticketer = Ticketer::new()?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Self(Arc::new(config)))
+    }
+}
+
+/// Also asked for a resumption: a name without a certificate is refused whatever its ticket.
+#[derive(Debug)]
+struct FromTable(Arc<Tables>);
+
+impl ResolvesServerCert for FromTable {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.load().certificates.key(hello.server_name())
+    }
+}

@@ -1,0 +1,120 @@
+//! What a warm proxied request takes from the allocator: counted over whole requests on the kernel's
+//! driver, with client and instance on threads of their own that allocate nothing meanwhile.
+//!
+//! `WHERE=1 cargo test -p sluicegate-dataplane --test allocations` writes `dhat-heap.json`, which names every
+//! place (open it in dhat's viewer).
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run};
+use sluicegate_dataplane::publish::Tables;
+use sluicegate_dataplane::signal::Signals;
+use sluicegate_dataplane::table::{Route, Table};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// Enough that what happens once in a while (a list that grows) is a fraction of one per request.
+const REQUESTS: u64 = 2_000;
+/// First requests, which open the connection to the instance and size the buffers.
+const WARM_UP: u64 = 200;
+/// Allocations of a hundred requests: less than one each. It only goes down.
+const PER_HUNDRED_MAX: u64 = 2;
+
+const REQUEST: &[u8] =
+    b"GET /orders/4711 HTTP/1.1\r\nHost: shop.example.com\r\nUser-Agent: curl/8\r\nAccept: */*\r\n\r\n";
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 128\r\n\r\n\
+    ................................................................................................................................";
+
+#[test]
+fn a_warm_request_takes_hardly_anything_from_the_allocator() {
+    let where_from = std::env::var_os("WHERE").is_some();
+    let profile = if where_from {
+        dhat::Profiler::builder().trim_backtraces(Some(30)).build()
+    } else {
+        dhat::Profiler::builder().testing().build()
+    };
+    let instance = instance();
+    let http = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(http.local_addr().unwrap()).unwrap();
+    let table = Table { any_host: Some(Arc::new(Route::to_addresses("*", &[instance]))), ..Table::default() };
+    let tables = Tables::new(table);
+    let stop = Arc::new(Stop::default());
+    let config = CoreConfig {
+        index: 0,
+        http,
+        events: None,
+        make_events: None,
+        tables: Arc::clone(&tables),
+        signals: Signals::new(|| {}),
+        stop: Arc::clone(&stop),
+        counters: Arc::default(),
+        limits: CoreLimits::default(),
+        seed: 1,
+        https: None,
+        up: Box::new(|| ()),
+    };
+    let core = thread::spawn(move || run(config).unwrap());
+
+    (0..WARM_UP).for_each(|_| ask(&mut client));
+    let (blocks_before, bytes_before) = taken(where_from);
+    (0..REQUESTS).for_each(|_| ask(&mut client));
+    let (blocks, bytes) = taken(where_from);
+
+    drop(client);
+    stop.say(&tables);
+    core.join().unwrap();
+    drop(profile);
+    let (blocks, bytes) = (blocks - blocks_before, bytes - bytes_before);
+    println!(
+        "{blocks} allocations, {bytes} bytes in {REQUESTS} requests: {:.2} and {} bytes each",
+        blocks as f64 / REQUESTS as f64,
+        bytes / REQUESTS,
+    );
+    assert!(blocks * 100 / REQUESTS <= PER_HUNDRED_MAX, "{blocks} allocations in {REQUESTS} requests");
+}
+
+fn taken(where_from: bool) -> (u64, u64) {
+    if where_from {
+        return (0, 0); // the counts are for tests, the places for people
+    }
+    let stats = dhat::HeapStats::get();
+    (stats.total_blocks, stats.total_bytes)
+}
+
+fn ask(client: &mut TcpStream) {
+    client.write_all(REQUEST).unwrap();
+    let mut answer = [0; 1024];
+    let mut bytes = 0;
+    while !answer[..bytes].ends_with(&[b'.'; 128]) {
+        let more = client.read(&mut answer[bytes..]).unwrap();
+        assert!(more > 0, "{}", String::from_utf8_lossy(&answer[..bytes]));
+        bytes += more;
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+}
+
+/// Answers each request of each connection, without a buffer of its own on the heap.
+fn instance() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            thread::spawn(move || {
+                let (mut held, mut bytes) = ([0; 4096], 0);
+                while let Ok(more @ 1..) = stream.read(&mut held[bytes..]) {
+                    bytes += more;
+                    if held[..bytes].ends_with(b"\r\n\r\n") {
+                        bytes = 0;
+                        stream.write_all(ANSWER).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    address
+}

@@ -1,0 +1,223 @@
+//! Events from socket to socket: a core with its log, senders in front and subscribers behind.
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
+mod house;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use ring::sim::{Weather, World};
+use ring::{Listener, Options, Ring};
+use sluicegate_dataplane::load::BackendLoad;
+use sluicegate_dataplane::signal::Signal;
+use sluicegate_dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
+
+use house::{ACCEPTED, House, PATH, Sink, event, in_house, trigger};
+
+/// On the kernel's driver and on simulated machines.
+fn on_every_machine<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+    let on = |ring: &Ring| in_house(ring, tempfile::tempdir().unwrap().path(), script);
+    on(&Ring::kernel(Options::default()).unwrap());
+    for seed in 0..5 {
+        on(&World::new(seed, Weather::calm()).ring());
+        let windy = Weather { slow_peers: 0, short_writes: 0, ..Weather::windy() };
+        on(&World::new(seed, windy).ring());
+    }
+}
+
+/// EV-RTE-01, EV-RTE-09, EV-BRK-02, DP-PROTO-02, DP-PROTO-03, DP-PROTO-08, X-DLV-11: both modes, through
+/// real heads; the subscriber sees a POST with equal attributes and the very bytes.
+#[test]
+fn an_event_goes_through_in_both_modes() {
+    on_every_machine(|house| async move {
+        let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
+        house.publish(vec![trigger("t", "127.0.0.1", sink.address.port())], |_| {});
+        let headers = format!("{}ce-subject: a%20%E2%82%AC\r\nContent-Type: image/x\r\n", event("1"));
+        let body: Vec<u8> = (0..=255).cycle().take(65_536).collect();
+        let answer = house.send("POST", PATH, &headers, &body).await;
+        assert!(answer.starts_with("HTTP/1.1 202 ") && answer.contains("Content-Length: 0"), "{answer}");
+
+        let envelope =
+            r#"{"specversion":"1.0","id":"2","source":"/s","type":"t","n":5,"data":{ "a" : 1.0 }}"#;
+        let headers = "Content-Type: application/cloudevents+json; charset=utf-8\r\n";
+        let answer = house.send("POST", PATH, headers, envelope.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+
+        house.until(|| sink.count() == 2).await;
+        let mut seen = sink.seen.borrow().clone();
+        seen.sort_by_key(|message| message.header("ce-id").is_none());
+        assert!(seen[0].head.starts_with("POST /in?x=1 HTTP/1.1\r\n"), "{}", seen[0].head);
+        assert_eq!(seen[0].header("host").unwrap(), format!("127.0.0.1:{}", sink.address.port()));
+        assert_eq!(seen[0].header("ce-subject"), Some("a%20%E2%82%AC"));
+        assert_eq!(seen[0].header("content-type"), Some("image/x"));
+        assert_eq!(seen[0].header("prefer"), Some("reply"));
+        assert!(seen[0].body == body, "the data is not what was sent");
+        assert_eq!(seen[1].header("content-type"), Some("application/cloudevents+json"));
+        assert_eq!(std::str::from_utf8(&seen[1].body).unwrap(), envelope);
+    });
+}
+
+/// DP-PROTO-11, DP-PROTO-13, DP-ACK-04, DP-ACK-07: refusals over the wire.
+#[test]
+fn what_is_no_event_is_refused_over_the_wire() {
+    on_every_machine(|house| async move {
+        house.publish(Vec::new(), |_| {});
+        for (method, path, headers, status, says) in [
+            ("OPTIONS", PATH, "", "200", "Allow: POST"),
+            ("GET", PATH, "", "405", "Allow: POST"),
+            ("POST", "/brokers/ns/nobody", "", "404", ""),
+            ("POST", PATH, "", "400", ""),
+            ("POST", PATH, "ce-specversion: 1.0\r\nce-id: 1\r\n", "400", ""),
+        ] {
+            let answer = house.send(method, path, headers, b"").await;
+            assert_eq!(&answer[9..12], status, "{answer}");
+            assert!(answer.contains(says), "{answer}");
+        }
+    });
+}
+
+/// EV-DLV-05, DP-REPLY-04: a reply over the wire comes back into the broker.
+#[test]
+fn a_reply_comes_back_in_over_the_wire() {
+    on_every_machine(|house| async move {
+        let sink = Sink::new(&house.ring, |message| match message.header("ce-id") {
+            Some("1") => format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nhi", event("reply")),
+            _ => ACCEPTED.into(),
+        });
+        let broker = house.publish(vec![trigger("t", "localhost", sink.address.port())], |_| {});
+        house.send("POST", PATH, &event("1"), b"x").await;
+        house.until(|| broker.subscribers[0].tally.delivered.load(Relaxed) == 2).await;
+        assert_eq!(sink.ids(), ["1", "reply"]);
+        assert_eq!(sink.seen.borrow()[1].body, b"hi");
+        assert_eq!(broker.tally.accepted.load(Relaxed), 2);
+    });
+}
+
+/// The load outlives the table, as control has it.
+fn backend(instances: &[SocketAddr], load: &Arc<BackendLoad>) -> Arc<Backend> {
+    Arc::new(Backend {
+        key: "ns/app-1".into(),
+        endpoints: instances.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
+        concurrency_max: 1,
+        when_empty: WhenEmpty::Wait { patience: Duration::from_secs(20) },
+        protocol: Protocol::Http1,
+        timeouts: Timeouts::NONE,
+        load: Arc::clone(load),
+    })
+}
+
+fn route(table: &mut Table, backend: Arc<Backend>) {
+    let splits = vec![Split { weight: 1, backend }];
+    table.hosts.insert("app.ns.localhost".into(), Arc::new(Route { splits, https_redirect: false }));
+}
+
+/// A delivery to a service of ours that sleeps asks for an instance and waits for it; nobody is refused, and
+/// its concurrency holds for deliveries too.
+#[test]
+fn a_sleeping_subscriber_is_woken() {
+    on_every_machine(|house| async move {
+        let load = Arc::default();
+        let app = || trigger("t", "app.ns.localhost", 80);
+        house.publish(vec![app()], |table| route(table, backend(&[], &load)));
+        for n in 0..5 {
+            house.send("POST", PATH, &event(&n.to_string()), b"x").await;
+        }
+        let demanded = Rc::new(Cell::new(false));
+        let (signals, told) = (house.signals.clone(), Rc::clone(&demanded));
+        house
+            .until(move || {
+                while let Some(signal) = signals.receive() {
+                    assert_eq!(signal, Signal::Demand { backend: "ns/app-1".into() });
+                    told.set(true);
+                }
+                told.get()
+            })
+            .await;
+
+        let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
+        let broker = house.publish(vec![app()], |table| route(table, backend(&[sink.address], &load)));
+        house.until(|| sink.count() == 5).await;
+        assert_eq!(broker.subscribers[0].tally.retries.load(Relaxed), 0, "nobody was refused");
+    });
+}
+
+/// DP-RETRY-16: an instance that refuses the connection is reported, and another one gets the event.
+#[test]
+fn a_dead_instance_is_reported_and_another_one_asked() {
+    on_every_machine(|house| async move {
+        let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
+        let listener = Listener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let dead = listener.local_addr().unwrap();
+        listener.close().await.unwrap();
+        let backend = backend(&[dead, sink.address], &Arc::default());
+        let broker = house
+            .publish(vec![trigger("t", "app.ns.localhost", 80)], |table| route(table, Arc::clone(&backend)));
+        for n in 0..20 {
+            house.send("POST", PATH, &event(&n.to_string()), b"x").await;
+        }
+        house.until(|| broker.subscribers[0].tally.delivered.load(Relaxed) == 20).await;
+        assert_eq!((sink.count(), broker.subscribers[0].tally.retries.load(Relaxed)), (20, 0));
+        let lost = Signal::Unreachable { backend: "ns/app-1".into(), endpoint: backend.endpoints[0].id };
+        assert_eq!(house.signals.receive(), Some(lost));
+    });
+}
+
+/// EV-DLV-03, DP-RETRY-16: nobody listens at first; the event waits for its retry.
+#[test]
+fn a_closed_port_is_tried_again() {
+    on_every_machine(|house| async move {
+        let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
+        let listener = Listener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let dead = listener.local_addr().unwrap();
+        listener.close().await.unwrap();
+        let mut subscriber = trigger("t", "127.0.0.1", dead.port());
+        subscriber.dead_letter = Some(trigger("d", "127.0.0.1", sink.address.port()).target);
+        let broker = house.publish(vec![subscriber], |_| {});
+        house.send("POST", PATH, &event("1"), b"x").await;
+        house.until(|| broker.subscribers[0].tally.dead_lettered.load(Relaxed) == 1).await;
+        assert_eq!(broker.subscribers[0].tally.retries.load(Relaxed), 3);
+        let seen = sink.seen.borrow();
+        assert_eq!(seen[0].header("ce-knativeerrorcode"), Some("500"));
+        assert_eq!(seen[0].header("prefer"), None);
+    });
+}
+
+fn live(folder: &Path, script: impl AsyncFnOnce(House) + 'static) {
+    in_house(&Ring::kernel(Options::default()).unwrap(), folder, |house| script(house));
+}
+
+/// EV-DLV-13: a core that was told to stop finishes what is under way and remembers it: the next one sends
+/// only what was never delivered.
+#[test]
+fn a_stopped_core_leaves_no_duplicates_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    live(folder.path(), async |house: House| {
+        let slow = Sink::new(&house.ring, |_| ACCEPTED.into());
+        let mut down = trigger("down", "127.0.0.1", 1);
+        down.delivery.retries_max = 1000;
+        house.publish(vec![trigger("up", "127.0.0.1", slow.address.port()), down], |_| {});
+        for n in 0..50 {
+            house.send("POST", PATH, &event(&n.to_string()), b"x").await;
+        }
+        house.until(|| slow.count() == 50).await;
+    });
+    live(folder.path(), async |house: House| {
+        let (up, down) =
+            (Sink::new(&house.ring, |_| ACCEPTED.into()), Sink::new(&house.ring, |_| ACCEPTED.into()));
+        let broker = house.publish(
+            vec![
+                trigger("up", "127.0.0.1", up.address.port()),
+                trigger("down", "127.0.0.1", down.address.port()),
+            ],
+            |_| {},
+        );
+        house.until(|| broker.subscribers[1].tally.delivered.load(Relaxed) == 50).await;
+        assert_eq!((up.count(), down.count()), (0, 50));
+    });
+}

@@ -1,0 +1,293 @@
+//! One request after the other: order, persistence, refusals, failures.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use sluicegate_dataplane::core::CoreLimits;
+use sluicegate_dataplane::signal::Signal;
+use sluicegate_dataplane::table::Timeouts;
+
+use crate::house::{House, Reply, Seen, backend, instance, nobody, ok, on_every_machine};
+
+fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+    on_every_machine(&CoreLimits::default(), script);
+}
+
+fn status(seen: &Seen) -> &str {
+    &seen.head[9..12]
+}
+
+/// SRV-REQ-01, RT-PORT-10, RT-HDR-01, RT-HDR-04.
+#[test]
+fn a_request_reaches_its_instance_and_comes_back_on_kept_connections() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |seen| ok(seen.head.lines().next().unwrap()));
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        for round in 0..20 {
+            let seen = client.get("APP:80", &format!("/r{round}?x=%2F")).await;
+            assert_eq!(status(&seen), "200");
+            assert_eq!(String::from_utf8(seen.body).unwrap(), format!("GET /r{round}?x=%2F HTTP/1.1"));
+        }
+        assert_eq!(house.counters.upstream_opened.load(Relaxed), 1);
+        assert_eq!(house.counters.requests_total(), 20);
+    });
+}
+
+/// An answer to HEAD has no body; a refusal of what came next was once written as one, and a client waited
+/// for the sentence that its length promised.
+#[test]
+fn a_refusal_behind_a_head_request_has_its_sentence() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |_| ok(""));
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        client.send("HEAD / HTTP/1.1\r\nHost: app\r\n\r\nnonsense\r\n\r\n").await;
+        assert_eq!(status(&client.message_of("HEAD").await.unwrap()), "200");
+        let refusal = client.message().await.expect("a whole answer");
+        assert_eq!(status(&refusal), "400");
+        assert!(!refusal.body.is_empty());
+    });
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_their_order() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |seen| {
+            let slow = seen.head.starts_with("GET /0");
+            let mut replies = vec![Reply::Wait(Duration::from_millis(if slow { 20 } else { 0 }))];
+            replies.extend(ok(&seen.head[5..6]));
+            replies
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        let all: String = (0..6).map(|n| format!("GET /{n} HTTP/1.1\r\nHost: app\r\n\r\n")).collect();
+        client.send(all).await;
+        for n in 0..6 {
+            assert_eq!(client.message().await.unwrap().body, [b'0' + n]);
+        }
+    });
+}
+
+/// SRV-REQ-01: unknown host.
+#[test]
+fn what_cannot_be_served_is_answered_clearly() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |_| ok("fine"));
+        house.publish("app", backend(&[address], 0, None));
+        for (request, wanted) in [
+            ("GET / HTTP/1.1\r\nHost: other\r\n\r\n", "404"),
+            ("GET / HTTP/1.1\r\n\r\n", "400"),
+            ("GET / HTTP/1.1\nHost: app\n\n", "400"),
+            (
+                "POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+                "400",
+            ),
+            ("POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400"),
+            ("CONNECT app:80 HTTP/1.1\r\nHost: app:80\r\n\r\n", "405"),
+            ("GET / HTTP/1.1\r\nHost: app\r\nExpect: a-pony\r\n\r\n", "417"),
+            ("GET / HTTP/2.0\r\nHost: app\r\n\r\n", "505"),
+        ] {
+            let mut client = house.client().await;
+            client.send(request).await;
+            assert_eq!(status(&client.message().await.unwrap()), wanted, "{request:?}");
+        }
+        // DP-PROTO-07: an upgrade that nobody knows is ignored.
+        let mut client = house.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n").await;
+        assert_eq!(client.message().await.unwrap().body, b"fine");
+        // One that the instance does not follow is a request like any other.
+        let mut client = house.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n").await;
+        assert_eq!(client.message().await.unwrap().body, b"fine");
+        // A refusal that leaves nothing unread keeps the connection.
+        let mut client = house.client().await;
+        assert_eq!(status(&client.get("other", "/").await), "404");
+        assert_eq!(status(&client.get("app", "/").await), "200");
+    });
+}
+
+#[test]
+fn bytes_behind_a_malformed_request_are_never_taken_for_one() {
+    everywhere(async |house| {
+        let hits = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&hits);
+        let address = instance(&house.ring, move |_| {
+            counted.set(counted.get() + 1);
+            ok("fine")
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        client
+            .send(
+                "POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n\
+                 GET /smuggled HTTP/1.1\r\nHost: app\r\n\r\n",
+            )
+            .await;
+        let all = client.rest().await;
+        assert_eq!(all.matches("HTTP/1.1 ").count(), 1, "{all}");
+        assert!(all.contains("Connection: close"));
+        assert_eq!(hits.get(), 0);
+    });
+}
+
+/// RT-PORT-01: an instance that fails, or does not speak HTTP/1.1.
+#[test]
+fn an_instance_that_fails_is_a_502_and_one_that_breaks_off_is_a_cut() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |seen| {
+            let text: &[u8] = match seen.head.split(' ').nth(1).unwrap() {
+                "/close" => b"",
+                "/half" => b"HTTP/1.1 200 OK\r\nContent-Le",
+                "/garbage" => b"SSH-2.0-server\r\n\r\n",
+                "/smuggle" => b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+                "/switch" => b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+                _ => b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
+            };
+            vec![Reply::Send(text.to_vec()), Reply::Close]
+        });
+        house.publish("app", backend(&[address], 0, None));
+        for path in ["/close", "/half", "/garbage", "/smuggle", "/switch"] {
+            let seen = house.client().await.get("app", path).await;
+            assert_eq!(status(&seen), "502", "{path}");
+            assert!(String::from_utf8_lossy(&seen.body).contains("default/app"), "{path}");
+        }
+        let mut client = house.client().await;
+        client.send("GET /cut HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        let all = client.rest().await;
+        assert!(all.starts_with("HTTP/1.1 200 OK\r\n") && all.ends_with("abc"), "{all}");
+    });
+}
+
+#[test]
+fn an_instance_that_refuses_is_reported_and_another_is_asked() {
+    everywhere(async |house| {
+        let good = instance(&house.ring, |_| ok("fine"));
+        let gone = nobody(&house.ring).await;
+        house.publish("app", backend(&[gone, good], 0, None));
+        let mut client = house.client().await;
+        for _ in 0..10 {
+            assert_eq!(client.get("app", "/").await.body, b"fine");
+        }
+        let endpoint = house.tables.load().hosts["app"].splits[0].backend.endpoints[0].id;
+        let mut reports = 0;
+        while let Some(signal) = house.signals.receive() {
+            assert_eq!(signal, Signal::Unreachable { backend: "default/app".into(), endpoint });
+            reports += 1;
+        }
+        // It looks the idlest, and still is not asked first by every request.
+        assert!((1..=3).contains(&reports), "{reports} of 10");
+
+        house.publish("app", backend(&[gone], 0, None));
+        assert_eq!(status(&client.get("app", "/").await), "502");
+    });
+}
+
+/// A kept connection that the instance closes costs a safe request nothing, and an unsafe one is not
+/// sent twice.
+#[test]
+fn only_a_safe_request_is_tried_again_on_a_stale_connection() {
+    everywhere(async |house| {
+        let posts = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&posts);
+        // Answers once per connection; a second request finds it closing.
+        let address = crate::house::raw_instance(&house.ring, move |stream| {
+            let posts = Rc::clone(&counted);
+            Box::pin(async move {
+                let mut buffer = Vec::new();
+                for round in 0..2 {
+                    while !buffer.ends_with(b"\r\n\r\n") {
+                        let chunk = stream.recv().await.unwrap_or_default();
+                        if chunk.is_empty() {
+                            return;
+                        }
+                        buffer.extend_from_slice(&chunk);
+                    }
+                    posts.set(posts.get() + usize::from(buffer.starts_with(b"POST")));
+                    buffer.clear();
+                    if round == 0 {
+                        let _ = stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+                    }
+                }
+            })
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        for _ in 0..5 {
+            assert_eq!(status(&client.get("app", "/").await), "200");
+        }
+        client.send("POST / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        assert_eq!(status(&client.message().await.unwrap()), "502");
+        assert_eq!(posts.get(), 1);
+    });
+}
+
+#[test]
+fn time_limits_are_a_504_before_the_first_byte_and_a_cut_after() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |seen| {
+            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n".to_vec();
+            let late = Reply::Wait(Duration::from_millis(300));
+            match seen.head.split(' ').nth(1).unwrap() {
+                "/silent" => vec![late],
+                _ => vec![Reply::Send(head), Reply::Send(b"a".to_vec()), late, Reply::Send(b"bc".to_vec())],
+            }
+        });
+        let limit = Duration::from_millis(60);
+        for timeouts in [
+            Timeouts { total: limit, ..Timeouts::NONE },
+            Timeouts { response_start: limit, ..Timeouts::NONE },
+            Timeouts { idle: limit, ..Timeouts::NONE },
+        ] {
+            let mut app = backend(&[address], 0, None);
+            app.timeouts = timeouts;
+            house.publish("app", app);
+            let seen = house.client().await.get("app", "/silent").await;
+            assert_eq!((status(&seen), seen.body.as_slice()), ("504", b"request timeout\n".as_slice()));
+
+            let mut client = house.client().await;
+            client.send("GET /begun HTTP/1.1\r\nHost: app\r\n\r\n").await;
+            let all = client.rest_or(&house, 1_000).await;
+            let whole = timeouts.response_start == limit;
+            assert_eq!(all.ends_with("abc"), whole, "{timeouts:?}: {all}");
+        }
+    });
+}
+
+#[test]
+fn an_idle_client_and_one_that_dawdles_over_its_head_are_let_go() {
+    let mut limits = CoreLimits::default();
+    limits.http.idle_max = Duration::from_millis(50);
+    limits.http.head_max = Duration::from_millis(50);
+    on_every_machine(&limits, async |house| {
+        let mut idle = house.client().await;
+        assert_eq!(idle.rest().await, "");
+        let mut slow = house.client().await;
+        slow.send("GET / HTTP/1.1\r\nHos").await;
+        assert!(slow.rest().await.starts_with("HTTP/1.1 408 "));
+    });
+}
+
+/// A client may end its side after the request; HTTP/1.0 and `Connection: close` end the connection.
+#[test]
+fn the_connection_ends_when_the_client_wants_it_to() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |_| ok("fine"));
+        house.publish("app", backend(&[address], 0, None));
+        for request in [
+            "GET / HTTP/1.0\r\nHost: app\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n",
+        ] {
+            let mut client = house.client().await;
+            client.send(request).await;
+            let all = client.rest().await;
+            assert!(all.contains("\r\nConnection: close\r\n") && all.ends_with("fine"), "{all}");
+        }
+        let mut client = house.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        client.stream.shutdown_write().await.unwrap();
+        assert!(client.rest().await.ends_with("fine"));
+    });
+}

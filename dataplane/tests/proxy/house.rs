@@ -1,0 +1,363 @@
+//! A core with instances and clients on one ring, real or simulated. Reads HTTP by rules of its own, so
+//! that a mistake in the codec cannot hide itself.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::sim::{Weather, World};
+use ring::{Listener, Options, Ring, Stream};
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Https, Stop, run_on};
+use sluicegate_dataplane::counters::CoreCounters;
+use sluicegate_dataplane::load::BackendLoad;
+use sluicegate_dataplane::publish::Tables;
+use sluicegate_dataplane::signal::Signals;
+use sluicegate_dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
+use sluicegate_dataplane::tls::Terms;
+
+/// What a test can reach.
+#[derive(Clone)]
+pub(crate) struct House {
+    pub ring: Ring,
+    pub tables: Arc<Tables>,
+    pub signals: Signals,
+    pub counters: Arc<CoreCounters>,
+    /// Where the core listens.
+    pub address: SocketAddr,
+    /// ... and for TLS.
+    pub https: SocketAddr,
+    stop: Arc<Stop>,
+}
+
+struct StopAtEnd(Arc<Stop>, Arc<Tables>);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        self.0.say(&self.1);
+    }
+}
+
+/// Runs `script` beside a core, on the kernel's driver and on simulated machines with and without wind.
+pub(crate) fn on_every_machine<F: Future<Output = ()> + 'static>(
+    limits: &CoreLimits,
+    script: impl Fn(House) -> F + Copy + 'static,
+) {
+    let seeds = seeds();
+    if std::env::var_os("SEED").is_none() {
+        in_house(&Ring::kernel(Options::default()).unwrap(), limits, script);
+    }
+    for seed in seeds {
+        let _told = Seed(seed);
+        in_house(&World::new(seed, Weather::calm()).ring(), limits, script);
+        in_house(&World::new(seed, breeze()).ring(), limits, script);
+    }
+}
+
+/// `SEED=7 cargo test -p sluicegate-dataplane --test proxy` replays one night, `SEEDS=500` tries more.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    match (number("SEED"), number("SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count) => 0..count.unwrap_or(5),
+    }
+}
+
+/// Says its number when a test dies with it.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with SEED={}", self.0);
+        }
+    }
+}
+
+/// Late and in small pieces, but nothing breaks by itself.
+fn breeze() -> Weather {
+    Weather {
+        segment_bytes_max: 7,
+        latency: Duration::from_micros(10)..=Duration::from_micros(300),
+        slow_peers: 0,
+        resets: 0,
+        ..Weather::windy()
+    }
+}
+
+pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
+    ring: &Ring,
+    limits: &CoreLimits,
+    script: impl FnOnce(House) -> F + 'static,
+) {
+    let http = TcpListener::bind("127.0.0.1:0").unwrap();
+    let https = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tables = Tables::new(Table::default());
+    let stop = Arc::new(Stop::default());
+    let https_address = https.local_addr().unwrap();
+    let config = CoreConfig {
+        index: 0,
+        events: None,
+        https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
+        make_events: None,
+        tables: Arc::clone(&tables),
+        signals: Signals::new(|| {}),
+        stop: Arc::clone(&stop),
+        counters: Arc::default(),
+        limits: limits.clone(),
+        seed: 1,
+        up: Box::new(|| ()),
+        http,
+    };
+    let house = House {
+        ring: ring.clone(),
+        tables: Arc::clone(&tables),
+        signals: config.signals.clone(),
+        counters: Arc::clone(&config.counters),
+        address: config.http.local_addr().unwrap(),
+        https: https_address,
+        stop: Arc::clone(&stop),
+    };
+    let done = Rc::new(Cell::new(false));
+    let told = Rc::clone(&done);
+    let counters = Arc::clone(&house.counters);
+    ring.spawn(async move {
+        let _stop = StopAtEnd(stop, tables);
+        script(house).await;
+        told.set(true);
+    });
+    run_on(ring, config).unwrap();
+    assert!(done.get(), "the script failed, see above");
+    assert_eq!(ring.panicked(), 0, "a task panicked, see above");
+    ring.shutdown();
+    assert_eq!(counters.connections_open.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+impl House {
+    pub(crate) fn say_stop(&self) {
+        self.stop.say(&self.tables);
+    }
+
+    /// One host, one backend.
+    pub(crate) fn publish(&self, host: &str, backend: Backend) {
+        let mut table = Table::default();
+        let route =
+            Route { splits: vec![Split { weight: 1, backend: Arc::new(backend) }], https_redirect: false };
+        table.hosts.insert(host.into(), Arc::new(route));
+        self.tables.publish(table);
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client { stream: Stream::connect(&self.ring, self.address).await.unwrap(), held: Vec::new() }
+    }
+
+    pub(crate) async fn pause(&self, millis: u64) {
+        self.ring.sleep(Duration::from_millis(millis)).await;
+    }
+}
+
+/// A backend of given instances; `waits` if requests may wait for one.
+pub(crate) fn backend(instances: &[SocketAddr], concurrency_max: u32, waits: Option<Duration>) -> Backend {
+    Backend {
+        key: "default/app".into(),
+        endpoints: instances.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
+        concurrency_max,
+        when_empty: waits.map_or(WhenEmpty::Refuse, |patience| WhenEmpty::Wait { patience }),
+        protocol: Protocol::Http1,
+        timeouts: Timeouts::NONE,
+        load: Arc::new(BackendLoad::default()),
+    }
+}
+
+/// A listener on a port of its own. Not `Listener::bind`: a simulated machine hands ports out in order,
+/// and does not know that the core's listener brought a number of the real machine's choice.
+pub(crate) fn listener(ring: &Ring) -> Listener {
+    loop {
+        let own = TcpListener::bind("127.0.0.1:0").unwrap();
+        // A simulated machine takes the number only, so the same one may come again, and is refused.
+        if let Ok(listener) = Listener::from_std(ring, own) {
+            return listener;
+        }
+    }
+}
+
+/// An address where nobody listens.
+pub(crate) async fn nobody(ring: &Ring) -> SocketAddr {
+    let listener = listener(ring);
+    let address = listener.local_addr().unwrap();
+    listener.close().await.unwrap();
+    address
+}
+
+/// A request as an instance got it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+/// What an instance does next.
+pub(crate) enum Reply {
+    Send(Vec<u8>),
+    Wait(Duration),
+    Do(Box<dyn Fn()>),
+    /// Closes the connection.
+    Close,
+}
+
+pub(crate) type Behaviour = Rc<dyn Fn(&Seen) -> Vec<Reply>>;
+
+/// An instance that reads whole requests and does as `behaviour` says. It keeps connections open.
+pub(crate) fn instance(ring: &Ring, behaviour: impl Fn(&Seen) -> Vec<Reply> + 'static) -> SocketAddr {
+    let behaviour: Behaviour = Rc::new(behaviour);
+    let task_ring = ring.clone();
+    raw_instance(ring, move |stream| {
+        let (ring, behaviour) = (task_ring.clone(), Rc::clone(&behaviour));
+        Box::pin(async move {
+            let mut peer = Client { stream, held: Vec::new() };
+            while let Some(seen) = peer.message().await {
+                for reply in behaviour(&seen) {
+                    match reply {
+                        Reply::Send(bytes) => drop(peer.stream.send(bytes).await),
+                        Reply::Wait(wait) => ring.sleep(wait).await,
+                        Reply::Do(act) => act(),
+                        Reply::Close => return,
+                    }
+                }
+            }
+        })
+    })
+}
+
+/// An instance that is given its connections.
+pub(crate) fn raw_instance(
+    ring: &Ring,
+    serve: impl Fn(Stream) -> Pin<Box<dyn Future<Output = ()>>> + 'static,
+) -> SocketAddr {
+    let listener = listener(ring);
+    let address = listener.local_addr().unwrap();
+    let accepting = ring.clone();
+    ring.spawn(async move {
+        while let Ok(stream) = listener.accept().await {
+            accepting.spawn(serve(stream));
+        }
+    });
+    address
+}
+
+pub(crate) fn ok(body: &str) -> Vec<Reply> {
+    let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    vec![Reply::Send(text.into_bytes())]
+}
+
+/// What comes up to and with `end`.
+pub(crate) async fn read_through(stream: &Stream, end: &[u8]) -> String {
+    let mut read = Vec::new();
+    while !read.windows(end.len()).any(|window| window == end) {
+        let chunk = stream.recv().await.unwrap();
+        assert!(!chunk.is_empty(), "ended after {:?}", String::from_utf8_lossy(&read));
+        read.extend_from_slice(&chunk);
+    }
+    String::from_utf8(read).unwrap()
+}
+
+/// One side of a connection, byte by byte.
+pub(crate) struct Client {
+    pub stream: Stream,
+    held: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) async fn send(&self, text: impl Into<Vec<u8>>) {
+        self.stream.send(text.into()).await.unwrap();
+    }
+
+    pub(crate) async fn get(&mut self, host: &str, path: &str) -> Seen {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        self.message().await.unwrap()
+    }
+
+    /// The next message; `None` at the end.
+    pub(crate) async fn message(&mut self) -> Option<Seen> {
+        self.message_of("").await
+    }
+
+    /// ... when it answers a request of that method.
+    pub(crate) async fn message_of(&mut self, method: &str) -> Option<Seen> {
+        let mut head = String::from_utf8(self.take_through(b"\r\n\r\n").await?).unwrap();
+        let fields = head.clone();
+        let value = |name: &str| {
+            let mut lines = fields.lines().filter_map(|line| line.split_once(": "));
+            lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned())
+        };
+        let mut body = Vec::new();
+        if method != "HEAD" && value("transfer-encoding").is_some() {
+            loop {
+                let line = String::from_utf8(self.take_through(b"\r\n").await?).unwrap();
+                let size = usize::from_str_radix(line.trim_end(), 16).unwrap();
+                if size == 0 {
+                    let mut line = self.take_through(b"\r\n").await?;
+                    while line != b"\r\n" {
+                        head.push_str(std::str::from_utf8(&line).unwrap()); // trailers stand behind it
+                        line = self.take_through(b"\r\n").await?;
+                    }
+                    break;
+                }
+                body.extend_from_slice(&self.take(size).await?);
+                assert_eq!(self.take(2).await?, b"\r\n");
+            }
+        } else if method != "HEAD"
+            && let Some(length) = value("content-length")
+        {
+            body = self.take(length.parse().unwrap()).await?;
+        }
+        Some(Seen { head, body })
+    }
+
+    /// Everything up to the end of the connection, or to its breaking.
+    pub(crate) async fn rest(&mut self) -> String {
+        while self.more().await {}
+        String::from_utf8(std::mem::take(&mut self.held)).unwrap()
+    }
+
+    /// ... or until `millis` have passed.
+    pub(crate) async fn rest_or(&mut self, house: &House, millis: u64) -> String {
+        let _ = house.ring.timeout(Duration::from_millis(millis), async { while self.more().await {} }).await;
+        String::from_utf8(std::mem::take(&mut self.held)).unwrap()
+    }
+
+    pub(crate) async fn take_through(&mut self, end: &[u8]) -> Option<Vec<u8>> {
+        loop {
+            if let Some(at) = self.held.windows(end.len()).position(|window| window == end) {
+                let rest = self.held.split_off(at + end.len());
+                return Some(std::mem::replace(&mut self.held, rest));
+            }
+            if !self.more().await {
+                return None;
+            }
+        }
+    }
+
+    async fn take(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.held.len() < count {
+            if !self.more().await {
+                return None;
+            }
+        }
+        let rest = self.held.split_off(count);
+        Some(std::mem::replace(&mut self.held, rest))
+    }
+
+    async fn more(&mut self) -> bool {
+        match self.stream.recv().await {
+            Ok(chunk) => {
+                self.held.extend_from_slice(&chunk);
+                !chunk.is_empty()
+            }
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Drain, several cores, bad weather: what holds over a core's life.
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
+use ring::sim::{Weather, World};
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run};
+use sluicegate_dataplane::load::BackendLoad;
+use sluicegate_dataplane::publish::Tables;
+use sluicegate_dataplane::signal::Signals;
+use sluicegate_dataplane::table::{Backend, Route, Split, Table};
+
+use crate::house::{House, Reply, backend, in_house, instance, ok, on_every_machine};
+
+/// A request in flight is finished, an idle connection closed, a newcomer refused.
+#[test]
+fn a_stopping_core_finishes_what_it_began_and_takes_nothing_more() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let began = Rc::new(Cell::new(false));
+        let told = Rc::clone(&began);
+        let address = instance(&house.ring, move |_| {
+            told.set(true);
+            let mut replies = vec![Reply::Wait(Duration::from_millis(30))];
+            replies.extend(ok("late"));
+            replies
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let mut idle = house.client().await;
+        assert_eq!(idle.get("app", "/").await.body, b"late");
+        began.set(false);
+        let mut busy = house.client().await;
+        busy.send("GET / HTTP/1.1\r\nHost: app\r\n\r\nGET /next HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        while !began.get() {
+            house.pause(1).await;
+        }
+
+        house.say_stop();
+        assert_eq!(idle.rest().await, "");
+        let all = busy.rest().await;
+        assert!(all.ends_with("late") && all.matches("HTTP/1.1 200 OK").count() >= 1, "{all}");
+        assert!(all.contains("Connection: close"));
+        assert!(ring::Stream::connect(&house.ring, house.address).await.is_err());
+    });
+}
+
+/// A process with `cores` cores on one table, and what tells them to stop.
+struct Process {
+    tables: Arc<Tables>,
+    addresses: Vec<SocketAddr>,
+    stop: Arc<Stop>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Process {
+    fn start(cores: usize) -> Self {
+        let tables = Tables::new(Table::default());
+        let stop = Arc::new(Stop::default());
+        let mut addresses = Vec::new();
+        let mut threads = Vec::new();
+        for index in 0..cores {
+            let http = TcpListener::bind("127.0.0.1:0").unwrap();
+            addresses.push(http.local_addr().unwrap());
+            let (tables, stop) = (Arc::clone(&tables), Arc::clone(&stop));
+            threads.push(thread::spawn(move || {
+                run(CoreConfig {
+                    index,
+                    http,
+                    events: None,
+                    https: None,
+                    make_events: None,
+                    tables,
+                    signals: Signals::new(|| {}),
+                    stop,
+                    counters: Arc::default(),
+                    limits: CoreLimits::default(),
+                    seed: index as u64,
+                    up: Box::new(|| ()),
+                })
+                .unwrap();
+            }));
+        }
+        Self { tables, addresses, stop, threads }
+    }
+
+    fn publish(&self, backend: Backend) {
+        let mut table = Table::default();
+        let route =
+            Route { splits: vec![Split { weight: 1, backend: Arc::new(backend) }], https_redirect: false };
+        table.hosts.insert("app".into(), Arc::new(route));
+        self.tables.publish(table);
+    }
+
+    fn end(self) {
+        self.stop.say(&self.tables);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A client of its own thread; the first line of the answer.
+fn get(address: SocketAddr) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n").unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        all.lines().next().unwrap_or_default().to_owned()
+    })
+}
+
+/// APP-01, APP-08: a place that one core gives back, and a table, reach guests on the others.
+#[test]
+fn a_place_given_back_on_one_core_wakes_a_guest_on_another() {
+    let process = Process::start(3);
+    let instance = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = instance.local_addr().unwrap();
+    let load = Arc::new(BackendLoad::default());
+    let sleeping = || Backend { load: Arc::clone(&load), ..backend(&[], 1, Some(Duration::from_secs(20))) };
+    process.publish(sleeping());
+    let clients: Vec<_> = (0..9).map(|n| get(process.addresses[n % 3])).collect();
+    while load.waiting.load(Relaxed) < 9 {
+        thread::yield_now();
+    }
+    let ready = backend(&[address], 1, Some(Duration::from_secs(20)));
+    process.publish(Backend { load: Arc::clone(&load), ..ready });
+
+    // One connection at a time is all that concurrency 1 allows; the instance ends each.
+    for _ in 0..9 {
+        let (mut stream, _) = instance.accept().unwrap();
+        let mut head = [0; 1024];
+        assert!(stream.read(&mut head).unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    }
+    for client in clients {
+        assert_eq!(client.join().unwrap(), "HTTP/1.1 200 OK");
+    }
+    process.end();
+    assert_eq!(load.demand(), 0);
+}
+
+/// Connections break anywhere: whatever a client sees, no place, seat or guest is lost.
+#[test]
+fn in_a_storm_every_place_and_seat_comes_back() {
+    for seed in 0..40 {
+        let world = World::new(seed, Weather::calm());
+        let weather = Weather {
+            resets: 20_000,
+            segment_bytes_max: 40,
+            latency: Duration::from_micros(10)..=Duration::from_micros(500),
+            ..Weather::calm()
+        };
+        let world = Rc::new(world);
+        let machine = Rc::clone(&world);
+        let mut limits = CoreLimits::default();
+        limits.http.stall_max = Duration::from_secs(2);
+        limits.http.idle_max = Duration::from_secs(2);
+        in_house(&world.ring(), &limits, move |house| storm(house, machine, weather));
+    }
+}
+
+async fn storm(house: House, world: Rc<World>, weather: Weather) {
+    let instances: Vec<_> =
+        (0..2).map(|_| instance(&house.ring, |seen| ok(&"x".repeat(seen.body.len())))).collect();
+    let load = Arc::new(BackendLoad::default());
+    let app = backend(&instances, 1, Some(Duration::from_secs(1)));
+    house.publish("app", Backend { load: Arc::clone(&load), ..app });
+    world.set_weather(weather);
+    let open = Rc::new(Cell::new(0));
+    for n in 0..40 {
+        let Ok(stream) = ring::Stream::connect(&house.ring, house.address).await else { continue };
+        open.set(open.get() + 1);
+        let open = Rc::clone(&open);
+        house.ring.spawn(async move {
+            let length = n * 37 % 400;
+            let request = format!(
+                "PUT / HTTP/1.1\r\nHost: app\r\nContent-Length: {length}\r\n\r\n{}GET / HTTP/1.1\r\nHost: app\r\n\r\n",
+                "y".repeat(length)
+            );
+            let _ = stream.send(request.into_bytes()).await;
+            let _ = stream.shutdown_write().await;
+            while stream.recv().await.is_ok_and(|chunk| !chunk.is_empty()) {}
+            open.set(open.get() - 1);
+        });
+    }
+    while open.get() > 0 || load.demand() > 0 {
+        house.pause(10).await;
+    }
+    world.set_weather(Weather::calm());
+    let table = house.tables.load();
+    for endpoint in &table.hosts["app"].splits[0].backend.endpoints {
+        assert_eq!(endpoint.load.in_flight(), 0);
+    }
+    // ... and the core still serves.
+    assert!(house.client().await.get("app", "/").await.head.starts_with("HTTP/1.1 200 "));
+}
+
+/// A client whose connection breaks gives its seat back before its patience ends.
+#[test]
+fn a_guest_whose_connection_breaks_leaves_at_once() {
+    for seed in 0..10 {
+        let world = Rc::new(World::new(seed, Weather::calm()));
+        let machine = Rc::clone(&world);
+        in_house(&world.ring(), &CoreLimits::default(), move |house| async move {
+            let load = Arc::new(BackendLoad::default());
+            let asleep = backend(&[], 0, Some(Duration::from_secs(3600)));
+            house.publish("app", Backend { load: Arc::clone(&load), ..asleep });
+            let client = house.client().await;
+            client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+            while load.waiting.load(Relaxed) == 0 {
+                house.pause(1).await;
+            }
+            let before = house.ring.now();
+            machine.set_weather(Weather { resets: 1_000_000, ..Weather::calm() });
+            let _ = client.stream.send(b"G".to_vec()).await;
+            while load.waiting.load(Relaxed) > 0 {
+                house.pause(1).await;
+            }
+            machine.set_weather(Weather::calm());
+            assert!(house.ring.now() - before < Duration::from_secs(60));
+        });
+    }
+}
+
+/// Words of HTTP in any order, with noise between them.
+fn noise(rng: &mut fastrand::Rng) -> Vec<u8> {
+    const WORDS: [&str; 18] = [
+        "GET / HTTP/1.1\r\n",
+        "POST /a HTTP/1.1\r\n",
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        "Host: app\r\n",
+        "Content-Length: 5\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Connection: close\r\n",
+        "Expect: 100-continue\r\n",
+        "X: y\n",
+        "\r\n",
+        "\r\n\r\n",
+        "5\r\nhello\r\n",
+        "0\r\n\r\n",
+        "hello",
+        "ffffffffffffffff\r\n",
+        "Connection: x, upgrade\r\nUpgrade: websocket\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n",
+    ];
+    let mut bytes = Vec::new();
+    for _ in 0..rng.usize(1..12) {
+        match rng.usize(..8) {
+            0 => bytes.extend((0..rng.usize(1..20)).map(|_| rng.u8(..))),
+            1..=3 => bytes.extend_from_slice(b"GET / HTTP/1.1\r\nHost: app\r\n\r\n"),
+            _ => bytes.extend_from_slice(WORDS[rng.usize(..WORDS.len())].as_bytes()),
+        }
+    }
+    bytes
+}
+
+/// Neither a client's bytes nor an instance's make a core panic, hang on to a place, or stop serving.
+#[test]
+fn noise_from_both_sides_is_survived() {
+    for seed in 0..20 {
+        let mut limits = CoreLimits::default();
+        limits.http.stall_max = Duration::from_secs(1);
+        limits.http.head_max = Duration::from_secs(1);
+        in_house(&World::new(seed, Weather::calm()).ring(), &limits, move |house| async move {
+            let rng = std::cell::RefCell::new(fastrand::Rng::with_seed(seed));
+            let address =
+                instance(&house.ring, move |_| vec![Reply::Send(noise(&mut rng.borrow_mut())), Reply::Close]);
+            let good = instance(&house.ring, |_| ok("fine"));
+            let load = Arc::new(BackendLoad::default());
+            let app = backend(&[address], 3, Some(Duration::from_secs(1)));
+            house.publish("app", Backend { load: Arc::clone(&load), ..app });
+            let mut rng = fastrand::Rng::with_seed(!seed);
+            for _ in 0..50 {
+                let stream = ring::Stream::connect(&house.ring, house.address).await.unwrap();
+                let _ = stream.send(noise(&mut rng)).await;
+                let _ = stream.shutdown_write().await;
+                while stream.recv().await.is_ok_and(|chunk| !chunk.is_empty()) {}
+            }
+            assert_eq!(load.demand(), 0);
+            house.publish("app", backend(&[good], 0, None));
+            assert_eq!(house.client().await.get("app", "/").await.body, b"fine");
+        });
+    }
+}

@@ -1,0 +1,11 @@
+//! The proxy with its sockets: every test runs on the kernel's ring and on simulated machines.
+#![allow(clippy::unwrap_used)] // also in the helpers of tests
+
+mod answers;
+mod bodies;
+mod house;
+mod life;
+mod places;
+mod tls;
+mod tunnels;
+mod whole;

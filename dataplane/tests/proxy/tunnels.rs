@@ -1,0 +1,55 @@
+//! WebSockets: how long a tunnel lives, and what it holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_dataplane::core::CoreLimits;
+use sluicegate_dataplane::load::BackendLoad;
+use sluicegate_dataplane::table::Backend;
+
+use crate::house::{House, backend, on_every_machine, raw_instance, read_through};
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: app\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+/// One frame of text, from a client that masks with zeros.
+const FRAME: &[u8] = &[0x81, 0x82, 0, 0, 0, 0, b'h', b'i'];
+const GOING_AWAY: &[u8] = &[0x88, 0x02, 0x03, 0xe9];
+
+/// Silence ends a tunnel with a Close frame, traffic keeps it, and its place is given back.
+#[test]
+fn a_tunnel_lives_while_something_passes() {
+    let mut limits = CoreLimits::default();
+    limits.http.tunnel_idle_max = Duration::from_millis(1500);
+    on_every_machine(&limits, async |house: House| {
+        let address = raw_instance(&house.ring, |stream| {
+            Box::pin(async move {
+                read_through(&stream, b"\r\n\r\n").await;
+                let switch = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+                stream.send(switch.as_bytes().to_vec()).await.unwrap();
+                while let Ok(bytes) = stream.recv().await {
+                    if bytes.is_empty() || stream.send(bytes).await.is_err() {
+                        return;
+                    }
+                }
+            })
+        });
+        let load = Arc::<BackendLoad>::default();
+        house.publish("app", Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) });
+
+        let mut client = house.client().await;
+        client.send(ASK).await;
+        let head = client.take_through(b"\r\n\r\n").await.unwrap();
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        // Together longer than the limit, each pause shorter.
+        for _ in 0..6 {
+            house.pause(300).await;
+            client.send(FRAME).await;
+            assert_eq!(client.take_through(b"hi").await.unwrap(), FRAME);
+        }
+        assert_eq!(load.demand(), 1);
+        assert_eq!(client.take_through(GOING_AWAY).await.unwrap(), GOING_AWAY);
+        drop(client);
+        while load.demand() > 0 {
+            house.pause(1).await;
+        }
+    });
+}

@@ -1,0 +1,152 @@
+//! Whole messages: the buffered client against the buffered server, as events use them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ring::sim::{Weather, World};
+use ring::{Options, Ring, Stream};
+use sluicegate_dataplane::http::answer::Answer;
+use sluicegate_dataplane::http::client::{Client, ExchangeError, Outgoing};
+use sluicegate_dataplane::http::codec::{Method, RequestView};
+use sluicegate_dataplane::http::limits::HttpLimits;
+use sluicegate_dataplane::http::pool::PoolKey;
+use sluicegate_dataplane::http::roster::Roster;
+use sluicegate_dataplane::http::server::{Downstream, serve_buffered};
+
+use crate::house::{listener, nobody, raw_instance, read_through};
+
+const BODY_BYTES_MAX: usize = 1000;
+
+fn limits() -> HttpLimits {
+    HttpLimits { stall_max: Duration::from_millis(200), ..HttpLimits::default() }
+}
+
+async fn echo(request: RequestView<'_>, body: Bytes) -> Answer {
+    let said = format!("{} {} {}", request.method(), request.path(), body.len());
+    Answer { body, ..Answer::empty(200) }.with("X-Said", said)
+}
+
+/// A buffered server on `ring`; where it listens.
+fn server(ring: &Ring) -> std::net::SocketAddr {
+    let listener = listener(ring);
+    let address = listener.local_addr().unwrap();
+    let (ring, roster) = (ring.clone(), Rc::new(Roster::default()));
+    ring.clone().spawn(async move {
+        while let Ok(stream) = listener.accept().await {
+            let seat = roster.enter(100).unwrap();
+            let connection = Downstream::new(&ring, stream, seat, &limits());
+            ring.spawn(async move { serve_buffered(connection, BODY_BYTES_MAX, &echo).await });
+        }
+    });
+    address
+}
+
+fn post(path: &str, body: &[u8]) -> Outgoing {
+    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    Outgoing { head: head.into(), body: Bytes::copy_from_slice(body), method: Method::Post, repeatable: true }
+}
+
+fn on_both<F: Future<Output = ()>>(script: impl Fn(Ring) -> F) {
+    let rings = [Ring::kernel(Options::default()).unwrap(), World::new(7, Weather::calm()).ring()];
+    for ring in rings {
+        ring.block_on(script(ring.clone()));
+        assert_eq!(ring.panicked(), 0);
+        ring.shutdown();
+    }
+}
+
+#[test]
+fn a_whole_message_goes_there_and_back_on_one_connection() {
+    on_both(async |ring| {
+        let address = server(&ring);
+        let client = Client::new(&ring, &limits());
+        let key = PoolKey::Address(address);
+        for length in [0, 1, 500, BODY_BYTES_MAX] {
+            let body = vec![b'x'; length];
+            let answer = client.exchange(address, key, &post("/a?b", &body), 2000, None).await.unwrap();
+            assert_eq!((answer.status, answer.body.len()), (200, length));
+            assert_eq!(answer.header("x-said").unwrap(), format!("POST /a?b {length}").as_bytes());
+            assert_eq!(client.pool().len(), 1);
+        }
+        let large = client.exchange(address, key, &post("/", &[b'x'; BODY_BYTES_MAX + 1]), 2000, None).await;
+        assert_eq!(large.unwrap().status, 413);
+        let refused = client.exchange(address, key, &post("/", &[b'x'; 9]), 8, None).await;
+        assert!(matches!(refused, Err(ExchangeError::TooLarge { bytes_max: 8 })));
+    });
+}
+
+#[test]
+fn a_body_that_stalls_is_a_408() {
+    on_both(async |ring| {
+        let address = server(&ring);
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        stream.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc").await.unwrap();
+        assert!(stream.recv().await.unwrap().starts_with(b"HTTP/1.1 408 "));
+    });
+}
+
+#[test]
+fn every_way_of_not_answering_has_its_name() {
+    on_both(async |ring| {
+        let client = Client::new(&ring, &limits());
+        let answers: [&'static [u8]; 4] = [
+            b"",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
+            b"HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
+            b"HTTP/1.1 ",
+        ];
+        for text in answers {
+            let hangs = text.ends_with(b"1 ");
+            let sleeper = ring.clone();
+            let address = raw_instance(&ring, move |stream| {
+                let ring = sleeper.clone();
+                Box::pin(async move {
+                    read_through(&stream, b"\r\n\r\nx").await;
+                    let _ = stream.send(text).await;
+                    if hangs {
+                        ring.sleep(Duration::from_secs(5)).await;
+                    }
+                })
+            });
+            let due = Some(ring.now() + Duration::from_millis(300));
+            let outcome =
+                client.exchange(address, PoolKey::Address(address), &post("/", b"x"), 99, due).await;
+            match outcome {
+                Err(ExchangeError::TimedOut) => assert!(hangs),
+                Err(ExchangeError::Malformed(_)) => assert!(text.ends_with(b"b\r\n\r\n")),
+                Err(ExchangeError::Failed) => assert!(text.is_empty() || text.ends_with(b"abc")),
+                other => panic!("{other:?} for {text:?}"),
+            }
+        }
+        let gone = nobody(&ring).await;
+        let outcome = client.exchange(gone, PoolKey::Address(gone), &post("/", b"x"), 99, None).await;
+        assert!(matches!(outcome, Err(ExchangeError::Unreachable { .. })));
+    });
+}
+
+/// Interim answers are skipped; 101 is the end of it.
+#[test]
+fn interim_answers_are_skipped_and_101_is_reported() {
+    on_both(async |ring| {
+        let client = Client::new(&ring, &limits());
+        for (text, status) in [
+            (
+                &b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n"[..],
+                202,
+            ),
+            (&b"HTTP/1.1 101 Switching Protocols\r\n\r\n"[..], 101),
+        ] {
+            let address = raw_instance(&ring, move |stream| {
+                Box::pin(async move {
+                    read_through(&stream, b"\r\n\r\nx").await;
+                    let _ = stream.send(text).await;
+                })
+            });
+            let key = PoolKey::Address(address);
+            let answer = client.exchange(address, key, &post("/", b"x"), 99, None).await.unwrap();
+            assert_eq!(answer.status, status);
+            assert!(client.pool().is_empty());
+        }
+    });
+}

@@ -1,0 +1,26 @@
+//! A record out of a log: refused or read, and what was read is written back byte for byte.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use sluicegate_dataplane::events::cloudevent::Mode;
+use sluicegate_dataplane::events::companions;
+use sluicegate_dataplane::events::encode::encode;
+use sluicegate_dataplane::events::record::{Companion, Record, encode_head};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(record) = Record::decode(Bytes::copy_from_slice(bytes)) else { return };
+    let event = record.event();
+    let beside: Vec<Companion<'_>> = record.companions().collect();
+    let mut again = encode_head(&event, &beside, record.hops_left);
+    again.extend_from_slice(event.data.bytes());
+    assert_eq!(again, bytes);
+
+    for mode in [Mode::Binary, Mode::Structured] {
+        let mut out = encode(&record, mode, &[]);
+        companions::attach(&record, &mut out, &mut fastrand::Rng::with_seed(1));
+    }
+    for attribute in record.attributes() {
+        assert!(record.attribute(&attribute.name).is_some());
+    }
+});

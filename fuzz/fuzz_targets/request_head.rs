@@ -1,0 +1,89 @@
+//! A request's head: one answer however it is cut, and what leaves for an instance is read there as
+//! what came in.
+#![no_main]
+
+use bytes::BytesMut;
+use libfuzzer_sys::fuzz_target;
+use sluicegate_dataplane::http::codec::{
+    Framing, Name, Parsed, RequestHead, RequestView, is_authority, parse_request,
+};
+use sluicegate_dataplane::http::headers::{Peer, put_request};
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut head = RequestHead::default();
+    let whole = parse_request(bytes, &mut head);
+    // Every cut of a short head, some of a long one: the parser has no state, so each is a new question.
+    let step = (bytes.len() / 256).max(1);
+    let mut part = RequestHead::default();
+    for cut in (0..bytes.len()).step_by(step) {
+        match parse_request(&bytes[..cut], &mut part) {
+            Parsed::NeedBytes => {
+                if let Parsed::Head { bytes: end } = whole {
+                    assert!(cut < end, "a head of {end} bytes is not seen in {cut}");
+                }
+            }
+            decided => assert_eq!(decided, whole, "cut at {cut}"),
+        }
+    }
+
+    if let Parsed::Head { bytes: end } = whole {
+        assert!(end <= bytes.len());
+        passed_on(head.view(&bytes[..end]));
+    }
+});
+
+/// What an instance gets.
+fn passed_on(request: RequestView<'_>) {
+    assert!(request.authority().is_empty() || is_authority(request.authority().as_bytes()));
+    let peer = Peer::new(([192, 0, 2, 1], 7).into());
+    let mut out = BytesMut::new();
+    put_request(&mut out, request, &peer, &mut fastrand::Rng::with_seed(1));
+
+    let mut head = RequestHead::default();
+    let parsed = parse_request(&out, &mut head);
+    let text = String::from_utf8_lossy(&out);
+    // What we add may pass a limit, never change the meaning.
+    let Parsed::Head { bytes: end } = parsed else {
+        let grown = request.head.fields.len() > 90 || out.len() > 30_000;
+        let hostless = request.authority().is_empty(); // HTTP/1.0; refused before it is passed on
+        assert!(grown || hostless, "{parsed:?}: {text}");
+        return;
+    };
+    assert_eq!(end, out.len(), "a request hides in a head: {text}");
+    let passed = head.view(&out);
+    assert_eq!(passed.method(), request.method());
+    assert_eq!(passed.path(), request.path());
+    assert_eq!(passed.authority(), request.authority());
+    assert_eq!(passed.head.framing, request.head.framing, "{text}");
+    assert!(request.head.framing != Framing::UntilClose);
+    for kind in [Name::Connection, Name::Upgrade, Name::HopByHop, Name::Internal] {
+        assert_eq!(passed.values(kind).count(), 0, "{kind:?} belongs to one hop: {text}");
+    }
+    for (kind, count) in
+        [(Name::Host, 1), (Name::Forwarded, 1), (Name::ForwardedFor, 1), (Name::TraceParent, 1)]
+    {
+        assert_eq!(passed.values(kind).count(), count, "{kind:?}: {text}");
+    }
+    let chain = passed.values(Name::ForwardedFor).next().unwrap_or_default();
+    assert!(chain.ends_with(b"192.0.2.1"), "{text}");
+    let trace = passed.values(Name::TraceParent).next().unwrap_or_default();
+    assert!(is_trace(trace), "{text}");
+}
+
+/// W3C trace context by the letter, written a second time.
+fn is_trace(value: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(value) else { return false };
+    let parts: Vec<&str> = text.splitn(5, '-').collect();
+    let [version, trace, parent, flags, rest @ ..] = parts.as_slice() else { return false };
+    let hex = |part: &str, length: usize| {
+        part.len() == length && part.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'))
+    };
+    hex(version, 2)
+        && hex(trace, 32)
+        && hex(parent, 16)
+        && hex(flags, 2)
+        && *version != "ff"
+        && (*version != "00" || rest.is_empty())
+        && trace.contains(|c| c != '0')
+        && parent.contains(|c| c != '0')
+}

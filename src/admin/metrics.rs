@@ -1,0 +1,236 @@
+//! Counters of cores and tables as OpenMetrics text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use dataplane::counters::CoreCounters;
+use dataplane::h2::meter::Flood;
+use dataplane::load::SubscriberTally;
+use dataplane::proxy::Refusal;
+use dataplane::publish::Tables;
+use dataplane::table::{Backend, Table};
+use dataplane::tls::Outcome;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::Admin;
+
+pub(super) fn render(admin: &Admin) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("sluicegate");
+    registry.register_collector(Box::new(Cores(admin.cores.clone())));
+    registry.register_collector(Box::new(Served(Arc::clone(&admin.tables))));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// What the cores did.
+#[derive(Debug)]
+struct Cores(Vec<Arc<CoreCounters>>);
+
+/// What the present table's backends, streams and subscribers did.
+#[derive(Debug)]
+struct Served(Arc<Tables>);
+
+impl Collector for Cores {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&CoreCounters) -> &AtomicU64;
+        let counters: [(&str, &str, Pick); 9] = [
+            ("tasks_panicked", "Tasks that ended by a panic", |c| &c.tasks_panicked),
+            ("connections", "Connections taken in", |c| &c.connections_taken),
+            ("connections_refused", "Connections closed at once, the core being full", |c| {
+                &c.connections_refused
+            }),
+            ("received_bytes", "Bytes received from clients", |c| &c.bytes_received),
+            ("sent_bytes", "Bytes sent to clients", |c| &c.bytes_sent),
+            ("http2_connections", "Connections taken in that speak HTTP/2", |c| &c.http2_connections),
+            ("http2_violations", "Connections cut for breaking HTTP/2 or its limits", |c| {
+                &c.http2_violations
+            }),
+            ("upstream_connections", "Connections opened to instances", |c| &c.upstream_opened),
+            ("upstream_reused", "Requests that found an open connection", |c| &c.upstream_reused),
+        ];
+        for (name, help, pick) in counters {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (core, counts) in self.0.iter().enumerate() {
+                counter(&mut family, &[("core", &core.to_string())], pick(counts).load(Relaxed))?;
+            }
+        }
+        let mut floods = out.encode_descriptor(
+            "http2_floods",
+            "Connections cut for too many frames of one kind",
+            None,
+            MetricType::Counter,
+        )?;
+        for (core, counts) in self.0.iter().enumerate() {
+            for (kind, count) in Flood::NAMES.iter().zip(&counts.http2_floods) {
+                counter(&mut floods, &[("core", &core.to_string()), ("kind", kind)], count.load(Relaxed))?;
+            }
+        }
+        let mut open =
+            out.encode_descriptor("connections_open", "Connections open now", None, MetricType::Gauge)?;
+        for (core, counts) in self.0.iter().enumerate() {
+            gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
+        }
+        BREAKDOWNS.iter().try_for_each(|what| self.by_reason(&mut out, what))
+    }
+}
+
+/// A counter that is kept by reason.
+struct Breakdown {
+    name: &'static str,
+    help: &'static str,
+    label: &'static str,
+    values: &'static [&'static str],
+    pick: fn(&CoreCounters) -> &[AtomicU64],
+}
+
+const BREAKDOWNS: [Breakdown; 3] = [
+    Breakdown {
+        name: "requests",
+        help: "Requests answered, by class of status",
+        label: "class",
+        values: &["cut", "1xx", "2xx", "3xx", "4xx", "5xx"],
+        pick: |counts| &counts.requests,
+    },
+    Breakdown {
+        name: "refused",
+        help: "Answers of the gateway's own, by reason",
+        label: "reason",
+        values: &Refusal::REASONS,
+        pick: |counts| &counts.refused,
+    },
+    Breakdown {
+        name: "tls_handshakes",
+        help: "TLS handshakes, by how they ended",
+        label: "outcome",
+        values: &Outcome::NAMES,
+        pick: |counts| &counts.handshakes,
+    },
+];
+
+impl Cores {
+    fn by_reason(&self, out: &mut DescriptorEncoder<'_>, what: &Breakdown) -> fmt::Result {
+        let mut family = out.encode_descriptor(what.name, what.help, None, MetricType::Counter)?;
+        for (core, counts) in self.0.iter().enumerate() {
+            for (value, count) in what.values.iter().zip((what.pick)(counts)) {
+                let labels = [("core", &*core.to_string()), (what.label, *value)];
+                counter(&mut family, &labels, count.load(Relaxed))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Served {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let table = self.0.load();
+        let mut version =
+            out.encode_descriptor("table_version", "Tables published", None, MetricType::Gauge)?;
+        gauge(&mut version, &[], table.version)?;
+        backends(&mut out, &table)?;
+        streams(&mut out, &table)
+    }
+}
+
+fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
+    let routes = table.hosts.values().chain(&table.any_host);
+    let backends: BTreeMap<&str, &Backend> =
+        routes.flat_map(|route| &route.splits).map(|split| (&*split.backend.key, &*split.backend)).collect();
+
+    type Pick = fn(&Backend) -> u64;
+    let gauges: [(&str, &str, Pick); 3] = [
+        ("backend_instances", "Ready instances", |b| b.endpoints.len() as u64),
+        ("backend_in_flight", "Requests inside instances", |b| b.load.in_flight.load(Relaxed).into()),
+        ("backend_waiting", "Requests that wait for an instance", |b| b.load.waiting.load(Relaxed).into()),
+    ];
+    for (name, help, pick) in gauges {
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (key, backend) in &backends {
+            gauge(&mut family, &[("backend", key)], pick(backend))?;
+        }
+    }
+    let mut family =
+        out.encode_descriptor("backend_requests", "Requests taken in", None, MetricType::Counter)?;
+    for (key, backend) in &backends {
+        counter(&mut family, &[("backend", key)], backend.load.requests.load(Relaxed))?;
+    }
+    Ok(())
+}
+
+fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
+    let mut streams: Vec<_> = table.streams.iter().collect();
+    streams.sort_by_key(|(path, _)| *path);
+
+    let mut family = out.encode_descriptor(
+        "stream_accepted",
+        "Events acknowledged and taken in again",
+        None,
+        MetricType::Counter,
+    )?;
+    for (path, stream) in &streams {
+        counter(&mut family, &[("stream", path)], stream.tally.accepted.load(Relaxed))?;
+    }
+    let mut family = out.encode_descriptor("stream_refused", "Events refused", None, MetricType::Counter)?;
+    for (path, stream) in &streams {
+        counter(&mut family, &[("stream", path)], stream.tally.refused.load(Relaxed))?;
+    }
+
+    type Pick = fn(&SubscriberTally) -> u64;
+    let counts: [(&str, &str, Pick); 6] = [
+        ("subscriber_offered", "Events that the subscriber was to be asked about", |t| {
+            t.offered.load(Relaxed)
+        }),
+        ("subscriber_delivered", "Events delivered", |t| t.delivered.load(Relaxed)),
+        ("subscriber_filtered", "Events its filter withheld", |t| t.filtered.load(Relaxed)),
+        ("subscriber_dead_lettered", "Events given to the dead letter sink", |t| {
+            t.dead_lettered.load(Relaxed)
+        }),
+        ("subscriber_dropped", "Events given up without a dead letter sink", |t| t.dropped.load(Relaxed)),
+        ("subscriber_retries", "Attempts after the first", |t| t.retries.load(Relaxed)),
+    ];
+    for (name, help, pick) in counts {
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (path, subscriber) in
+            streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (path, r)))
+        {
+            let labels = [("stream", &***path), ("subscriber", &*subscriber.label)];
+            counter(&mut family, &labels, pick(&subscriber.tally))?;
+        }
+    }
+    let mut family = out.encode_descriptor(
+        "subscriber_pending",
+        "Events not yet come to an end",
+        None,
+        MetricType::Gauge,
+    )?;
+    for (path, subscriber) in
+        streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (path, r)))
+    {
+        let labels = [("stream", &***path), ("subscriber", &*subscriber.label)];
+        gauge(&mut family, &labels, pending(&subscriber.tally))?;
+    }
+    Ok(())
+}
+
+/// accepted = delivered + filtered + dead-lettered + dropped + pending.
+fn pending(tally: &SubscriberTally) -> u64 {
+    let ended = [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped];
+    let ended: u64 = ended.iter().map(|count| count.load(Relaxed)).sum();
+    // Read one after the other while cores count: the difference may be off by what just happened.
+    tally.offered.load(Relaxed).saturating_sub(ended)
+}
+
+fn counter(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {
+    family
+        .encode_family(&labels)?
+        .encode_counter::<prometheus_client::encoding::NoLabelSet, _, u64>(&value, None)
+}
+
+fn gauge(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {
+    family.encode_family(&labels)?.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))
+}

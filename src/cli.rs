@@ -1,0 +1,87 @@
+//! The command line: one file a verb.
+
+mod demo;
+mod example;
+mod kubeconfig;
+mod run;
+mod wal;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use crate::config::Settings;
+
+#[derive(Debug, Parser)]
+#[command(name = "sluicegate", version, about, propagate_version = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve: HTTP to routes, events to Brokers, and the Kubernetes-style API that steers both
+    Run(Box<Settings>),
+    /// Start on a temporary folder, apply the examples, drive real traffic, and show what happened
+    Demo,
+    /// Print a kubeconfig for kubectl and kn
+    Kubeconfig(kubeconfig::Args),
+    /// A small example program, as an instance of a Service would be
+    #[command(subcommand)]
+    Example(example::Program),
+    /// Look into a log without disturbing it, even while it is in use
+    #[command(subcommand)]
+    Wal(wal::Verb),
+    /// Print the version
+    Version,
+}
+
+/// Exit status of a command line or configuration that says something impossible.
+const USAGE: u8 = 2;
+
+/// Parses the command line and carries it out; the answer is the process's exit status.
+pub(crate) fn main() -> std::process::ExitCode {
+    // Before anything else: this process is about to become an instance.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|verb| verb == control::runtime::init::VERB) {
+        return control::runtime::init::run(words);
+    }
+
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(why) => return refuse(&why),
+    };
+    match cli.verb {
+        Verb::Run(settings) => run::run(*settings),
+        Verb::Demo => demo::run(),
+        Verb::Kubeconfig(args) => kubeconfig::print(&args),
+        Verb::Example(program) => example::run(&program),
+        Verb::Wal(verb) => wal::run(&verb),
+        Verb::Version => {
+            println!("sluicegate {}", env!("CARGO_PKG_VERSION"));
+            std::process::ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Help and version go to stdout; everything else is one line that names what is wrong.
+fn refuse(why: &clap::Error) -> std::process::ExitCode {
+    match why.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print!("{why}");
+            std::process::ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{why}");
+            USAGE.into()
+        }
+        _ => {
+            let text = why.to_string();
+            eprintln!(
+                "{}; see `sluicegate --help`",
+                text.lines().next().unwrap_or("error: unusable arguments")
+            );
+            USAGE.into()
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `sluicegate demo`: the whole house once, with real processes behind real sockets.
+//!
+//! The demo is a client like any other: it starts this binary as a child, speaks to its sockets and
+//! reads its metrics; it has no way in that a user has not.
+
+mod appliance;
+mod client;
+mod story;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use appliance::Appliance;
+use client::Client;
+
+/// Plays the story, prints what happened, and stays up until Ctrl-C.
+pub(crate) fn run() -> ExitCode {
+    match play() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("demo: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn play() -> anyhow::Result<()> {
+    let appliance = Appliance::start()?;
+    let client = Client::new(appliance.ready.clone());
+
+    let told = story::tell(&client);
+    if appliance.was_stopped() {
+        return appliance.finish();
+    }
+    match told {
+        Ok(report) => println!("{report}"),
+        Err(why) => {
+            eprintln!("{}", appliance.log_tail());
+            appliance.stop();
+            appliance.finish()?;
+            return Err(why);
+        }
+    }
+    println!("{}", what_to_try(&client));
+    appliance.finish()
+}
+
+fn what_to_try(client: &Client) -> String {
+    let ready = &client.ready;
+    let me = std::env::current_exe().map_or_else(|_| "sluicegate".into(), |path| path.display().to_string());
+    let http = ready.http;
+    format!(
+        "Try it (Ctrl-C ends it):\n\
+         \x20 curl http://hello.default.localhost:{port}/\n\
+         \x20 curl -H 'Host: green-hello.default.localhost' http://{http}/\n\
+         \x20 curl -H 'Host: sleepy.default.localhost' http://{http}/        # asleep after 6 s: watch it wake\n\
+         \x20 curl -i http://{events}/brokers/default/shop -H 'ce-specversion: 1.0' -H 'ce-id: 1' \\\n\
+         \x20      -H 'ce-type: com.example.order' -H 'ce-source: /me' -H 'content-type: text/plain' -d hello\n\
+         \x20 {me} kubeconfig --api {api} > kubeconfig && export KUBECONFIG=$PWD/kubeconfig\n\
+         \x20 kubectl get ksvc,revisions,brokers,triggers\n\
+         \x20 kubectl describe ksvc hello\n\
+         \x20 curl http://{admin}/metrics\n",
+        port = ready.http.port(),
+        events = ready.events,
+        api = ready.api,
+        admin = ready.admin,
+    )
+}
+
+/// Asks every `step` until `question` has an answer or `limit` is over.
+fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    mut question: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    const STEP: Duration = Duration::from_millis(50);
+    let begin = std::time::Instant::now();
+    loop {
+        if let Some(answer) = question()? {
+            return Ok(answer);
+        }
+        anyhow::ensure!(begin.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "the demo is a client program with a thread of its own"
+        )]
+        std::thread::sleep(STEP);
+    }
+}

@@ -1,0 +1,42 @@
+//! The program of most examples: says who it is.
+
+use std::time::Duration;
+
+use super::server::{Answer, Request};
+
+/// `/slow` waits at most this long, so that a typo does not hold a thread for a week.
+const SLOW_MS_MAX: u64 = 600_000;
+
+pub(super) fn answer(request: &Request) -> Answer {
+    let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
+    match path {
+        "/env" => json(std::env::vars().collect::<std::collections::BTreeMap<_, _>>()),
+        "/headers" => json(&request.headers),
+        "/slow" => {
+            let ms = query.strip_prefix("ms=").and_then(|n| n.parse().ok()).unwrap_or(1000);
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "an instance's own thread, not one of the appliance's"
+            )]
+            std::thread::sleep(Duration::from_millis(ms.min(SLOW_MS_MAX)));
+            hello()
+        }
+        "/echo" => Answer {
+            status: 200,
+            content_type: "application/octet-stream",
+            body: String::from_utf8_lossy(&request.body).into_owned(),
+        },
+        _ => hello(),
+    }
+}
+
+fn hello() -> Answer {
+    let var = |name: &str, otherwise: &str| std::env::var(name).unwrap_or_else(|_| otherwise.to_owned());
+    let body = format!("Hello {} from {}\n", var("TARGET", "World"), var("K_REVISION", "nowhere"));
+    Answer { status: 200, content_type: "text/plain", body }
+}
+
+fn json(value: impl serde::Serialize) -> Answer {
+    let body = serde_json::to_string(&value).unwrap_or_else(|why| why.to_string());
+    Answer { status: 200, content_type: "application/json", body }
+}

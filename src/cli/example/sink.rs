@@ -1,0 +1,16 @@
+//! A subscriber: prints each CloudEvent it is sent, and answers as it was told.
+
+use super::server::{Answer, Request};
+
+pub(super) fn answer(request: &Request, status: u16) -> Answer {
+    let attribute = |name: &str| request.header(name).unwrap_or("-").to_owned();
+    println!(
+        "event type={} source={} id={} bytes={} dead-letter-of={}",
+        attribute("ce-type"),
+        attribute("ce-source"),
+        attribute("ce-id"),
+        request.body.len(),
+        attribute("ce-knativeerrordest"),
+    );
+    Answer { status, content_type: "text/plain", body: String::new() }
+}

@@ -1,0 +1,59 @@
+//! Certificates out of the files that `--tls-cert` names: at the start, and again at every SIGHUP.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::tls::{Certificates, Identity};
+
+use crate::config::CertificateRule;
+
+/// A chain of ten certificates is 20 KiB; a wrong path (a disk image, a log) must not be read whole.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// All of them, or the first reason why not.
+pub(super) fn load(rules: &[CertificateRule]) -> Result<Certificates> {
+    let mut certificates = Certificates::default();
+    for rule in rules {
+        let named = || format!("tls-cert: {}", rule.host);
+        let (chain, key) =
+            (read(&rule.certificate).with_context(named)?, read(&rule.key).with_context(named)?);
+        let identity = Identity::from_pem(&chain, &key).with_context(|| {
+            format!("tls-cert: {}: {} and {}", rule.host, rule.certificate.display(), rule.key.display())
+        })?;
+        certificates.insert(&rule.host, identity);
+    }
+    Ok(certificates)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let named = || path.display().to_string();
+    let bytes = std::fs::metadata(path).with_context(named)?.len();
+    ensure!(bytes <= FILE_BYTES_MAX, "{} has {bytes} bytes, limit {FILE_BYTES_MAX}", path.display());
+    std::fs::read(path).with_context(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(host: &str, certificate: &Path, key: &Path) -> CertificateRule {
+        CertificateRule { host: host.into(), certificate: certificate.into(), key: key.into() }
+    }
+
+    #[test]
+    fn one_bad_file_is_named_and_nothing_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+        let [chain, key, bad] = ["chain.pem", "key.pem", "bad.pem"].map(|name| folder.path().join(name));
+        std::fs::write(&chain, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(&bad, "no pem").unwrap();
+
+        assert_eq!(load(&[rule("a", &chain, &key), rule("*", &chain, &key)]).unwrap().len(), 2);
+        for (broken, name) in [(rule("b", &bad, &key), "bad.pem"), (rule("b", Path::new("/no"), &key), "/no")]
+        {
+            let why = format!("{:#}", load(&[rule("a", &chain, &key), broken]).unwrap_err());
+            assert!(why.starts_with("tls-cert: b") && why.contains(name), "{why}");
+        }
+    }
+}

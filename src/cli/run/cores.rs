@@ -1,0 +1,153 @@
+//! The cores' threads: one each, pinned, and none without the others.
+
+use std::net::TcpListener;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, bail};
+use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Stop};
+use dataplane::counters::CoreCounters;
+use dataplane::events::service::EventsConfig;
+use dataplane::publish::Tables;
+use dataplane::signal::Signals;
+use rustix::thread::CpuSet;
+
+use super::logs::Home;
+
+/// What all cores share.
+pub(super) struct Shared {
+    pub(super) tables: Arc<Tables>,
+    pub(super) signals: Signals,
+    pub(super) stop: Arc<Stop>,
+}
+
+/// What one core has for itself.
+pub(super) struct Place {
+    pub(super) http: TcpListener,
+    pub(super) https: Option<Https>,
+    pub(super) events: TcpListener,
+    pub(super) home: Home,
+}
+
+/// Running cores.
+pub(super) struct Cores {
+    pub(super) counters: Vec<Arc<CoreCounters>>,
+    threads: Vec<JoinHandle<Result<(), CoreError>>>,
+}
+
+impl Cores {
+    /// Starts one thread for each place. `ended` is called when one ends for whatever reason: before the
+    /// stop was said that is a failure, and the others' share of the port would go on alone. Returns when
+    /// all of them serve.
+    pub(super) fn start(
+        shared: &Shared,
+        places: impl Iterator<Item = Place>,
+        ended: impl Fn() + Clone + Send + 'static,
+    ) -> Result<Self> {
+        let cpus = allowed_cpus();
+        let (mut counters, mut threads) = (Vec::new(), Vec::new());
+        let (say_up, hear_up) = mpsc::channel();
+        for (index, Place { http, https, events, home }) in places.enumerate() {
+            let counted = Arc::new(CoreCounters::default());
+            let config = CoreConfig {
+                index,
+                http,
+                https,
+                events: Some(events),
+                make_events: Some(dataplane::events::service::make(events_config(index, shared, home))),
+                tables: Arc::clone(&shared.tables),
+                signals: shared.signals.clone(),
+                stop: Arc::clone(&shared.stop),
+                counters: Arc::clone(&counted),
+                limits: CoreLimits::default(),
+                seed: seed(index),
+                up: up(say_up.clone()),
+            };
+            let place = cpus.get(index % cpus.len().max(1)).copied();
+            let call = CallOnDrop(ended.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("core-{index}"))
+                .spawn(move || {
+                    let _call = call;
+                    pin(place);
+                    dataplane::core::run(config)
+                })
+                .context("no thread for a core")?;
+            counters.push(counted);
+            threads.push(thread);
+        }
+        drop(say_up);
+        let cores = Self { counters, threads };
+        // A core that fails before it serves drops its end without a word.
+        let serving = hear_up.iter().take(cores.threads.len()).count();
+        if serving == cores.threads.len() {
+            return Ok(cores);
+        }
+        shared.stop.say(&shared.tables);
+        cores.join().and_then(|()| bail!("a core ended at its start"))
+    }
+
+    /// Waits for all to end: the first failure, if any.
+    pub(super) fn join(self) -> Result<()> {
+        let mut outcome = Ok(());
+        for thread in self.threads {
+            let ended = match thread.join() {
+                Ok(ended) => ended.map_err(anyhow::Error::from),
+                Err(_) => Err(anyhow::anyhow!("a core panicked; its message stands above")),
+            };
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+fn events_config(core: usize, shared: &Shared, home: Home) -> EventsConfig {
+    EventsConfig {
+        core,
+        folder: home.own,
+        others: home.others,
+        log: wal::Options::default(),
+        tables: Arc::clone(&shared.tables),
+        signals: shared.signals.clone(),
+        seed: seed(core),
+    }
+}
+
+fn up(say: mpsc::Sender<()>) -> Box<dyn FnOnce() + Send> {
+    // An error: nobody waits any more, because another core failed.
+    Box::new(move || {
+        let _ = say.send(());
+    })
+}
+
+/// Also runs when the thread unwinds.
+struct CallOnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for CallOnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// The processors that this process may use.
+fn allowed_cpus() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// A core that moves between processors loses its caches; one that cannot be pinned works all the same.
+fn pin(place: Option<usize>) {
+    if let Some(cpu) = place {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}
+
+/// Chance only has to differ between cores and starts.
+fn seed(index: usize) -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_usize(index);
+    hasher.finish()
+}

@@ -1,0 +1,57 @@
+//! Which core keeps which log: core N writes `log/core-N`, and what more cores wrote in an earlier run is
+//! shared out among those that are left, to be delivered.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// One core's logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Home {
+    pub(super) own: PathBuf,
+    /// Logs of cores that are no more.
+    pub(super) others: Vec<PathBuf>,
+}
+
+pub(super) fn assign(data: &Path, cores: usize) -> Result<Vec<Home>> {
+    let folder = data.join("log");
+    let failed = || format!("log folder {}", folder.display());
+    fs::create_dir_all(&folder).with_context(failed)?;
+    let place = |core: usize| folder.join(format!("core-{core}"));
+    let mut homes: Vec<Home> = (0..cores).map(|core| Home { own: place(core), others: Vec::new() }).collect();
+
+    let mut left_over = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(failed)? {
+        let name = entry.with_context(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("core-")?.parse::<usize>().ok());
+        left_over.extend(number.filter(|core| *core >= cores));
+    }
+    left_over.sort_unstable();
+    for core in left_over {
+        homes[core % cores].others.push(place(core));
+    }
+    Ok(homes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_missing_cores_are_shared_out_and_none_is_forgotten() {
+        let data = tempfile::tempdir().unwrap();
+        for core in 0..5 {
+            fs::create_dir_all(data.path().join(format!("log/core-{core}"))).unwrap();
+        }
+
+        let homes = assign(data.path(), 2).unwrap();
+
+        let numbers = |home: &Home| {
+            let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+            (name(&home.own), home.others.iter().map(name).collect::<Vec<_>>())
+        };
+        assert_eq!(numbers(&homes[0]), ("core-0".into(), vec!["core-2".into(), "core-4".into()]));
+        assert_eq!(numbers(&homes[1]), ("core-1".into(), vec!["core-3".into()]));
+    }
+}

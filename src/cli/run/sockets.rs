@@ -1,0 +1,123 @@
+//! All listeners, bound before anything runs, so that a taken port stops the start.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::config::Config;
+
+/// Connections that the kernel completes before a core takes them; the kernel clamps it to somaxconn.
+const BACKLOG: i32 = 4096;
+
+pub(super) struct Sockets {
+    /// One for each core, on one address (SO_REUSEPORT): the kernel spreads connections over them.
+    pub(super) http: Vec<TcpListener>,
+    /// Likewise; empty without `--https`.
+    pub(super) https: Vec<TcpListener>,
+    pub(super) events: Vec<TcpListener>,
+    /// None when the objects are a cluster's.
+    pub(super) api: Option<TcpListener>,
+    pub(super) admin: TcpListener,
+}
+
+impl Sockets {
+    pub(super) fn bind(config: &Config) -> Result<Self> {
+        let one = |name: &str, address: SocketAddr| {
+            let listener = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
+            anyhow::Ok(listener)
+        };
+        Ok(Self {
+            http: for_cores("http", config.http, config.workers)?,
+            https: match config.https {
+                Some(address) => for_cores("https", address, config.workers)?,
+                None => Vec::new(),
+            },
+            events: for_cores("events", config.events, config.workers)?,
+            api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
+            admin: one("admin", config.admin)?,
+        })
+    }
+
+    /// The line that says where everything is.
+    pub(super) fn ready_line(&self) -> Result<String> {
+        let api = match &self.api {
+            Some(listener) => listener.local_addr()?.to_string(),
+            None => "-".to_owned(),
+        };
+        let https = match self.https.first() {
+            Some(listener) => format!(" https={}", listener.local_addr()?),
+            None => String::new(),
+        };
+        Ok(format!(
+            "ready http={} events={} api={api} admin={}{https}",
+            self.http[0].local_addr()?,
+            self.events[0].local_addr()?,
+            self.admin.local_addr()?
+        ))
+    }
+}
+
+fn for_cores(name: &str, address: SocketAddr, cores: usize) -> Result<Vec<TcpListener>> {
+    // SO_REUSEPORT would let a second appliance of the same user share the port and take half of the
+    // requests; an ordinary bind first tells whether anybody is there.
+    let probe = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
+    let address = probe.local_addr()?;
+    drop(probe);
+    (0..cores).map(|_| listen(address, true).with_context(|| taken(name, address))).collect()
+}
+
+/// Tries again while the address is taken: after a crash the kernel tears the dead process's rings, and
+/// with them its listeners, down in its own time (5 to 17 ms measured; a supervisor restarts faster).
+fn patiently(bind: impl Fn() -> Result<TcpListener>) -> Result<TcpListener> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const STEP: Duration = Duration::from_millis(5);
+    let begin = Instant::now();
+    loop {
+        match bind() {
+            Err(why) if is_taken(&why) && begin.elapsed() < PATIENCE => {
+                #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
+                std::thread::sleep(STEP);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn is_taken(why: &anyhow::Error) -> bool {
+    why.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == ErrorKind::AddrInUse)
+}
+
+fn taken(name: &str, address: SocketAddr) -> String {
+    format!("cannot listen on --{name} {address}; choose another address, or port 0 for any")
+}
+
+fn listen(address: SocketAddr, shared: bool) -> Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    // Tokio wants its listeners non-blocking; on the ring a non-blocking one would answer EAGAIN.
+    socket.set_nonblocking(!shared)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_share_a_port_and_a_second_appliance_does_not() {
+        let listeners = for_cores("http", "127.0.0.1:0".parse().unwrap(), 3).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        assert!(listeners.iter().all(|l| l.local_addr().unwrap() == address));
+
+        let why = for_cores("http", address, 1).unwrap_err().to_string();
+        assert!(why.contains("--http"), "{why}");
+    }
+}

@@ -1,0 +1,210 @@
+//! `sluicegate wal verify|stat|dump`: what a log's folder holds, read only, in use or not.
+//!
+//! Findings go to stdout, progress to stderr. Exit status 0: all well; 1: damage was found, or the
+//! folder cannot be read.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use wal::{Entry, Inspection, Position};
+
+/// Between two lines of progress: reading is done within it where the log is small.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// How deep logs are looked for below the given folder: a data folder holds one for each core.
+const DEPTH_MAX: usize = 2;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Verb {
+    /// Read every record and check every checksum
+    Verify(Folder),
+    /// Show streams, subscribers, and how far behind each is
+    Stat(Folder),
+    /// Print one line for each record
+    Dump(Dump),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Folder {
+    /// A log's folder, or a data folder with the logs of all cores
+    dir: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Dump {
+    #[command(flatten)]
+    folder: Folder,
+    /// Only records of this stream
+    #[arg(long, value_name = "NAME")]
+    stream: Option<String>,
+    /// Only records from this position on
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    from: u64,
+    /// The payload as well
+    #[arg(long, value_name = "FORM")]
+    payload: Option<Form>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Hex,
+    /// With escapes for what is no text
+    Utf8,
+}
+
+pub(crate) fn run(verb: &Verb) -> ExitCode {
+    let outcome = match verb {
+        Verb::Verify(folder) => each(folder, &mut |log| verify(log)),
+        Verb::Stat(folder) => each(folder, &mut |log| stat(log)),
+        Verb::Dump(order) => each(&order.folder, &mut |log| dump(log, order)),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // `dump | head` is no failure.
+        Err(why) if is_closed_pipe(&why) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_closed_pipe(why: &anyhow::Error) -> bool {
+    let mut causes = why.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Does it for every log there; true when all are sound.
+fn each(folder: &Folder, look: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+    let mut logs = Vec::new();
+    find_logs(&folder.dir, DEPTH_MAX, &mut logs)?;
+    if logs.is_empty() {
+        bail!("{}: no log here: no file NNNNNNNNNN.seg", folder.dir.display());
+    }
+    let mut sound = true;
+    for log in logs {
+        sound &= look(&log)?;
+    }
+    Ok(sound)
+}
+
+fn find_logs(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    if wal::is_log(folder) {
+        found.push(folder.into());
+        return Ok(());
+    }
+    let mut below: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect();
+    below.sort();
+    if depth > 0 {
+        below.iter().filter_map(|path| find_logs(path, depth - 1, found).err()).for_each(|why| {
+            eprintln!("passed over: {why:#}"); // an instance's folder that we may not read, mostly
+        });
+    }
+    Ok(())
+}
+
+fn verify(log: &Path) -> anyhow::Result<bool> {
+    let found = wal::inspect(log, &mut progress(log))?;
+    let mut out = io::stdout().lock();
+    let Inspection { segments, bytes, records, torn_bytes, first, end, .. } = &found;
+    writeln!(out, "{}", log.display())?;
+    writeln!(
+        out,
+        "  {records} event records in {segments} segments, {bytes} bytes, positions {first} to {end}"
+    )?;
+    if *torn_bytes > 0 {
+        writeln!(
+            out,
+            "  {torn_bytes} bytes of an unfinished flush at the end: no damage, nobody was told of them"
+        )?;
+    }
+    let sound = tell_damage(&found, &mut out)?;
+    if sound {
+        writeln!(out, "  sound: every checksum holds, no position is missing")?;
+    }
+    Ok(sound)
+}
+
+fn tell_damage(found: &Inspection, out: &mut impl Write) -> io::Result<bool> {
+    for hole in &found.holes {
+        let bytes = hole.to.get() - hole.from.get();
+        let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
+        writeln!(
+            out,
+            "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}",
+            hole.from, hole.to
+        )?;
+    }
+    for file in &found.set_aside {
+        writeln!(out, "  set aside by an earlier start: {}", file.display())?;
+    }
+    Ok(found.holes.is_empty())
+}
+
+fn stat(log: &Path) -> anyhow::Result<bool> {
+    let found = wal::inspect(log, &mut progress(log))?;
+    let mut out = io::stdout().lock();
+    let Inspection { segments, spares, bytes, records, first, end, streams, .. } = &found;
+    writeln!(out, "{}", log.display())?;
+    writeln!(out, "  segments {segments}, spares {spares}, bytes {bytes}, event records {records}")?;
+    writeln!(out, "  positions {first} to {end}")?;
+    for (name, stream) in streams {
+        writeln!(out, "  stream {name}: {} events", stream.events)?;
+        for (subscriber, low, pending) in &stream.bookmarks {
+            writeln!(out, "    subscriber {subscriber}: at {low}, {pending} pending")?;
+        }
+    }
+    Ok(tell_damage(&found, &mut out)?)
+}
+
+fn dump(log: &Path, order: &Dump) -> anyhow::Result<bool> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    writeln!(out, "# {}", log.display())?;
+    writeln!(
+        out,
+        "# position stream time_ms bytes kind{}",
+        if order.payload.is_some() { " payload" } else { "" }
+    )?;
+    let from = Position::new(order.from);
+    let mut show = |entry: &Entry<'_>| {
+        let wanted = order.stream.as_deref().is_none_or(|stream| entry.stream == Some(stream));
+        if wanted && entry.position >= from { line(entry, order.payload, &mut out) } else { Ok(()) }
+    };
+    let found = wal::dump(log, &mut progress(log), &mut show)?;
+    let sound = tell_damage(&found, &mut io::stderr().lock())?;
+    out.flush()?;
+    Ok(sound)
+}
+
+fn line(entry: &Entry<'_>, payload: Option<Form>, out: &mut impl Write) -> io::Result<()> {
+    let Entry { position, at_ms, kind, .. } = entry;
+    let (stream, bytes) = (entry.stream.unwrap_or("-"), entry.payload.len());
+    write!(out, "{position} {stream} {at_ms} {bytes} {kind}")?;
+    match payload {
+        None => {}
+        Some(Form::Hex) => {
+            out.write_all(b" ")?;
+            entry.payload.iter().try_for_each(|byte| write!(out, "{byte:02x}"))?;
+        }
+        Some(Form::Utf8) => write!(out, " {}", String::from_utf8_lossy(entry.payload).escape_debug())?,
+    }
+    writeln!(out)
+}
+
+/// A line now and then on stderr: one that overwrites itself on a terminal.
+fn progress(log: &Path) -> impl FnMut(u64, u64) + use<> {
+    let (log, mut told) = (log.display().to_string(), Instant::now());
+    let end = if io::stderr().is_terminal() { "\r" } else { "\n" };
+    move |done, all| {
+        if told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            eprint!("{log}: {} of {} MiB read{end}", done >> 20, all >> 20);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What the appliance is told: flags over environment over file over defaults.
+//!
+//! Every flag of `run` is also a key of the config file (TOML or YAML, same names) and an
+//! environment variable `SLUICEGATE_…`. A name nobody knows or a value that does not parse is one
+//! line on stderr that names it, and exit status 2.
+
+mod file;
+mod value;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+
+pub(crate) use value::{CertificateRule, ImageRule, RouteRule};
+
+/// Flags of `sluicegate run`, and keys of its config file.
+#[derive(Debug, Clone, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    /// Read further settings from this file (TOML or YAML; the keys are the flags' names)
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Folder for objects, event logs and instance logs [default: ./sluicegate-data]
+    #[arg(long, value_name = "DIR", env = "SLUICEGATE_DATA")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Cores that serve traffic, one thread each [default: all]
+    #[arg(long, value_name = "N", env = "SLUICEGATE_WORKERS")]
+    pub(crate) workers: Option<usize>,
+
+    /// Address for HTTP requests to routes [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_HTTP")]
+    pub(crate) http: Option<SocketAddr>,
+
+    /// Address for HTTPS requests to routes; needs --tls-cert [default: none]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_HTTPS")]
+    pub(crate) https: Option<SocketAddr>,
+
+    /// Certificate chain and private key (PEM) of a host, `*.PARENT` or `*`; read again at SIGHUP; may be
+    /// given more than once
+    #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT", value_delimiter = ';')]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) tls_cert: Vec<CertificateRule>,
+
+    /// Address for events to Brokers [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_EVENTS")]
+    pub(crate) events: Option<SocketAddr>,
+
+    /// Address of the Kubernetes-style API [default: 127.0.0.1:8001]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
+    pub(crate) api: Option<SocketAddr>,
+
+    /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_ADMIN")]
+    pub(crate) admin: Option<SocketAddr>,
+
+    /// Domain below which Services get their hosts: NAME.NAMESPACE.DOMAIN [default: localhost]
+    #[arg(long, value_name = "DOMAIN", env = "SLUICEGATE_DOMAIN")]
+    pub(crate) domain: Option<String>,
+
+    /// Apply the YAML manifests of this file or folder at start; may be given more than once
+    #[arg(long, value_name = "PATH", env = "SLUICEGATE_MANIFESTS", value_delimiter = ';')]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) manifests: Vec<PathBuf>,
+
+    /// Run images called REF as this command of this host; may be given more than once
+    #[arg(long, value_name = "REF=COMMAND", env = "SLUICEGATE_IMAGE", value_delimiter = ';')]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) image: Vec<ImageRule>,
+
+    /// Send a host's requests straight to these addresses (`*` = any host); may be given more than once
+    #[arg(long, value_name = "HOST=ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE", value_delimiter = ';')]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) route: Vec<RouteRule>,
+
+    /// Follow the cluster of this kubeconfig instead of serving an API of our own
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// All settings, decided.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) data: PathBuf,
+    pub(crate) workers: usize,
+    pub(crate) http: SocketAddr,
+    /// Never without `certificates`, and they never without it.
+    pub(crate) https: Option<SocketAddr>,
+    pub(crate) certificates: Vec<CertificateRule>,
+    pub(crate) events: SocketAddr,
+    pub(crate) api: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) domain: String,
+    pub(crate) manifests: Vec<PathBuf>,
+    pub(crate) images: Vec<ImageRule>,
+    pub(crate) routes: Vec<RouteRule>,
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// More cores than any machine this was tried on; a typo must not start 10,000 threads.
+const WORKERS_MAX: usize = 512;
+
+impl Config {
+    /// Joins flags and environment (already in `given`) with the file it may name, and the defaults.
+    pub(crate) fn decide(given: Settings) -> Result<Self, String> {
+        refuse_unknown_environment(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
+        let file = match &given.config {
+            Some(path) => file::read(path)?,
+            None => Settings::default(),
+        };
+
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let config = Self {
+            data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
+            workers: given.workers.or(file.workers).unwrap_or(cores),
+            http: given.http.or(file.http).unwrap_or(loopback(8080)),
+            https: given.https.or(file.https),
+            certificates: either(given.tls_cert, file.tls_cert),
+            events: given.events.or(file.events).unwrap_or(loopback(8081)),
+            api: given.api.or(file.api).unwrap_or(loopback(8001)),
+            admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
+            domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
+            manifests: either(given.manifests, file.manifests),
+            images: either(given.image, file.image),
+            routes: either(given.route, file.route),
+            kubeconfig: given.kubeconfig.or(file.kubeconfig),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.workers == 0 || self.workers > WORKERS_MAX {
+            return Err(format!("workers: {} is not between 1 and {WORKERS_MAX}", self.workers));
+        }
+        if !value::is_domain(&self.domain) {
+            return Err(format!("domain: {:?} is not a DNS name", self.domain));
+        }
+        // The API grants everything to whoever reaches it, so only this host may reach it (APP-38).
+        if !self.api.ip().is_loopback() {
+            return Err(format!(
+                "api: {} is not a loopback address, and the API has no authentication; \
+                 bind 127.0.0.1 and reach it through a tunnel",
+                self.api
+            ));
+        }
+        match (self.https, self.certificates.first()) {
+            (Some(address), None) => {
+                return Err(format!("https: {address}: TLS needs a certificate; give --tls-cert"));
+            }
+            (None, Some(rule)) => {
+                return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
+            }
+            _ => {}
+        }
+        for (name, paths) in
+            [("manifests", self.manifests.as_slice()), ("kubeconfig", self.kubeconfig.as_slice())]
+        {
+            if let Some(path) = paths.iter().find(|path| !path.exists()) {
+                return Err(format!("{name}: {} does not exist", path.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn either<T>(given: Vec<T>, file: Vec<T>) -> Vec<T> {
+    if given.is_empty() { file } else { given }
+}
+
+/// Variables with our prefix that no flag has. `SLUICEGATE_LOG` is the log filter.
+fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(), String> {
+    const KNOWN: [&str; 15] = [
+        "CONFIG",
+        "DATA",
+        "WORKERS",
+        "HTTP",
+        "EVENTS",
+        "API",
+        "ADMIN",
+        "DOMAIN",
+        "MANIFESTS",
+        "IMAGE",
+        "ROUTE",
+        "LOG",
+        "HTTPS",
+        "TLS_CERT",
+        "KUBECONFIG",
+    ];
+    for name in names {
+        if let Some(key) = name.strip_prefix("SLUICEGATE_")
+            && !KNOWN.contains(&key)
+        {
+            return Err(format!("unknown environment variable {name}; `sluicegate run --help` lists them"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_variable_with_our_prefix_is_refused_by_name() {
+        let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>().into_iter();
+        assert!(refuse_unknown_environment(names(&["PATH", "SLUICEGATE_HTTP", "SLUICEGATE_LOG"])).is_ok());
+        let why = refuse_unknown_environment(names(&["SLUICEGATE_HTPP"])).unwrap_err();
+        assert!(why.contains("SLUICEGATE_HTPP"), "{why}");
+    }
+
+    /// APP-38: an API without authentication does not leave this host.
+    #[test]
+    fn an_api_on_a_public_address_is_refused() {
+        let given = Settings { api: Some("0.0.0.0:8001".parse().unwrap()), ..Settings::default() };
+        assert!(Config::decide(given).unwrap_err().starts_with("api: 0.0.0.0:8001"));
+    }
+
+    #[test]
+    fn tls_needs_a_certificate_and_a_certificate_needs_tls() {
+        let https = Settings { https: Some(loopback(0)), ..Settings::default() };
+        assert!(Config::decide(https).unwrap_err().starts_with("https: 127.0.0.1:0"));
+        let tls_cert = vec!["a=/c.pem,/k.pem".parse().unwrap()];
+        let certificate = Settings { tls_cert, ..Settings::default() };
+        assert!(Config::decide(certificate).unwrap_err().starts_with("tls-cert: a"));
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sluicegate.toml");
+        std::fs::write(&path, "workers = 3\ndomain = \"example.com\"\nroute = \"*=127.0.0.1:9\"\n").unwrap();
+        let given = Settings { config: Some(path), workers: Some(2), ..Settings::default() };
+
+        let config = Config::decide(given).unwrap();
+
+        assert_eq!((config.workers, config.domain.as_str(), config.routes.len()), (2, "example.com", 1));
+        assert_eq!(config.http, loopback(8080));
+    }
+}

@@ -1,0 +1,108 @@
+//! The config file: TOML, or YAML by its ending.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::Path;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor};
+
+use super::Settings;
+
+/// Nobody writes a megabyte of settings; a wrong path (a disk image, a log) must not be read whole.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) fn read(path: &Path) -> Result<Settings, String> {
+    let name = path.display();
+    let bytes = std::fs::metadata(path).map_err(|why| format!("config: {name}: {why}"))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(format!("config: {name} has {bytes} bytes, limit {FILE_BYTES_MAX}"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|why| format!("config: {name}: {why}"))?;
+    let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
+    let parsed = if yaml {
+        with_key(serde_norway::Deserializer::from_str(&text))
+    } else {
+        toml::Deserializer::parse(&text).map_err(|why| one_line(&why)).and_then(with_key)
+    };
+    parsed.map_err(|why| format!("config: {name}: {why}"))
+}
+
+/// Reads the settings; a bad value's error begins with its key.
+fn with_key<'de, D>(input: D) -> Result<Settings, String>
+where
+    D: Deserializer<'de>,
+    D::Error: fmt::Display,
+{
+    serde_path_to_error::deserialize(input).map_err(|why| match why.path().to_string().as_str() {
+        "." => one_line(why.inner()),
+        key => format!("{key}: {}", one_line(why.inner())),
+    })
+}
+
+fn one_line(why: &impl fmt::Display) -> String {
+    why.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// A list, or one value in its place: `route = "a=1.2.3.4:80"`.
+pub(super) fn one_or_many<'de, D, T>(input: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct OneOrMany<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMany<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string or a list of strings")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            T::deserialize(text.into_deserializer()).map(|one| vec![one])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(list))
+        }
+    }
+
+    input.deserialize_any(OneOrMany(PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(name: &str, text: &str) -> Result<Settings, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_in_one_line() {
+        for (name, text) in [("c.toml", "wrokers = 2\n"), ("c.yaml", "wrokers: 2\n")] {
+            let why = read_text(name, text).unwrap_err();
+            assert!(why.contains("wrokers") && !why.contains('\n'), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_bad_value_is_named_by_its_key_in_one_line() {
+        for (name, text) in [("c.toml", "workers = 2\nhttp = \"nowhere\"\n"), ("c.yaml", "http: nowhere\n")] {
+            let why = read_text(name, text).unwrap_err();
+            assert!(why.contains("http: ") && !why.contains('\n'), "{why}");
+        }
+    }
+
+    #[test]
+    fn yaml_and_toml_say_the_same() {
+        let toml = read_text("c.toml", "image = [\"a/b=/bin/true x\"]\nhttp = \"127.0.0.1:0\"\n").unwrap();
+        let yaml = read_text("c.yaml", "image: a/b=/bin/true x\nhttp: 127.0.0.1:0\n").unwrap();
+        assert_eq!((toml.image.clone(), toml.http), (yaml.image, yaml.http));
+        assert_eq!(toml.image[0].command, ["/bin/true", "x"]);
+    }
+}

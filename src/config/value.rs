@@ -1,0 +1,180 @@
+//! Settings with a grammar of their own, parsed once.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use dataplane::table::Protocol;
+use serde::Deserialize;
+
+/// `REF=COMMAND`: an image that is a command of this host.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ImageRule {
+    pub(crate) image: String,
+    /// Program and arguments, split as a shell splits words.
+    pub(crate) command: Vec<String>,
+}
+
+/// `HOST=[h2c://]ADDR[,ADDR...]`: a host whose requests go to given addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct RouteRule {
+    /// Lower case; `*` for any host.
+    pub(crate) host: String,
+    /// What all of the addresses speak.
+    pub(crate) protocol: Protocol,
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+/// `HOST=CERT,KEY`: the files that prove who we are.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct CertificateRule {
+    /// Lower case; `*.` and a parent for every name right below it, `*` for any.
+    pub(crate) host: String,
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl FromStr for ImageRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (image, command) = text.split_once('=').ok_or_else(|| format!("{text:?} is not REF=COMMAND"))?;
+        if image.is_empty() || image.contains(char::is_whitespace) {
+            return Err(format!("{image:?} is not an image reference"));
+        }
+        let command = shlex::split(command).ok_or_else(|| format!("{command:?} has an open quote"))?;
+        if command.is_empty() {
+            return Err(format!("{text:?} names no command"));
+        }
+        Ok(Self { image: image.to_owned(), command })
+    }
+}
+
+impl FromStr for RouteRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, list) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not HOST=[h2c://]ADDR[,ADDR...]"))?;
+        let host = host.to_ascii_lowercase();
+        if host != "*" && !is_domain(&host) {
+            return Err(format!("{host:?} is neither a DNS name nor *"));
+        }
+        let (protocol, list) = match list.strip_prefix("h2c://") {
+            Some(list) => (Protocol::H2c, list),
+            None => (Protocol::Http1, list),
+        };
+        let addresses = list
+            .split(',')
+            .map(|one| {
+                one.trim().parse().map_err(|_| format!("{one:?} is not an address like 127.0.0.1:9100"))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { host, protocol, addresses })
+    }
+}
+
+impl FromStr for CertificateRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=').and_then(|(host, files)| Some((host, files.split_once(',')?)));
+        let Some((host, (certificate, key))) = parts else {
+            return Err(format!("{text:?} is not HOST=CERT,KEY"));
+        };
+        let host = host.to_ascii_lowercase();
+        if host != "*" && !is_domain(host.strip_prefix("*.").unwrap_or(&host)) {
+            return Err(format!("{host:?} is neither a DNS name nor *.PARENT nor *"));
+        }
+        if certificate.is_empty() || key.is_empty() {
+            return Err(format!("{text:?} names one file, and needs a certificate and a key"));
+        }
+        Ok(Self { host, certificate: certificate.into(), key: key.into() })
+    }
+}
+
+impl TryFrom<String> for CertificateRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for ImageRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for RouteRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// RFC 1123 labels, 253 characters at most.
+pub(crate) fn is_domain(name: &str) -> bool {
+    let label = |l: &str| {
+        !l.is_empty()
+            && l.len() <= 63
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_names_a_host_and_its_addresses() {
+        let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
+        assert_eq!((rule.host.as_str(), rule.addresses.len()), ("app.example.com", 2));
+        assert_eq!(rule.protocol, Protocol::Http1);
+        let rule: RouteRule = "a=h2c://127.0.0.1:1,127.0.0.1:2".parse().unwrap();
+        assert_eq!((rule.protocol, rule.addresses.len()), (Protocol::H2c, 2));
+        for bad in [
+            "",
+            "a",
+            "a=",
+            "a=host:1",
+            "a=h2c://",
+            "a=ftp://127.0.0.1:1",
+            "a=127.0.0.1",
+            "a b=127.0.0.1:1",
+            "-a=127.0.0.1:1",
+        ] {
+            assert!(bad.parse::<RouteRule>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_names_its_host_and_two_files() {
+        let rule: CertificateRule = "*.Example.com=/a=b/c.pem,/k.pem".parse().unwrap();
+        assert_eq!((rule.host.as_str(), rule.certificate.to_str()), ("*.example.com", Some("/a=b/c.pem")));
+        assert!("*=c,k".parse::<CertificateRule>().is_ok());
+        for bad in ["", "a", "a=c", "a=c,", "a=,k", "=c,k", "*.=c,k", "a*=c,k", "a.*.b=c,k"] {
+            assert!(bad.parse::<CertificateRule>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_rule_splits_its_command_as_a_shell_does() {
+        let rule: ImageRule = "ghcr.io/acme/hello:1=/bin/echo 'a b' c=d".parse().unwrap();
+        assert_eq!(rule.image, "ghcr.io/acme/hello:1");
+        assert_eq!(rule.command, ["/bin/echo", "a b", "c=d"]);
+        for bad in ["", "a", "a=", "=b", "a='open"] {
+            assert!(bad.parse::<ImageRule>().is_err(), "{bad:?}");
+        }
+    }
+}

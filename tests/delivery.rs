@@ -1,0 +1,276 @@
+//! Delivery through the built binary: tried again where that helps, laid aside where it does not, and
+//! answers that are events go round again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kit::manifest::with;
+use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
+use kit::server::closed_address;
+use kit::{Answer, Appliance, Event, EventSink, PATIENCE, Received, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+
+fn appliance() -> Appliance {
+    kit::scene::with_broker(&Setup::new(BIN))
+}
+
+/// DP-RETRY-01, DP-RETRY-02, DP-RETRY-03, DP-RETRY-04, DP-RETRY-05, DP-RETRY-06, DP-RETRY-07,
+/// DP-RETRY-08, DP-RETRY-09, DP-RETRY-10, DP-RETRY-11, DP-RETRY-12, DP-RETRY-13, DP-RETRY-14,
+/// DP-RETRY-15, DP-RETRY-16, EV-DLV-02, EV-DLV-04: the response table, row by row, with two retries.
+#[test]
+fn what_a_subscriber_answers_decides_what_happens_next() {
+    const COMPLETE: (u32, u32) = (1, 0); // requests at the subscriber, at the dead letter sink
+    const FAILED: (u32, u32) = (1, 1);
+    const RETRIED: (u32, u32) = (3, 1);
+    let rows: Vec<(u16, (u32, u32))> = [
+        (vec![200, 201, 202, 204, 299], COMPLETE),
+        (vec![101, 300, 301, 302, 307, 308], FAILED),
+        (vec![400, 401, 402, 403, 405, 406, 410, 413, 415, 418, 422, 425, 426, 428, 431, 451], FAILED),
+        (vec![404, 408, 409, 429, 500, 501, 502, 503, 504, 511, 600, 999], RETRIED),
+    ]
+    .into_iter()
+    .flat_map(|(codes, outcome)| codes.into_iter().map(move |code| (code, outcome)))
+    .collect();
+
+    let dead = EventSink::start();
+    let sink = EventSink::answering(move |event| {
+        match event.attribute("code").as_deref() {
+        Some("101") => Answer::raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"),
+        Some("interim") => Answer::raw(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        ),
+        Some(code) => Answer::status(code.parse().unwrap_or(500)).header("Location", "/moved"),
+        None => Answer::status(500),
+    }
+    });
+    let appliance = appliance();
+    subscribe(appliance.api(), "codes", &sink.url(), &[delivery(2, &dead)]);
+    let nobody = format!("http://{}/", closed_address());
+    subscribe(appliance.api(), "refused", &nobody, &[delivery(2, &dead), only(json!({ "code": "refused" }))]);
+
+    let mut wanted: BTreeMap<String, (u32, u32)> =
+        rows.into_iter().map(|(code, outcome)| (code.to_string(), outcome)).collect();
+    wanted.insert("interim".to_owned(), COMPLETE);
+    for code in wanted.keys() {
+        post(&appliance, &Event::new(code).with("code", code));
+    }
+    post(&appliance, &Event::new("refused").with("code", "refused"));
+    // The subscriber answers this one with 500; the port of the other Trigger with nothing.
+    wanted.insert("refused".to_owned(), (3, 2));
+
+    let (requests, letters) = wanted.values().fold((0, 0), |(r, l), (a, b)| (r + a, l + b));
+    sink.wait_for(requests as usize, PATIENCE);
+    dead.wait_for(letters as usize, PATIENCE);
+    // One too many ends the wait early; the comparison below then says which.
+    let _ = wait::try_until(SILENCE, || {
+        (sink.received().len() > requests as usize || dead.received().len() > letters as usize).then_some(())
+    });
+    let counts = |received: Vec<Received>| {
+        let mut counts = BTreeMap::<String, u32>::new();
+        received.iter().for_each(|event| *counts.entry(event.id()).or_default() += 1);
+        counts
+    };
+    let (at_sink, at_dead) = (counts(sink.received()), counts(dead.received()));
+    let seen: BTreeMap<_, _> = wanted
+        .keys()
+        .map(|id| {
+            let count = |counts: &BTreeMap<String, u32>| counts.get(id).copied().unwrap_or_default();
+            (id.clone(), (count(&at_sink), count(&at_dead)))
+        })
+        .collect();
+    assert_eq!(seen, wanted);
+    assert!(sink.received().iter().all(|event| event.request.path() == "/"), "a redirect was followed");
+}
+
+/// DP-RETRY-16: no answer at all is tried again. A sender may also repeat at once what met a kept
+/// connection that was being closed, so the requests are counted from below.
+#[test]
+fn a_subscriber_that_hangs_up_is_tried_again() {
+    let dead = EventSink::start();
+    let sink = EventSink::answering(|_| Answer::hang_up());
+    let appliance = appliance();
+    subscribe(appliance.api(), "all", &sink.url(), &[delivery(2, &dead)]);
+    post(&appliance, &Event::new("1"));
+    assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["1"]);
+    assert!((3..=6).contains(&sink.received().len()), "{:?}", ids(&sink.received()));
+    wait::nothing(SILENCE, "a second dead letter", || (dead.received().len() > 1).then_some(()));
+}
+
+/// EV-DLV-03, DP-RETRY-17, DP-RETRY-22: tried again until it works, as the same event.
+#[test]
+fn an_event_that_fails_twice_is_delivered_the_third_time() {
+    let dead = EventSink::start();
+    let sink = EventSink::answering(|event| Answer::status(if event.attempt < 3 { 503 } else { 202 }));
+    for policy in ["linear", "exponential"] {
+        let appliance = appliance();
+        let (pointer, options) = delivery(3, &dead);
+        subscribe(
+            appliance.api(),
+            "all",
+            &sink.url(),
+            &[(pointer, with(options, "/backoffPolicy", json!(policy)))],
+        );
+        let before = sink.received().len();
+        post(&appliance, &Event::new(policy).with("subject", "same").data("text/plain", "data"));
+        let attempts = sink.wait_for(before + 3, PATIENCE).split_off(before);
+        for attempt in &attempts {
+            assert_eq!((attempt.id().as_str(), attempt.data().as_slice()), (policy, b"data".as_slice()));
+            assert_eq!(attempt.attribute("subject").as_deref(), Some("same"));
+        }
+        wait::nothing(SILENCE, "a fourth attempt or a dead letter", || {
+            (sink.received().len() > before + 3 || !dead.received().is_empty()).then_some(())
+        });
+    }
+}
+
+/// EV-DLV-08, EV-DLV-10, EV-DLV-11: the dead letter is the event, and tells where and how it failed.
+#[test]
+fn a_dead_letter_tells_its_story() {
+    let sink = EventSink::answering(|_| Answer::body(400, "text/plain", "I will not take that"));
+    let dead = EventSink::answering(|event| Answer::status(if event.attempt == 1 { 503 } else { 202 }));
+    let appliance = appliance();
+    subscribe(appliance.api(), "all", &sink.url(), &[delivery(2, &dead)]);
+    post(&appliance, &Event::new("1").with("subject", "s").data("application/json", "{ \"a\": 1 }"));
+
+    let letters = dead.wait_for(2, PATIENCE); // the sink itself failed once
+    let letter = &letters[1];
+    assert_eq!((letter.id().as_str(), letter.data().as_slice()), ("1", b"{ \"a\": 1 }".as_slice()));
+    assert_eq!(letter.attribute("subject").as_deref(), Some("s"));
+    assert_eq!(letter.attribute("knativeerrordest").as_deref(), Some(sink.url().as_str()));
+    assert_eq!(letter.attribute("knativeerrorcode").as_deref(), Some("400"));
+    let body = STANDARD.decode(letter.attribute("knativeerrordata").unwrap_or_default()).unwrap();
+    assert_eq!(String::from_utf8_lossy(&body), "I will not take that");
+    assert_eq!(sink.received().len(), 1);
+}
+
+/// EV-DLV-09: given up without a dead letter sink, and the next one goes its way.
+#[test]
+fn without_a_dead_letter_sink_the_backlog_moves_on() {
+    let sink = EventSink::answering(|event| Answer::status(if event.id() == "bad" { 400 } else { 202 }));
+    let appliance = appliance();
+    subscribe(appliance.api(), "all", &sink.url(), &[("/spec/delivery", json!({ "retry": 0 }))]);
+    post(&appliance, &Event::new("bad"));
+    post(&appliance, &Event::new("good"));
+    let mut received = ids(&sink.wait_for(2, PATIENCE));
+    received.sort();
+    assert_eq!(received, ["bad", "good"]);
+    wait::nothing(SILENCE, "another attempt", || (sink.received().len() > 2).then_some(()));
+}
+
+/// DP-RETRY-18: nobody asked for retries, and there are some.
+#[test]
+fn a_trigger_without_delivery_options_retries_by_default() {
+    let sink = EventSink::answering(|event| Answer::status(if event.attempt < 3 { 500 } else { 202 }));
+    let appliance = appliance();
+    subscribe(appliance.api(), "all", &sink.url(), &[]);
+    post(&appliance, &Event::new("1"));
+    assert_eq!(ids(&sink.wait_for(3, PATIENCE)), ["1", "1", "1"]);
+}
+
+/// DP-RETRY-19: one subscriber's silence is its own.
+#[test]
+fn a_subscriber_that_never_answers_holds_nobody_up() {
+    let silent = EventSink::answering(|_| Answer::status(202).after(Duration::from_secs(60)));
+    let quick = EventSink::start();
+    let appliance = appliance();
+    subscribe(appliance.api(), "silent", &silent.url(), &[]);
+    subscribe(appliance.api(), "quick", &quick.url(), &[]);
+    for n in 0..500 {
+        post(&appliance, &Event::new(&n.to_string()));
+    }
+    quick.wait_for(500, PATIENCE);
+    assert!(silent.received().len() < 500, "requests in flight to one subscriber are limited");
+}
+
+/// EV-DLV-05, EV-RTE-10, DP-REPLY-01, DP-REPLY-04, DP-PROTO-04: an answer that is an event comes back
+/// in, in either mode.
+#[test]
+fn a_reply_goes_through_the_broker_like_any_event() {
+    let replies = EventSink::start();
+    let sink = EventSink::answering(|event| {
+        let id = format!("reply-to-{}", event.id());
+        let reply = Event::new(&id).of_type("reply").data("application/json", r#"{"n":1}"#);
+        match event.id().as_str() {
+            "structured" => Answer::structured(200, &reply.envelope()),
+            _ => {
+                let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "reply")];
+                Answer::event(200, &attributes, &json!({ "n": 1 }))
+            }
+        }
+    });
+    let appliance = appliance();
+    subscribe(appliance.api(), "ask", &sink.url(), &[only(json!({ "type": "question" }))]);
+    subscribe(appliance.api(), "hear", &replies.url(), &[only(json!({ "type": "reply" }))]);
+    for id in ["binary", "structured"] {
+        post(&appliance, &Event::new(id).of_type("question"));
+    }
+
+    let heard = replies.wait_for(2, PATIENCE);
+    let names: BTreeSet<_> = ids(&heard).into_iter().collect();
+    assert_eq!(names, BTreeSet::from(["reply-to-binary".to_owned(), "reply-to-structured".to_owned()]));
+    for reply in &heard {
+        assert_eq!(serde_json::from_slice::<Value>(&reply.data()).unwrap(), json!({ "n": 1 }));
+    }
+    for asked in sink.received() {
+        assert_eq!(asked.header("prefer"), Some("reply"));
+    }
+}
+
+/// DP-REPLY-05, DP-REPLY-06, DP-REPLY-07, DP-REPLY-10: what is no reply is not routed, and what only
+/// claims to be one is a failure.
+#[test]
+fn answers_that_are_no_replies_stay_where_they_are() {
+    let sink = EventSink::answering(|event| {
+        let full = [("specversion", "1.0"), ("id", "r"), ("source", "/kit"), ("type", "reply")];
+        match event.id().as_str() {
+            "empty" => Answer::status(200),
+            "text" => Answer::body(200, "text/plain", "thank you"),
+            "accepted" => Answer::event(202, &full, &json!({})),
+            "created" => Answer::event(201, &full, &json!({})),
+            "broken" => Answer::event(200, &[("specversion", "1.0"), ("type", "reply")], &json!({})),
+            other => panic!("nobody sent {other}"),
+        }
+    });
+    let (replies, dead) = (EventSink::start(), EventSink::start());
+    let appliance = appliance();
+    subscribe(
+        appliance.api(),
+        "ask",
+        &sink.url(),
+        &[only(json!({ "type": "question" })), delivery(2, &dead)],
+    );
+    subscribe(appliance.api(), "hear", &replies.url(), &[only(json!({ "type": "reply" }))]);
+    for id in ["empty", "text", "accepted", "created", "broken"] {
+        post(&appliance, &Event::new(id).of_type("question"));
+    }
+
+    assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["broken"]);
+    wait::nothing(SILENCE, "something was routed", || {
+        (!replies.received().is_empty()).then(|| replies.received())
+    });
+    let mut asked = ids(&sink.received());
+    asked.sort();
+    assert_eq!(asked, ["accepted", "broken", "broken", "broken", "created", "empty", "text"]);
+}
+
+/// EV-RTE-12, EV-RTE-13: an echo comes back to its own Trigger, and ends.
+#[test]
+fn an_endless_echo_ends_at_its_hop_limit() {
+    let sink = EventSink::answering(|event| {
+        let attributes = [("specversion", "1.0"), ("id", "echo"), ("source", "/kit"), ("type", "kit.test")];
+        assert_eq!(event.attribute("knativebrokerttl"), None, "the counter is the broker's own");
+        Answer::event(200, &attributes, &json!({}))
+    });
+    let appliance = appliance();
+    subscribe(appliance.api(), "echo", &sink.url(), &[]);
+    post(&appliance, &Event::new("first").with("knativebrokerttl", "5"));
+    // Taken in with 4 hops left, and again with 3, 2 and 1.
+    assert_eq!(ids(&sink.wait_for(4, PATIENCE)), ["first", "echo", "echo", "echo"]);
+    wait::nothing(SILENCE, "the echo went on", || (sink.received().len() > 4).then_some(()));
+    let spent = Event::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
+    assert_eq!(spent.status, 400, "{spent}");
+}

@@ -1,0 +1,208 @@
+//! What survives SIGKILL: every event that was answered with 202, every object that was answered
+//! with 201.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use kit::manifest::{NAMESPACE, broker, trigger, with};
+use kit::scene::{BROKER, with_broker};
+use kit::server::closed_address;
+use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const CRASHES: u64 = 24;
+/// Clients that post at the same time, so that a crash meets events in every stage.
+const CLIENTS: u64 = 4;
+
+/// A Broker and a Trigger that never gives up while a test runs: 50 ms between attempts.
+fn subscribed(url: &str) -> Appliance {
+    let appliance = with_broker(&Setup::new(BIN).flag("workers", "2"));
+    let api = appliance.api();
+    let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
+    api.create(&with(trigger("all", "main", url), "/spec/delivery", options));
+    api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    appliance
+}
+
+/// A client that posts until its connection breaks, and keeps the ids that were answered with 202.
+fn client(name: String, events: SocketAddr, book: Arc<Book>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut connection = Connection::open(events);
+        for n in 0.. {
+            let id = format!("{name}-{n}");
+            // Sizes from nothing to more than a page, so that records end anywhere in one.
+            let data = vec![b'd'; (n * 997) % 9000];
+            let event = Event::new(&id).data("text/plain", data);
+            match connection.try_call(&event.binary(BROKER)) {
+                Ok(response) if response.status == 202 => book.note(id),
+                Ok(response) => panic!("{id}: {response}"),
+                Err(_) => return, // the crash: this one may be stored or not
+            }
+        }
+    })
+}
+
+/// What was promised.
+#[derive(Debug, Default)]
+struct Book {
+    ids: Mutex<BTreeSet<String>>,
+    count: AtomicU64,
+}
+
+impl Book {
+    fn note(&self, id: String) {
+        self.ids.lock().expect("no client panics with the lock").insert(id);
+        self.count.fetch_add(1, SeqCst);
+    }
+
+    fn ids(&self) -> BTreeSet<String> {
+        self.ids.lock().expect("no client panics with the lock").clone()
+    }
+}
+
+fn ids(received: &[Received]) -> BTreeSet<String> {
+    received.iter().map(Received::id).collect()
+}
+
+/// Waits until all that was promised has arrived; panics with what is missing.
+fn assert_kept(sink: &EventSink, promised: &BTreeSet<String>, when: &str) {
+    let all = sink.wait_until(PATIENCE, |received| ids(received).is_superset(promised));
+    if let Err(received) = all {
+        let missing: Vec<_> = promised.difference(&ids(&received)).cloned().collect();
+        panic!("{when}: {} of {} promised events are lost: {missing:?}", missing.len(), promised.len());
+    }
+}
+
+/// EV-RTE-02, DP-ACK-02, APP-05: crash after crash, no promised event is lost; duplicates are allowed.
+#[test]
+fn every_event_that_got_its_202_arrives_however_often_the_appliance_is_killed() {
+    let sink = EventSink::start();
+    let mut appliance = subscribed(&sink.url());
+    let book = Arc::new(Book::default());
+    for crash in 0..CRASHES {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|n| client(format!("crash-{crash}-client-{n}"), appliance.events(), Arc::clone(&book)))
+            .collect();
+        // Sooner and later: after one event, after some, after many.
+        let enough = book.count.load(SeqCst) + 1 + (crash * 37) % 200;
+        wait::until(PATIENCE, "202s", || (book.count.load(SeqCst) >= enough).then_some(()));
+        appliance.restart();
+        for client in clients {
+            client.join().unwrap();
+        }
+        assert_kept(&sink, &book.ids(), &format!("after crash {crash}"));
+    }
+    assert!(book.count.load(SeqCst) >= CRASHES, "every round had its promises");
+}
+
+/// EV-RTE-02: promised while nobody listened.
+#[test]
+fn an_event_for_a_subscriber_that_is_away_waits_over_a_crash() {
+    let address = closed_address();
+    let mut appliance = subscribed(&format!("http://{address}/"));
+    let promised: BTreeSet<_> = (0..20).map(|n| n.to_string()).collect();
+    for id in &promised {
+        let response = Event::new(id).data("text/plain", id.as_str()).binary(BROKER).send(appliance.events());
+        assert_eq!(response.status, 202, "{response}");
+    }
+    appliance.restart();
+    let sink = EventSink::start_at(address, |_| Answer::status(202));
+    assert_kept(&sink, &promised, "after the crash");
+    for received in sink.received() {
+        assert_eq!(received.data(), received.id().into_bytes());
+    }
+}
+
+/// EV-DLV-13: what waits for its next attempt gets it from the next process.
+#[test]
+fn retries_go_on_after_a_crash() {
+    let crashed = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&crashed);
+    let sink = EventSink::answering(move |_| Answer::status(if seen.load(SeqCst) == 0 { 503 } else { 202 }));
+    let mut appliance = subscribed(&sink.url());
+    assert_eq!(Event::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
+    sink.wait_for(2, PATIENCE);
+
+    appliance.kill();
+    crashed.store(1, SeqCst);
+    let before = sink.received().len();
+    appliance.restart();
+    let after = sink.wait_for(before + 1, PATIENCE).split_off(before);
+    assert!(after.iter().all(|event| event.id() == "stubborn"), "{:?}", ids(&after));
+}
+
+/// EV-DLV-13: done is done; a restart does not begin the log anew.
+#[test]
+fn what_was_delivered_is_not_all_sent_again() {
+    let sink = EventSink::start();
+    let mut appliance = subscribed(&sink.url());
+    let mut connection = Connection::open(appliance.events());
+    for n in 0..500 {
+        assert_eq!(connection.call(&Event::new(&n.to_string()).binary(BROKER)).status, 202);
+    }
+    sink.wait_for(500, PATIENCE);
+
+    assert_eq!(appliance.terminate().code(), Some(0));
+    appliance.restart();
+    assert_eq!(Event::new("marker").binary(BROKER).send(appliance.events()).status, 202);
+    assert_kept(&sink, &BTreeSet::from(["marker".to_owned()]), "after a tidy end");
+    let again = sink.received().len() - 501;
+    assert!(again < 500, "all {again} were sent again");
+}
+
+/// EV-RTE-10: a reply is as safe as the event that it answers.
+#[test]
+fn a_reply_survives_a_crash_before_its_own_delivery() {
+    let away = closed_address();
+    let sink = EventSink::answering(|event| {
+        let id = format!("reply-to-{}", event.id());
+        let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "reply")];
+        Answer::event(200, &attributes, &json!({}))
+    });
+    let mut appliance = subscribed(&format!("http://{away}/"));
+    let api = appliance.api();
+    let questions = json!({ "attributes": { "type": "question" } });
+    let replies = json!({ "spec": { "filter": { "attributes": { "type": "reply" } } } });
+    api.patch("Trigger", NAMESPACE, "all", &replies);
+    api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    api.create(&with(trigger("ask", "main", &sink.url()), "/spec/filter", questions));
+    api.wait_ready("Trigger", NAMESPACE, "ask", PATIENCE);
+
+    let question = Event::new("q").of_type("question").binary(BROKER);
+    assert_eq!(question.send(appliance.events()).status, 202);
+    sink.wait_for(1, PATIENCE);
+    appliance.restart();
+    let listener = EventSink::start_at(away, |_| Answer::status(202));
+    assert_kept(&listener, &BTreeSet::from(["reply-to-q".to_owned()]), "after the crash");
+}
+
+/// APP-39: an object that was created is there, as it was, and versions never go back.
+#[test]
+fn every_object_that_got_its_201_is_there_after_a_crash() {
+    let mut appliance = Setup::new(BIN).start();
+    let mut created: Vec<Value> = Vec::new();
+    for crash in 0..5 {
+        for n in 0..10 {
+            created.push(appliance.api().create(&broker(&format!("broker-{crash}-{n}"))));
+        }
+        appliance.restart();
+        let stored = appliance.api().list("Broker", NAMESPACE);
+        assert_eq!(stored.len(), created.len(), "after crash {crash}");
+        for before in &created {
+            let name = before["metadata"]["name"].as_str().unwrap_or_default();
+            let after = appliance.api().get("Broker", NAMESPACE, name).expect("created, so stored");
+            assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"], "{name}");
+            assert!(version(&after) >= version(before), "{name} after crash {crash}");
+        }
+    }
+    let versions: Vec<_> = created.iter().map(version).collect();
+    assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+}
+
+fn version(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,77 @@
+//! Sequence and Parallel through the built binary: events pass step by step, and branch by branch.
+
+use std::collections::BTreeSet;
+
+use kit::manifest::NAMESPACE;
+use kit::scene::{SILENCE, accepted, ids};
+use kit::{Answer, Event, EventSink, PATIENCE, Received, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+
+/// Answers with an event whose id says who has had it.
+fn step(name: &'static str) -> EventSink {
+    EventSink::answering(move |event| {
+        let id = format!("{}-{name}", event.id());
+        let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "kit.test")];
+        Answer::event(200, &attributes, &json!({}))
+    })
+}
+
+fn flow(kind: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "flows.knative.dev/v1",
+        "kind": kind,
+        "metadata": { "name": "f", "namespace": NAMESPACE },
+        "spec": spec,
+    })
+}
+
+/// Where the flow takes events, as a path.
+fn entry(ready: &Value) -> String {
+    let url = ready["status"]["address"]["url"].as_str().unwrap_or_default();
+    format!("/{}", url.splitn(4, '/').nth(3).unwrap_or_default())
+}
+
+#[test]
+fn a_sequence_hands_each_answer_to_the_next_step() {
+    let (first, second, last) = (step("a"), step("b"), EventSink::start());
+    let appliance = Setup::new(BIN).start();
+    let steps = json!([{ "uri": first.url() }, { "uri": second.url() }]);
+    appliance.api().create(&flow("Sequence", json!({ "steps": steps, "reply": { "uri": last.url() } })));
+    let ready = appliance.api().wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
+    accepted(&Event::new("1").binary(&entry(&ready)), &appliance);
+    assert_eq!(ids(&last.wait_for(1, PATIENCE)), ["1-a-b"]);
+    assert_eq!((ids(&first.received()), ids(&second.received())), (vec!["1".into()], vec!["1-a".into()]));
+}
+
+#[test]
+fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
+    let filter = EventSink::answering(|event| match event.id().as_str() {
+        "good" => {
+            let attributes =
+                [("specversion", "1.0"), ("id", "good"), ("source", "/kit"), ("type", "kit.test")];
+            Answer::event(200, &attributes, &json!({}))
+        }
+        _ => Answer::status(202),
+    });
+    let (picky, open, own, common) = (step("a"), step("b"), EventSink::start(), EventSink::start());
+    let appliance = Setup::new(BIN).start();
+    let branches = json!([
+        { "filter": { "uri": filter.url() }, "subscriber": { "uri": picky.url() } },
+        { "subscriber": { "uri": open.url() }, "reply": { "uri": own.url() } },
+    ]);
+    appliance
+        .api()
+        .create(&flow("Parallel", json!({ "branches": branches, "reply": { "uri": common.url() } })));
+    let ready = appliance.api().wait_ready("Parallel", NAMESPACE, "f", PATIENCE);
+    for id in ["good", "bad"] {
+        accepted(&Event::new(id).binary(&entry(&ready)), &appliance);
+    }
+    let names: BTreeSet<_> = own.wait_for(2, PATIENCE).iter().map(Received::id).collect();
+    assert_eq!(names, BTreeSet::from(["good-b".to_owned(), "bad-b".to_owned()]));
+    assert_eq!(ids(&common.wait_for(1, PATIENCE)), ["good-a"]);
+    wait::nothing(SILENCE, "what the filter kept back came through", || {
+        (picky.received().len() > 1).then_some(())
+    });
+}

@@ -1,0 +1,213 @@
+//! The Kubernetes-style API as tests use it: JSON objects in, JSON objects out.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{Call, Response, wait};
+
+/// What tests call a kind, and where its objects are.
+const KINDS: &[(&str, &str, &str)] = &[
+    ("v1", "Namespace", "namespaces"),
+    ("v1", "ConfigMap", "configmaps"),
+    ("serving.knative.dev/v1", "Service", "services"),
+    ("serving.knative.dev/v1", "Configuration", "configurations"),
+    ("serving.knative.dev/v1", "Revision", "revisions"),
+    ("serving.knative.dev/v1", "Route", "routes"),
+    ("eventing.knative.dev/v1", "Broker", "brokers"),
+    ("eventing.knative.dev/v1", "Trigger", "triggers"),
+    ("eventing.knative.dev/v1beta2", "EventType", "eventtypes"),
+    ("flows.knative.dev/v1", "Sequence", "sequences"),
+    ("flows.knative.dev/v1", "Parallel", "parallels"),
+    ("messaging.knative.dev/v1", "Channel", "channels"),
+    ("messaging.knative.dev/v1", "InMemoryChannel", "inmemorychannels"),
+    ("messaging.knative.dev/v1", "Subscription", "subscriptions"),
+];
+
+#[derive(Debug, Clone, Copy)]
+pub struct Api {
+    address: SocketAddr,
+}
+
+impl Api {
+    pub fn at(address: SocketAddr) -> Self {
+        Self { address }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `path("Service", "default", "hello")`; an empty name gives the collection.
+    pub fn path(kind: &str, namespace: &str, name: &str) -> String {
+        let Some((version, _, plural)) = KINDS.iter().find(|(_, k, _)| *k == kind) else {
+            panic!("the kit knows no kind {kind}; see KINDS");
+        };
+        let root = if version.contains('/') { "apis" } else { "api" };
+        let mut path = match kind {
+            "Namespace" => format!("/{root}/{version}/{plural}"),
+            _ => format!("/{root}/{version}/namespaces/{namespace}/{plural}"),
+        };
+        if !name.is_empty() {
+            path = format!("{path}/{name}");
+        }
+        path
+    }
+
+    /// POST; panics unless it is answered with 201.
+    pub fn create(&self, object: &Value) -> Value {
+        let response = self.try_create(object);
+        assert_eq!(response.status, 201, "creating {object}: {response}");
+        response.json()
+    }
+
+    pub fn try_create(&self, object: &Value) -> Response {
+        let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
+        Call::post(&Self::path(kind, namespace, "")).json(object).send(self.address)
+    }
+
+    /// GET; `None` for 404, panics for anything but 200 and 404.
+    pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        let response = Call::get(&Self::path(kind, namespace, name)).send(self.address);
+        match response.status {
+            200 => Some(response.json()),
+            404 => None,
+            _ => panic!("getting {kind} {namespace}/{name}: {response}"),
+        }
+    }
+
+    /// The items of a collection.
+    pub fn list(&self, kind: &str, namespace: &str) -> Vec<Value> {
+        self.list_selected(kind, namespace, "")
+    }
+
+    /// The items that a label selector takes, in the form it has in a URL.
+    pub fn list_selected(&self, kind: &str, namespace: &str, selector: &str) -> Vec<Value> {
+        let path = format!("{}?labelSelector={selector}", Self::path(kind, namespace, ""));
+        let response = Call::get(&path).send(self.address);
+        assert_eq!(response.status, 200, "listing {path}: {response}");
+        response.json()["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// JSON merge patch; panics unless it is answered with 200.
+    pub fn patch(&self, kind: &str, namespace: &str, name: &str, patch: &Value) -> Value {
+        let response = self.try_patch(kind, namespace, name, patch);
+        assert_eq!(response.status, 200, "patching {kind} {namespace}/{name}: {response}");
+        response.json()
+    }
+
+    pub fn try_patch(&self, kind: &str, namespace: &str, name: &str, patch: &Value) -> Response {
+        Call::new("PATCH", &Self::path(kind, namespace, name))
+            .header("Content-Type", "application/merge-patch+json")
+            .body(patch.to_string())
+            .send(self.address)
+    }
+
+    /// DELETE; panics unless it is answered with 200 or 202.
+    pub fn delete(&self, kind: &str, namespace: &str, name: &str) {
+        let response = Call::new("DELETE", &Self::path(kind, namespace, name)).send(self.address);
+        assert!(matches!(response.status, 200 | 202), "deleting {kind} {namespace}/{name}: {response}");
+    }
+
+    /// Waits until `Ready` is `True` for the object's present generation; panics with its conditions.
+    pub fn wait_ready(&self, kind: &str, namespace: &str, name: &str, limit: Duration) -> Value {
+        self.wait_for(kind, namespace, name, limit, is_ready)
+    }
+
+    /// Waits until the object is as `wanted`; panics with its status.
+    pub fn wait_for(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        limit: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = None;
+        let found = wait::try_until(limit, || {
+            last = self.get(kind, namespace, name);
+            last.clone().filter(|object| wanted(object))
+        });
+        match found {
+            Some(object) => object,
+            None => {
+                let status = last.map_or("absent".to_owned(), |object| format!("{:#}", object["status"]));
+                panic!("{kind} {namespace}/{name} is not as wanted after {limit:?}: {status}")
+            }
+        }
+    }
+
+    /// Waits until the object is gone.
+    pub fn wait_gone(&self, kind: &str, namespace: &str, name: &str, limit: Duration) {
+        let what = format!("{kind} {namespace}/{name} to be gone");
+        wait::until(limit, &what, || self.get(kind, namespace, name).is_none().then_some(()));
+    }
+}
+
+/// `Ready` is `True`, and says so about the spec as it is now.
+#[must_use]
+pub fn is_ready(object: &Value) -> bool {
+    condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
+        && object["status"]["observedGeneration"] == object["metadata"]["generation"]
+}
+
+/// The condition of that type.
+#[must_use]
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::PATIENCE;
+    use crate::server::{Message, Reply, Server};
+
+    #[test]
+    fn paths_are_those_of_kubernetes() {
+        assert_eq!(Api::path("Namespace", "", "a"), "/api/v1/namespaces/a");
+        assert_eq!(Api::path("ConfigMap", "n", ""), "/api/v1/namespaces/n/configmaps");
+        assert_eq!(Api::path("Broker", "n", "b"), "/apis/eventing.knative.dev/v1/namespaces/n/brokers/b");
+    }
+
+    #[test]
+    fn ready_counts_only_for_the_present_generation() {
+        let object = |ready: &str, observed: u32| {
+            json!({ "metadata": { "generation": 2 }, "status": { "observedGeneration": observed,
+                    "conditions": [{ "type": "Active", "status": "False" }, { "type": "Ready", "status": ready }] } })
+        };
+        assert!(is_ready(&object("True", 2)));
+        assert!(!is_ready(&object("True", 1)));
+        assert!(!is_ready(&object("Unknown", 2)));
+        assert!(!is_ready(&json!({})));
+    }
+
+    #[test]
+    fn waiting_looks_again_until_the_object_is_as_wanted() {
+        let looks = AtomicU32::new(0);
+        let server = Server::start("127.0.0.1:0".parse().unwrap(), move || {
+            let looks = std::rc::Rc::new(looks);
+            move |_| {
+                let look = looks.fetch_add(1, SeqCst);
+                async move {
+                    Reply::Send(match look {
+                        0 => Message::new(404),
+                        n => Message::new(200).body(json!({ "status": { "n": n } }).to_string()),
+                    })
+                }
+            }
+        });
+        let object =
+            Api::at(server.address()).wait_for("Route", "n", "r", PATIENCE, |o| o["status"]["n"] == 3);
+        assert_eq!(object["status"]["n"], 3);
+    }
+}

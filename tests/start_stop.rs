@@ -1,0 +1,228 @@
+//! How the binary starts, refuses to start, and stops.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+use std::thread;
+
+use kit::manifest::{NAMESPACE, broker, service};
+use kit::{Api, Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
+use serde_json::Value;
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const HOST: &str = "app.example.com";
+
+#[test]
+fn the_ready_line_names_four_ports_that_answer() {
+    let appliance = Setup::new(BIN).start();
+    let ports = appliance.ports();
+    let all = [ports.http, ports.events, ports.api, ports.admin];
+    let different: BTreeSet<_> = all.iter().map(SocketAddr::port).filter(|port| *port != 0).collect();
+    assert_eq!(different.len(), 4, "{ports:?}");
+
+    let status = |at, target: &str| Call::get(target).send(at).status;
+    assert_eq!(status(ports.http, "/"), 404);
+    assert_eq!(Call::post("/brokers/default/none").body("{}").send(ports.events).status, 404);
+    for target in ["/healthz", "/readyz", "/version"] {
+        assert_eq!(status(ports.api, target), 200, "api {target}");
+    }
+    for target in ["/healthz", "/readyz"] {
+        assert_eq!(status(ports.admin, target), 200, "admin {target}");
+    }
+    let metrics = Call::get("/metrics").send(ports.admin);
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.text().contains("# TYPE sluicegate_"), "{metrics}");
+}
+
+#[test]
+fn sigterm_ends_it_with_0() {
+    assert_eq!(Setup::new(BIN).start().terminate().code(), Some(0));
+}
+
+#[test]
+fn sigterm_lets_requests_in_flight_finish() {
+    let upstream = Upstream::start("one");
+    let mut appliance = Setup::new(BIN).route(HOST, upstream.address()).start();
+    let http = appliance.http();
+    let request = thread::spawn(move || Call::get("/delay?ms=500").host(HOST).send(http).status);
+    wait::until(PATIENCE, "the request to arrive", || (upstream.requests() == 1).then_some(()));
+
+    assert_eq!(appliance.terminate().code(), Some(0));
+    assert_eq!(request.join().unwrap(), 200);
+}
+
+#[test]
+fn a_second_sigint_does_not_wait_for_requests() {
+    let upstream = Upstream::start("one");
+    let mut appliance = Setup::new(BIN).route(HOST, upstream.address()).start();
+    let http = appliance.http();
+    let request = thread::spawn(move || Call::get("/delay?ms=20000").host(HOST).try_send(http));
+    wait::until(PATIENCE, "the request to arrive", || (upstream.requests() == 1).then_some(()));
+
+    appliance.interrupt();
+    wait::until(PATIENCE, "the first signal to close the port", || {
+        Connection::try_open(http).is_err().then_some(())
+    });
+    assert!(appliance.is_running(), "the request in flight holds the first signal's end");
+    appliance.interrupt();
+    appliance.wait();
+    assert!(request.join().unwrap().is_err(), "the request was cut, not awaited");
+}
+
+/// APP-39: objects, uids and versions are there again, after a tidy end and after none.
+#[test]
+fn a_second_start_on_the_same_data_finds_everything_as_it_was() {
+    let mut appliance = Setup::new(BIN).start();
+    appliance.api().create(&broker("kept"));
+    let before = appliance.api().wait_ready("Broker", NAMESPACE, "kept", PATIENCE);
+
+    assert_eq!(appliance.terminate().code(), Some(0));
+    appliance.restart_on_same_ports();
+    let tidy = appliance.api().get("Broker", NAMESPACE, "kept").expect("a stored object is still there");
+    appliance.restart_on_same_ports();
+    let untidy = appliance.api().get("Broker", NAMESPACE, "kept").expect("a stored object is still there");
+    for after in [&tidy, &untidy] {
+        assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
+        assert_eq!(after["metadata"]["creationTimestamp"], before["metadata"]["creationTimestamp"]);
+        assert_eq!(after["spec"], before["spec"]);
+    }
+
+    let newer = appliance.api().create(&broker("newer"));
+    assert!(version(&newer) > version(&before), "{newer:#}");
+}
+
+fn version(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+#[test]
+fn a_folder_belongs_to_one_process_at_a_time() {
+    let setup = Setup::new(BIN);
+    let mut first = setup.start();
+    let refusal = setup.refused();
+    assert!(!matches!(refusal.code, Some(0) | None), "{refusal}");
+    assert!(refusal.stderr.contains(&*setup.data().to_string_lossy()), "names no folder: {refusal}");
+    assert!(!refusal.stderr.contains("panicked"), "{refusal}");
+
+    assert!(first.is_running());
+    assert_eq!(Call::get("/readyz").send(first.admin()).status, 200);
+    first.kill();
+    setup.start(); // what a dead process held is free
+}
+
+#[test]
+fn a_bad_value_is_one_line_that_names_it_and_exit_2() {
+    for (flag, value) in [
+        ("workers", "many"),
+        ("workers", "0"),
+        ("http", "nonsense"),
+        ("events", "127.0.0.1"),
+        ("admin", "127.0.0.1:99999"),
+        ("route", "no-address.example.com"),
+        ("route", "app.example.com=nowhere"),
+        ("image", "no-command"),
+        ("config", "/does/not/exist.toml"),
+        ("manifests", "/does/not/exist.yaml"),
+        ("nonsense", "1"),
+    ] {
+        let setup = Setup::new(BIN).flag(flag, value);
+        let refusal = setup.refused();
+        assert_one_line(&refusal.stderr, flag);
+        assert_eq!(refusal.code, Some(2), "--{flag} {value}: {refusal}");
+        assert!(!setup.data().exists(), "--{flag} {value} left a data folder behind");
+    }
+}
+
+fn assert_one_line(stderr: &str, named: &str) {
+    let lines: Vec<_> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert_eq!(lines.len(), 1, "one line wanted:\n{stderr}");
+    assert!(lines[0].to_ascii_lowercase().contains(named), "{named} is not named: {stderr}");
+}
+
+#[test]
+fn a_bad_key_or_value_in_the_config_file_is_named() {
+    for (text, named) in
+        [("nonsense = 1", "nonsense"), ("workers = \"many\"", "workers"), ("route = [\"x\"]", "route")]
+    {
+        let setup = Setup::new(BIN);
+        let file = setup.write_file("config.toml", text);
+        let refusal = setup.clone().flag("config", &file.to_string_lossy()).refused();
+        assert_eq!(refusal.code, Some(2), "{text}: {refusal}");
+        assert_one_line(&refusal.stderr, named);
+    }
+}
+
+#[test]
+fn a_bad_value_in_the_environment_is_named() {
+    let refusal = Setup::new(BIN).env("SLUICEGATE_WORKERS", "many").refused();
+    assert_eq!(refusal.code, Some(2), "{refusal}");
+    assert_one_line(&refusal.stderr, "workers");
+}
+
+#[test]
+fn a_flag_beats_the_environment_which_beats_the_file() {
+    let setup = Setup::new(BIN).hello_image("example.com/hello");
+    let file = setup.write_file("config.toml", "domain = \"file.test\"\n").to_string_lossy().into_owned();
+    let with_file = setup.flag("config", &file);
+    for (setup, domain) in [
+        (with_file.clone(), "file.test"),
+        (with_file.clone().env("SLUICEGATE_DOMAIN", "env.test"), "env.test"),
+        (with_file.env("SLUICEGATE_DOMAIN", "env.test").flag("domain", "flag.test"), "flag.test"),
+    ] {
+        let appliance = setup.start();
+        assert_eq!(domain_in_use(appliance.api()), domain);
+        appliance.api().delete("Service", NAMESPACE, "hello");
+        appliance.api().wait_gone("Service", NAMESPACE, "hello", PATIENCE);
+    }
+}
+
+/// The end of the host in a Service's URL, without the port.
+fn domain_in_use(api: Api) -> String {
+    api.create(&service("hello", "example.com/hello", "domain"));
+    let service =
+        api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| service["status"]["url"].is_string());
+    let url = service["status"]["url"].as_str().unwrap_or_default();
+    let host = url.strip_prefix("http://hello.default.").unwrap_or(url);
+    host.split(':').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for flag in ["http", "events", "api", "admin"] {
+        let refusal = Setup::new(BIN).flag(flag, &address.to_string()).refused();
+        assert!(!matches!(refusal.code, Some(0) | None), "--{flag}: {refusal}");
+        assert!(refusal.stderr.contains(&address.to_string()), "--{flag}: {refusal}");
+        assert!(!refusal.stderr.contains("panicked"), "--{flag}: {refusal}");
+    }
+}
+
+#[test]
+fn version_says_which_it_is() {
+    let output = Command::new(BIN).arg("version").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(env!("CARGO_PKG_VERSION")));
+    assert_eq!(Command::new(BIN).arg("nonsense").output().unwrap().status.code(), Some(2));
+}
+
+/// APP-38: an API without credentials must not be reachable from other hosts.
+#[test]
+fn the_api_on_a_public_address_is_refused() {
+    let refusal = Setup::new(BIN).flag("api", "0.0.0.0:0").refused();
+    assert!(!matches!(refusal.code, Some(0) | None), "{refusal}");
+    assert!(refusal.stderr.contains("0.0.0.0"), "{refusal}");
+}
+
+#[test]
+fn it_runs_on_one_worker_and_on_more_than_there_are_cores() {
+    let upstream = Upstream::start("one");
+    for workers in ["1", "5"] {
+        let mut appliance: Appliance =
+            Setup::new(BIN).flag("workers", workers).route(HOST, upstream.address()).start();
+        for _ in 0..20 {
+            assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200, "{workers} workers");
+        }
+        assert_eq!(appliance.terminate().code(), Some(0), "{workers} workers");
+    }
+}

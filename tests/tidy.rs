@@ -1,0 +1,227 @@
+//! The house rules, as a test: arrows point down, unsafe stays in its rooms, files and functions fit a
+//! screen or are on a list that only shrinks, and nothing is left lying about.
+#![allow(clippy::unwrap_used, reason = "a file of the tree that cannot be read is a failed test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What each crate may use of ours.
+const ARROWS: [(&str, &[&str]); 6] = [
+    ("wal", &[]),
+    ("dataplane/ring", &[]),
+    ("dataplane", &["ring", "wal"]),
+    ("control", &["dataplane"]),
+    ("tests/kit", &[]),
+    (".", &["control", "dataplane", "wal"]),
+];
+const OURS: [&str; 5] = ["wal", "ring", "dataplane", "control", "kit"];
+
+/// Inside a crate: files below the first path never name the second.
+const MODULE_ARROWS: [(&str, &str, &str); 6] = [
+    ("dataplane/src/http", "crate::proxy", "the protocol does not know who is proxied"),
+    ("dataplane/src/http", "crate::events", "the protocol does not know what it carries"),
+    ("dataplane/src/proxy", "crate::events", "requests do not know events"),
+    ("control/src/kinds", "crate::controllers", "a kind does not know who reconciles it"),
+    ("control/src/store", "crate::api", "the store does not know HTTP"),
+    ("control/src/runtime", "crate::controllers", "a runtime does not know objects"),
+];
+
+/// The rooms where unsafe may be written.
+const UNSAFE_ROOMS: [&str; 2] = ["wal/src/map.rs", "dataplane/ring/src/"];
+
+const FILE_LINES_MAX: usize = 500;
+const FUNCTION_LINES_MAX: usize = 70;
+/// A table of cases may be longer than a screen: nobody reads it from top to bottom.
+const TEST_FUNCTION_LINES_MAX: usize = 120;
+
+/// Files over the limit and their length on the day they were listed: a ratchet, it only goes down.
+const LONG_FILES: [(&str, usize); 0] = [];
+/// Functions over the limit, likewise.
+const LONG_FUNCTIONS: [(&str, &str, usize); 0] = [];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All Rust files of the tree as (path from the root, text).
+fn sources() -> Vec<(String, String)> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    walk(&path, found);
+                }
+            } else if name.ends_with(".rs") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root(), &mut found);
+    let mut sources: Vec<_> = found
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+            (name, fs::read_to_string(&path).unwrap())
+        })
+        .collect();
+    sources.sort();
+    assert!(sources.len() > 20, "the walk found only {} files", sources.len());
+    sources
+}
+
+fn report(broken: &[String]) {
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn crates_depend_downwards_only() {
+    let mut broken = Vec::new();
+    for (folder, allowed) in ARROWS {
+        let text = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+        let mut section = "";
+        for line in text.lines() {
+            if line.starts_with('[') {
+                section = line.trim();
+            }
+            let name = line.split(['.', ' ', '=']).next().unwrap_or("");
+            if section == "[dependencies]" && OURS.contains(&name) && !allowed.contains(&name) {
+                broken.push(format!("{folder} depends on {name}"));
+            }
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+fn modules_depend_downwards_only() {
+    let mut broken = Vec::new();
+    for (path, text) in sources() {
+        for (below, named, why) in MODULE_ARROWS {
+            if path.starts_with(below) && text.contains(named) {
+                broken.push(format!("{path} names {named}: {why}"));
+            }
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+fn unsafe_stays_in_its_rooms_and_is_argued() {
+    let (block, function) = (["unsafe", " {"].concat(), ["unsafe", " impl"].concat());
+    let mut broken = Vec::new();
+    for (path, text) in sources() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            if !(code.contains(&block) || code.contains(&function)) || path == "tests/tidy.rs" {
+                continue;
+            }
+            if !UNSAFE_ROOMS.iter().any(|room| path.starts_with(room)) {
+                broken.push(format!("{path}:{}: unsafe outside its rooms", at + 1));
+            }
+            let argued = lines[at.saturating_sub(8)..=at].iter().any(|l| l.contains("SAFETY:"));
+            if !argued {
+                broken.push(format!("{path}:{}: unsafe without its SAFETY argument", at + 1));
+            }
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+fn files_hold_one_idea() {
+    let mut broken = Vec::new();
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        let limit = LONG_FILES.iter().find(|(name, _)| *name == path).map_or(FILE_LINES_MAX, |(_, max)| *max);
+        if lines > limit {
+            broken.push(format!("{path} has {lines} lines, limit {limit}: is there a second idea in it?"));
+        }
+    }
+    for (name, _) in LONG_FILES {
+        let lines = fs::read_to_string(root().join(name)).map_or(0, |text| text.lines().count());
+        if lines <= FILE_LINES_MAX {
+            broken.push(format!("{name} fits now: take it off the list"));
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+fn functions_fit_a_screen() {
+    let mut broken = Vec::new();
+    for (path, text) in sources() {
+        let of_tests = path.contains("tests");
+        let usual = if of_tests { TEST_FUNCTION_LINES_MAX } else { FUNCTION_LINES_MAX };
+        for (name, lines) in functions(&text) {
+            let limit = LONG_FUNCTIONS
+                .iter()
+                .find(|(file, function, _)| *file == path && *function == name)
+                .map_or(usual, |(_, _, max)| *max);
+            if lines > limit {
+                broken.push(format!("{path}: fn {name} has {lines} lines, limit {limit}"));
+            }
+        }
+    }
+    report(&broken);
+}
+
+/// Functions with their length. Relies on rustfmt: a function ends at a `}` with its own indent.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let Some(keyword) = words.iter().position(|w| *w == "fn") else { continue };
+        let modifiers = ["pub", "pub(crate)", "pub(super)", "async", "const", "unsafe"];
+        if !words[..keyword].iter().all(|w| modifiers.contains(w)) || keyword + 1 >= words.len() {
+            continue;
+        }
+        let name = words[keyword + 1].split(['(', '<']).next().unwrap_or("").to_owned();
+        let close = format!("{}}}", " ".repeat(indent));
+        if let Some(length) = lines[at..].iter().position(|l| *l == close) {
+            let one_line = line.trim_end().ends_with(['}', ';']);
+            found.push((name, if one_line { 1 } else { length + 1 }));
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_is_left_lying_about() {
+    let markers: Vec<String> = [
+        ["TO", "DO"],
+        ["FIX", "ME"],
+        ["HA", "CK"],
+        ["X", "XX"],
+        ["todo", "!("],
+        ["unimplemented", "!("],
+        ["dbg", "!("],
+    ]
+    .iter()
+    .map(|halves| halves.concat())
+    .collect();
+    let mut broken = Vec::new();
+    for (path, text) in sources() {
+        for (at, line) in text.lines().enumerate() {
+            let words: BTreeSet<&str> =
+                line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+            for marker in &markers {
+                let hit = if marker.ends_with('(') {
+                    line.contains(marker)
+                } else {
+                    words.contains(marker.as_str())
+                };
+                if hit {
+                    broken.push(format!("{path}:{}: {marker}", at + 1));
+                }
+            }
+        }
+    }
+    report(&broken);
+}

@@ -1,0 +1,153 @@
+//! A blocking TLS client and certificates of its own: rustls on a plain socket, none of our code.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kit::message::Response;
+use kit::{Appliance, Call, PATIENCE, Setup, Upstream};
+use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+use rustls::client::Resumption;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
+
+pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+pub(crate) const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+
+/// Who signs the certificates of a test, and where its files are.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: tempfile::TempDir,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        Self { issuer, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A new certificate for `name`, in the files `stem.pem` and `stem.key`: the value of `--tls-cert`
+    /// after the host.
+    pub(crate) fn issue(&self, stem: &str, name: &str) -> String {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let [chain_file, key_file] = ["pem", "key"].map(|end| self.file(&format!("{stem}.{end}")));
+        std::fs::write(&chain_file, certificate.pem()).unwrap();
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        format!("{},{}", chain_file.display(), key_file.display())
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A client that trusts this authority. Clones share their tickets.
+    pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Client {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.resumption = Resumption::in_memory_sessions(8);
+        Client { config: Arc::new(config) }
+    }
+}
+
+/// An appliance with one upstream behind every host, on one core.
+pub(crate) fn house(authority: &Authority, certificates: &[(&str, &str)], upstream: &Upstream) -> Appliance {
+    let setup = Setup::new(BIN).route("*", upstream.address()).flag("workers", "1");
+    certificates
+        .iter()
+        .fold(setup.flag("https", "127.0.0.1:0"), |setup, (host, name)| {
+            let files = authority.issue(&host.replace('*', "any"), name);
+            setup.flag("tls-cert", &format!("{host}={files}"))
+        })
+        .start()
+}
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    config: Arc<ClientConfig>,
+}
+
+impl Client {
+    /// Offers these protocols.
+    pub(crate) fn alpn(mut self, protocols: &[&[u8]]) -> Self {
+        let offered = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        Arc::make_mut(&mut self.config).alpn_protocols = offered;
+        self
+    }
+
+    /// Connects and shakes hands; an error if the server will not, or its certificate is not for `name`.
+    pub(crate) fn connect(&self, to: SocketAddr, name: &str) -> io::Result<Connection> {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let session = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
+        let socket = TcpStream::connect(to)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        let mut tls = StreamOwned::new(session, socket);
+        while tls.conn.is_handshaking() {
+            tls.conn.complete_io(&mut tls.sock)?;
+        }
+        Ok(Connection { tls, peer: to, received: Vec::new() })
+    }
+
+    /// One call on a connection of its own.
+    pub(crate) fn call(&self, to: SocketAddr, name: &str, call: &Call) -> io::Result<Response> {
+        self.connect(to, name)?.call(&call.clone().host(name))
+    }
+}
+
+/// One connection after its handshake.
+pub(crate) struct Connection {
+    pub(crate) tls: StreamOwned<ClientConnection, TcpStream>,
+    peer: SocketAddr,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn call(&mut self, call: &Call) -> io::Result<Response> {
+        self.tls.write_all(&call.to_bytes(self.peer))?;
+        self.tls.flush()?;
+        self.receive()
+    }
+
+    pub(crate) fn receive(&mut self) -> io::Result<Response> {
+        let mut closed = false;
+        loop {
+            let parsed =
+                Response::parse(&self.received, false, closed).map_err(|why| io::Error::other(why.0))?;
+            if let Some((response, length)) = parsed {
+                self.received.drain(..length);
+                return Ok(response);
+            }
+            if closed {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let mut piece = vec![0; 64 * 1024];
+            let length = self.tls.read(&mut piece)?; // an error if nobody said that it ends
+            self.received.extend_from_slice(&piece[..length]);
+            closed = length == 0;
+        }
+    }
+
+    /// What is left until the server says that it has finished; an error if it never does.
+    pub(crate) fn rest(&mut self) -> io::Result<Vec<u8>> {
+        let mut rest = std::mem::take(&mut self.received);
+        self.tls.read_to_end(&mut rest)?;
+        Ok(rest)
+    }
+
+    /// The names for which the server's certificate is good, as its bytes have them.
+    pub(crate) fn shown_for(&self, name: &str) -> bool {
+        let shown = &self.tls.conn.peer_certificates().unwrap()[0];
+        shown.windows(name.len()).any(|window| window == name.as_bytes())
+    }
+}

@@ -1,0 +1,206 @@
+//! Who is shown which certificate, by which version, and who is shown the door.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+
+use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use rustls::{HandshakeKind, ProtocolVersion, version};
+
+use super::client::{Authority, BIN, BOTH, house};
+
+/// A counter of handshakes, over all cores.
+fn handshakes(appliance: &Appliance, outcome: &str) -> u64 {
+    let text = Call::get("/metrics").send(appliance.admin()).text();
+    let label = format!("outcome=\"{outcome}\"");
+    let lines = text.lines().filter(|line| line.starts_with("sluicegate_tls_handshakes_total"));
+    let values = lines.filter(|line| line.contains(&label)).filter_map(|line| line.rsplit(' ').next());
+    values.map(|value| value.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn the_server_name_picks_the_certificate() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let certificates =
+        [("one.example.com", "one.example.com"), ("*.example.com", "*.example.com"), ("*", "anybody.test")];
+    let appliance = house(&authority, &certificates, &upstream);
+    let client = authority.client(BOTH);
+    for (name, shown) in [
+        ("one.example.com", "one.example.com"),
+        ("two.example.com", "*.example.com"),
+        ("anybody.test", "anybody.test"),
+    ] {
+        let mut connection = client.connect(appliance.https(), name).unwrap();
+        assert!(connection.shown_for(shown), "{name}");
+        let seen = connection.call(&Call::get("/").host(name)).unwrap().json();
+        assert_eq!((&seen["name"], &seen["headers"]["host"]), (&"one".into(), &name.into()));
+    }
+    // Shown anybody's, which is not good for this name: the client is the one that refuses.
+    let why = client.connect(appliance.https(), "stranger.test").err().unwrap().to_string();
+    assert!(why.contains("certificate"), "{why}");
+}
+
+#[test]
+fn a_name_without_a_certificate_gets_an_alert() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let appliance = house(&authority, &[("one.example.com", "one.example.com")], &upstream);
+    let client = authority.client(BOTH);
+    for name in ["two.example.com", "example.com", "127.0.0.1"] {
+        let why = client.connect(appliance.https(), name).err().unwrap().to_string();
+        assert!(why.contains("alert"), "{name}: {why}");
+    }
+    // Counted once the connection is over, which is after the client has seen its alert.
+    wait::until(PATIENCE, "the outcomes", || (handshakes(&appliance, "refused") == 3).then_some(()));
+    client.connect(appliance.https(), "one.example.com").unwrap();
+}
+
+/// RT-HDR-06, RT-HDR-07: the instance learns that its client came by TLS.
+#[test]
+fn both_versions_are_spoken_and_the_instance_is_told_https() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    for (spoken, agreed) in
+        [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)]
+    {
+        let client = authority.client(&[spoken]).alpn(&[b"http/1.1"]);
+        let mut connection = client.connect(appliance.https(), "app.test").unwrap();
+        assert_eq!(connection.tls.conn.protocol_version(), Some(agreed));
+        assert_eq!(connection.tls.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+        for _ in 0..3 {
+            let seen = connection.call(&Call::get("/").host("app.test")).unwrap().json();
+            assert_eq!(seen["headers"]["x-forwarded-proto"], "https");
+            let forwarded = seen["headers"]["forwarded"].as_str().unwrap().to_owned();
+            assert!(forwarded.contains("proto=https"), "{forwarded}");
+        }
+    }
+    let plain = Call::get("/").host("app.test").send(appliance.http()).json();
+    assert_eq!(plain["headers"]["x-forwarded-proto"], "http");
+}
+
+#[test]
+fn a_client_that_speaks_none_of_our_protocols_is_told_so() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let client = authority.client(BOTH).alpn(&[b"imap"]);
+    let why = client.connect(appliance.https(), "app.test").err().unwrap().to_string();
+    assert!(why.contains("NoApplicationProtocol"), "{why}");
+}
+
+#[test]
+fn a_client_that_comes_again_resumes_on_any_core() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let files = authority.issue("app", "app.test");
+    let appliance = Setup::new(BIN)
+        .route("*", upstream.address())
+        .flag("workers", "2")
+        .flag("https", "127.0.0.1:0")
+        .flag("tls-cert", &format!("*={files}"))
+        .start();
+    for spoken in [&version::TLS12, &version::TLS13] {
+        let client = authority.client(&[spoken]);
+        let kinds: Vec<_> = (0..9)
+            .map(|_| {
+                let mut connection = client.connect(appliance.https(), "app.test").unwrap();
+                // Tickets of TLS 1.3 come behind the handshake.
+                assert_eq!(connection.call(&Call::get("/").host("app.test")).unwrap().status, 200);
+                connection.tls.conn.handshake_kind().unwrap()
+            })
+            .collect();
+        let wanted = [vec![HandshakeKind::Full], vec![HandshakeKind::Resumed; 8]].concat();
+        assert_eq!(kinds, wanted, "{spoken:?}");
+    }
+    assert_eq!((handshakes(&appliance, "full"), handshakes(&appliance, "resumed")), (2, 16));
+}
+
+#[test]
+fn plain_http_on_the_tls_port_gets_an_answer_and_a_clean_close() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let mut connection = kit::Connection::open(appliance.https());
+    connection.send(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n");
+    let response = connection.receive();
+    assert_eq!((response.status, response.text().contains("HTTPS")), (400, true));
+    assert_eq!(connection.rest(), Some(Vec::new()));
+    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "plain") == 1).then_some(()));
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn bytes_that_are_no_tls_get_an_alert_and_a_close() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let garbage: [&[u8]; 4] = [
+        b"\x00\x00\x00\x00\x00\x00\x00\x00",
+        b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00",
+        &[0xff; 70_000],
+        b"\x17\x03\x03\x00\x01x",
+    ];
+    for bytes in garbage {
+        let mut connection = kit::Connection::open(appliance.https());
+        connection.send(bytes);
+        assert!(connection.rest().is_some(), "{:?} was not closed", &bytes[..5]);
+    }
+    assert_eq!(
+        authority.client(BOTH).call(appliance.https(), "app.test", &Call::get("/")).unwrap().status,
+        200
+    );
+}
+
+#[test]
+fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let slow: Vec<_> = [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"]
+        .into_iter()
+        .map(|begun| {
+            let mut socket = TcpStream::connect(appliance.https()).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.write_all(begun).unwrap();
+            socket
+        })
+        .collect();
+    let client = authority.client(BOTH);
+    assert_eq!(client.call(appliance.https(), "app.test", &Call::get("/")).unwrap().status, 200);
+    for mut socket in slow {
+        assert_eq!(socket.read(&mut [0; 64]).unwrap(), 0);
+    }
+    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "slow") == 3).then_some(()));
+}
+
+#[test]
+fn a_crowd_of_silent_connections_gives_way_to_one_that_speaks() {
+    const CROWD: usize = 600; // more than may shake hands at a time
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(appliance.https()).unwrap()).collect();
+    let client = authority.client(BOTH);
+    let speakers: Vec<_> = (0..8)
+        .map(|_| {
+            let (client, https) = (client.clone(), appliance.https());
+            thread::spawn(move || client.call(https, "app.test", &Call::get("/")).unwrap().status)
+        })
+        .collect();
+    for speaker in speakers {
+        assert_eq!(speaker.join().unwrap(), 200);
+    }
+    assert!(handshakes(&appliance, "crowded") > 0);
+    drop(crowd);
+}
+
+#[test]
+fn what_is_configured_by_half_stops_the_start() {
+    let authority = Authority::new();
+    let files = authority.issue("app", "app.test");
+    let missing =
+        format!("*={},{}", authority.file("none.pem").display(), authority.file("app.key").display());
+    for (flags, said, code) in [
+        (vec![("https", "127.0.0.1:0")], "--tls-cert", 2),
+        (vec![("tls-cert", &*format!("*={files}"))], "--https", 2),
+        (vec![("https", "127.0.0.1:0"), ("tls-cert", &*missing)], "none.pem", 1),
+    ] {
+        let setup = flags.into_iter().fold(Setup::new(BIN), |setup, (name, value)| setup.flag(name, value));
+        let refusal = setup.refused();
+        assert_eq!(refusal.code, Some(code), "{refusal}");
+        assert!(refusal.stderr.contains(said), "{refusal}");
+    }
+}

@@ -1,0 +1,150 @@
+//! WebSockets through the built binary: tunnels, with an instance that echoes what it gets.
+#![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const HOST: &str = "app.example.com";
+/// Close with 1001, from a server to its client.
+const GOING_AWAY: &[u8] = &[0x88, 0x02, 0x03, 0xe9];
+
+fn gateway(address: SocketAddr) -> Appliance {
+    Setup::new(BIN).route(HOST, address).flag("workers", "1").start()
+}
+
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Switches, then sends back all bytes until the client has finished; gives the head and the bytes back.
+fn echo() -> (SocketAddr, thread::JoinHandle<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = read_head(&mut stream);
+        stream
+            .write_all(
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                  Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n",
+            )
+            .unwrap();
+        let mut heard = Vec::new();
+        let mut piece = [0; 65536];
+        loop {
+            let count = stream.read(&mut piece).unwrap();
+            if count == 0 {
+                return (head, heard);
+            }
+            heard.extend_from_slice(&piece[..count]);
+            if stream.write_all(&piece[..count]).is_err() {
+                return (head, heard);
+            }
+        }
+    });
+    (address, thread)
+}
+
+/// Asks for a WebSocket; the connection and the answer's head.
+fn open(appliance: &Appliance) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(appliance.http()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!(
+        "GET /chat HTTP/1.1\r\nHost: {HOST}\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let head = read_head(&mut stream);
+    (stream, head)
+}
+
+/// X-KI-11: bytes pass both ways as they are, and a side that finishes is told to the other.
+#[test]
+fn a_websocket_passes_everything_both_ways() {
+    let (address, instance) = echo();
+    let appliance = gateway(address);
+    let (mut stream, head) = open(&appliance);
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    for line in
+        ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="]
+    {
+        assert!(head.lines().any(|found| found.eq_ignore_ascii_case(line)), "{line} in {head}");
+    }
+
+    let sent: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut writer = stream.try_clone().unwrap();
+    let copy = sent.clone();
+    let writing = thread::spawn(move || writer.write_all(&copy).unwrap());
+    let mut heard = vec![0; sent.len()];
+    stream.read_exact(&mut heard).unwrap();
+    writing.join().unwrap();
+    assert!(heard == sent, "the echo is not what was sent");
+
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+    let (head, heard) = instance.join().unwrap();
+    assert!(heard == sent && head.starts_with("GET /chat HTTP/1.1\r\n"), "{head}");
+    for line in ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"] {
+        assert!(head.lines().any(|found| found.eq_ignore_ascii_case(line)), "{line} in {head}");
+    }
+}
+
+/// APP-09: a stop says goodbye at the end of the frame that is under way, to both sides.
+#[test]
+fn a_stop_closes_a_websocket_between_two_frames() {
+    let (address, instance) = echo();
+    let mut appliance = gateway(address);
+    let (mut stream, _) = open(&appliance);
+    // Ten bytes of content are promised, four are sent before the stop.
+    let frame = [0x82, 0x8a, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+    stream.write_all(&frame[..10]).unwrap();
+    let mut heard = [0; 10];
+    stream.read_exact(&mut heard).unwrap();
+    let pid = appliance.pid().to_string();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+    stream.set_nonblocking(true).unwrap();
+    wait::nothing(Duration::from_millis(200), "a goodbye inside a frame", || stream.peek(&mut [0]).ok());
+    stream.set_nonblocking(false).unwrap();
+    stream.write_all(&frame[10..]).unwrap();
+
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, [&frame[10..], GOING_AWAY].concat());
+    assert!(appliance.wait().success());
+    let (_, heard) = instance.join().unwrap();
+    let (content, goodbye) = heard.split_at(frame.len());
+    assert_eq!((content, &goodbye[..2], goodbye.len()), (&frame[..], &[0x88, 0x82][..], 8));
+}
+
+#[test]
+fn an_instance_that_does_not_switch_answers_as_ever() {
+    let upstream = Upstream::start("one");
+    let appliance = gateway(upstream.address());
+    let (_, head) = open(&appliance);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let refused =
+        Call::new("CONNECT", "app.example.com:80").host("app.example.com:80").send(appliance.http());
+    assert_eq!(refused.status, 405);
+}
+
+#[test]
+fn an_instance_that_speaks_http2_has_no_websockets() {
+    let instance = kit::http2::Instance::start();
+    let rule = format!("{HOST}=h2c://{}", instance.address());
+    let appliance = Setup::new(BIN).flag("route", &rule).start();
+    let (_, head) = open(&appliance);
+    assert!(head.starts_with("HTTP/1.1 501 "), "{head}");
+}

@@ -1,0 +1,239 @@
+//! One record, byte by byte (drawn in FORMAT.md). Values in, values out.
+
+use crate::position::Position;
+
+/// Bytes before a record's payload.
+pub(crate) const HEADER_BYTES: usize = 40;
+/// Records begin at multiples of this, so that a search for them can step.
+pub(crate) const ALIGN: usize = 8;
+
+/// Bytes before the payload of an event that was moved: where it was appended.
+pub(crate) const ORIGIN_BYTES: usize = 8;
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Event = 1,
+    /// The state of the log when a segment began: stream count and segment list. The streams and
+    /// bookmarks follow in the same batch.
+    Snapshot = 2,
+    Stream = 3,
+    ForgetStream = 4,
+    Bookmark = 5,
+    ForgetBookmark = 6,
+    /// Segments that nobody needs: their files may be gone.
+    Drop = 7,
+    /// The last record of a segment: the next one has begun or will.
+    Seal = 8,
+    /// An event that was appended elsewhere: its origin, then its payload.
+    Moved = 9,
+}
+
+impl Kind {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Event,
+            2 => Self::Snapshot,
+            3 => Self::Stream,
+            4 => Self::ForgetStream,
+            5 => Self::Bookmark,
+            6 => Self::ForgetBookmark,
+            7 => Self::Drop,
+            8 => Self::Seal,
+            9 => Self::Moved,
+            _ => return None,
+        })
+    }
+
+    /// For people.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Snapshot => "snapshot",
+            Self::Stream => "stream",
+            Self::ForgetStream => "forget-stream",
+            Self::Bookmark => "bookmark",
+            Self::ForgetBookmark => "forget-bookmark",
+            Self::Drop => "drop",
+            Self::Seal => "seal",
+            Self::Moved => "moved",
+        }
+    }
+}
+
+/// What stands before a payload, checksum and length aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) kind: Kind,
+    /// 0 for records that belong to no stream.
+    pub(crate) stream: u32,
+    pub(crate) position: Position,
+    pub(crate) at_ms: u64,
+    /// Bytes before this record that no sync had confirmed when it was appended. It proves what was
+    /// durable: damage below `position - unsynced` cannot be a torn write.
+    pub(crate) unsynced: u32,
+    /// Records of the same batch after this one.
+    pub(crate) batch_rest: u32,
+}
+
+/// A record as found in a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found<'a> {
+    pub(crate) head: Head,
+    pub(crate) payload: &'a [u8],
+}
+
+impl Found<'_> {
+    /// For an event: where it was appended, and how many bytes of the payload are not its own.
+    pub(crate) fn event(&self) -> Option<(Position, usize)> {
+        match self.head.kind {
+            Kind::Event => Some((self.head.position, 0)),
+            Kind::Moved => {
+                let origin = Position::new(u64_at(self.payload, 0)?);
+                (origin < self.head.position).then_some((origin, ORIGIN_BYTES))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Bytes that a record with this payload takes in the file.
+pub(crate) const fn record_bytes(payload_bytes: usize) -> usize {
+    (HEADER_BYTES + payload_bytes).next_multiple_of(ALIGN)
+}
+
+/// Appends one record to `out`. `parts` together are shorter than 4 GiB (the caller's limits).
+pub(crate) fn encode(out: &mut Vec<u8>, salt: u32, head: &Head, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let length_word = u32::try_from(length).expect("record_bytes_max is a u32");
+    let start = out.len();
+
+    let mut header = [0; HEADER_BYTES];
+    header[4..8].copy_from_slice(&length_word.to_le_bytes());
+    header[8..16].copy_from_slice(&head.position.get().to_le_bytes());
+    header[16..24].copy_from_slice(&head.at_ms.to_le_bytes());
+    header[24..28].copy_from_slice(&head.stream.to_le_bytes());
+    header[28..32].copy_from_slice(&head.unsynced.to_le_bytes());
+    header[32] = head.kind as u8;
+    header[36..40].copy_from_slice(&head.batch_rest.to_le_bytes());
+    out.extend_from_slice(&header);
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    let crc = crc32c::crc32c_append(salt, &out[start + 4..]);
+    out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+    out.resize(start + record_bytes(length), 0);
+}
+
+/// The record that begins at `offset` of a segment, if one does that belongs at `position`.
+pub(crate) fn decode(segment: &[u8], offset: usize, salt: u32, position: Position) -> Option<Found<'_>> {
+    let found = peek(segment, offset)?;
+    if found.head.position != position {
+        return None; // the cheap test first: zeros and stale bytes stop here
+    }
+    let end = offset + HEADER_BYTES + found.payload.len();
+    let crc = crc32c::crc32c_append(salt, &segment[offset + 4..end]);
+    (crc == u32_at(segment, offset)?).then_some(found)
+}
+
+/// Like [`decode`] for a record whose checksum was verified before.
+pub(crate) fn peek(segment: &[u8], offset: usize) -> Option<Found<'_>> {
+    let length = u32_at(segment, offset + 4)? as usize;
+    let start = offset.checked_add(HEADER_BYTES)?;
+    let payload = segment.get(start..start.checked_add(length)?)?;
+    if start + length > segment.len() - segment.len() % ALIGN {
+        return None;
+    }
+    let head = Head {
+        kind: Kind::from_byte(*segment.get(offset + 32)?)?,
+        stream: u32_at(segment, offset + 24)?,
+        position: Position::new(u64_at(segment, offset + 8)?),
+        at_ms: u64_at(segment, offset + 16)?,
+        unsynced: u32_at(segment, offset + 28)?,
+        batch_rest: u32_at(segment, offset + 36)?,
+    };
+    Some(Found { head, payload })
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(word.try_into().ok()?))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head(position: u64) -> Head {
+        Head {
+            kind: Kind::Event,
+            stream: 7,
+            position: Position::new(position),
+            at_ms: 1_700_000_000_000,
+            unsynced: 512,
+            batch_rest: 3,
+        }
+    }
+
+    #[test]
+    fn a_record_lies_in_the_file_as_the_format_draws_it() {
+        let mut out = Vec::new();
+        encode(&mut out, 0, &head(0x0102), &[b"ab", b"", b"c"]);
+        assert_eq!(out.len(), 48);
+        assert_eq!(out[4..8], [3, 0, 0, 0]);
+        assert_eq!(out[8..16], [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(out[16..24], 1_700_000_000_000_u64.to_le_bytes());
+        assert_eq!(out[24..28], [7, 0, 0, 0]);
+        assert_eq!(out[28..32], [0, 2, 0, 0]);
+        assert_eq!(out[32..40], [1, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(out[40..48], *b"abc\0\0\0\0\0");
+        assert_eq!(out[0..4], crc32c::crc32c(&out[4..43]).to_le_bytes());
+    }
+
+    #[test]
+    fn a_record_of_another_place_or_salt_is_not_taken() {
+        let mut out = Vec::new();
+        encode(&mut out, 9, &head(64), &[b"abc"]);
+        assert!(decode(&out, 0, 9, Position::new(64)).is_some());
+        assert!(decode(&out, 0, 9, Position::new(72)).is_none());
+        assert!(decode(&out, 0, 8, Position::new(64)).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut out = vec![0; 16];
+            encode(&mut out, 5, &head(16), &[&payload]);
+            let found = decode(&out, 16, 5, Position::new(16)).unwrap();
+            prop_assert_eq!(found.payload, &payload[..]);
+            prop_assert_eq!(found.head, head(16));
+        }
+
+        #[test]
+        fn one_flipped_bit_is_noticed(
+            payload in proptest::collection::vec(any::<u8>(), 0..100), bit in any::<usize>(),
+        ) {
+            let mut out = Vec::new();
+            encode(&mut out, 5, &head(0), &[&payload]);
+            let bit = bit % ((HEADER_BYTES + payload.len()) * 8);
+            out[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(decode(&out, 0, 5, Position::new(0)).is_none());
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_no_record_and_no_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200), offset in 0_usize..300,
+        ) {
+            let position = u64_at(&bytes, offset.saturating_add(8)).unwrap_or(0);
+            prop_assert!(decode(&bytes, offset, 1, Position::new(position)).is_none());
+        }
+    }
+}

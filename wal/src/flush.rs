@@ -1,0 +1,217 @@
+//! From staged to durable: what to write next, and what its outcome means.
+//!
+//! One write is out at a time, in order, so a record can only be durable when all before it are.
+//! Whatever is appended meanwhile is the next write: a slow disk makes larger ones.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::codec::{Kind, record_bytes};
+use crate::ledger::encode_bookmark;
+use crate::limits::RANGES_MAX;
+use crate::log::Log;
+use crate::position::Position;
+use crate::roll::For;
+
+/// The page cache's unit, in bytes.
+const PAGE_BYTES: u64 = 4096;
+
+/// One write that must be durable before it is reported done: all `bytes` to `file` at `offset`,
+/// with RWF_DSYNC or followed by `fdatasync`.
+#[derive(Debug)]
+#[must_use = "a flush that is never reported done stops the log"]
+pub struct Flush {
+    pub file: Arc<File>,
+    pub offset: u64,
+    pub bytes: Bytes,
+    /// Nobody else may open the folder while this write can still reach it, log or no log.
+    _lock: Arc<File>,
+}
+
+/// How soon the owner should take [`Log::next_flush`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    Nothing,
+    /// Bookmarks and declarations only: nobody waits, and a later flush carries more of them.
+    Whenever,
+    /// Events: somebody waits for an answer.
+    Now,
+}
+
+/// Bytes for one segment, from `offset` on.
+pub(crate) struct Staged {
+    pub(crate) base: u64,
+    pub(crate) capacity: u32,
+    pub(crate) file: Arc<File>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) struct InFlight {
+    base: u64,
+    offset: u64,
+    /// Without the padding.
+    length: usize,
+}
+
+/// Zeros from a write's end to the end of its page. A partial write to a page that is not cached makes
+/// the kernel read it first: 115 µs instead of 80 for a flush of 8 or 64 records of 512 bytes.
+fn padding(end: u64, capacity: u32) -> usize {
+    let page_end = end.next_multiple_of(PAGE_BYTES).min(capacity.into());
+    usize::try_from(page_end - end).expect("less than a page")
+}
+
+/// A low mark that is durable when everything below `at` is.
+pub(crate) struct MarkInFlight {
+    pub(crate) at: Position,
+    pub(crate) stream: u32,
+    pub(crate) subscriber: Box<str>,
+    pub(crate) low: Position,
+}
+
+impl Log {
+    /// The next write; `None` while one is out, when nothing is pending, or when the log failed.
+    pub fn next_flush(&mut self) -> Option<Flush> {
+        if self.in_flight.is_some() || self.poison.is_some() {
+            return None;
+        }
+        if self.staged.len() == 1 {
+            self.stage_changes();
+        }
+        let last = self.staged.len() == 1;
+        let front = self.staged.front_mut()?;
+        if front.bytes.is_empty() {
+            return None;
+        }
+        let refill = if last { std::mem::take(&mut self.idle_buffer) } else { Vec::new() };
+        let mut bytes = std::mem::replace(&mut front.bytes, refill);
+        let (base, offset, file) = (front.base, front.offset, Arc::clone(&front.file));
+        let length = bytes.len();
+        front.offset += length as u64;
+        bytes.resize(length + padding(front.offset, front.capacity), 0);
+        if last {
+            self.events_staged = false;
+        } else {
+            self.staged.pop_front();
+        }
+        self.in_flight = Some(InFlight { base, offset, length });
+        Some(Flush { file, offset, bytes: Bytes::from(bytes), _lock: Arc::clone(&self.lock) })
+    }
+
+    /// What became of the write. A failure poisons the log: what the disk holds is unknown, so
+    /// nothing from this flush on is ever acknowledged; open the log again to find out.
+    pub fn flush_done(&mut self, flush: Flush, result: io::Result<()>) {
+        let out = self.in_flight.take().expect("the owner reports each flush once");
+        assert!(out.offset == flush.offset && out.length <= flush.bytes.len(), "the flush that is out");
+        if let Err(error) = result {
+            let Flush { offset, bytes, .. } = flush;
+            let bytes = bytes.len();
+            let reason = format!("flush of {bytes} bytes at {offset} of segment {}: {error}", out.base);
+            self.poison = Some(reason.into());
+            return;
+        }
+        self.staged_bytes -= out.length;
+        self.flushes += 1;
+        self.flushed_bytes += out.length as u64;
+        self.durable = Position::new(out.base + out.offset + out.length as u64);
+        assert!(self.durable <= self.visible);
+        if self.idle_buffer.capacity() == 0 {
+            let mut buffer = Vec::from(flush.bytes); // no copy when the owner kept no clone
+            buffer.clear();
+            self.idle_buffer = buffer;
+        }
+        self.settle_marks();
+        self.delete_dropped();
+    }
+
+    /// Whether anything waits for a flush, and how urgently.
+    #[must_use]
+    pub fn urgency(&self) -> Urgency {
+        let tail_empty = self.staged.iter().all(|staged| staged.bytes.is_empty());
+        if self.poison.is_some() {
+            Urgency::Nothing
+        } else if self.events_staged || self.staged.len() > 1 {
+            Urgency::Now
+        } else if self.bookmarks_dirty || !self.forgotten.is_empty() || !tail_empty {
+            Urgency::Whenever
+        } else {
+            Urgency::Nothing
+        }
+    }
+
+    /// Flushes all there is and waits for it: for tools and tests. A failure poisons the log and is
+    /// returned.
+    pub fn flush_blocking(&mut self) -> io::Result<()> {
+        while let Some(flush) = self.next_flush() {
+            let written = flush.file.write_all_at(&flush.bytes, flush.offset);
+            let result = written.and_then(|()| flush.file.sync_data());
+            self.flush_done(flush, result);
+        }
+        match &self.poison {
+            Some(reason) => Err(io::Error::other(reason.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Why the log takes nothing any more, if so.
+    #[must_use]
+    pub fn poison(&self) -> Option<&str> {
+        self.poison.as_deref()
+    }
+
+    /// Turns changed bookmarks and forgotten names into records. What finds no room stays changed
+    /// and is tried with the next flush; a roll-over takes all of it into its snapshot.
+    fn stage_changes(&mut self) {
+        while let Some((kind, stream, name)) = self.forgotten.pop() {
+            if self.make_room(record_bytes(name.len()), For::Control).is_err() {
+                self.forgotten.push((kind, stream, name));
+                return;
+            }
+            self.stage(kind, stream, 0, 0, &[name.as_bytes()]);
+        }
+        if !std::mem::take(&mut self.bookmarks_dirty) {
+            return;
+        }
+        for (stream, subscriber, payload, low) in self.dirty_bookmarks() {
+            if self.make_room(record_bytes(payload.len()), For::Control).is_err() {
+                self.bookmarks_dirty = true;
+                return;
+            }
+            let known = self.ledger.streams.get_mut(&stream);
+            let Some(kept) = known.and_then(|known| known.bookmarks.get_mut(&subscriber)) else { continue };
+            if !std::mem::take(&mut kept.dirty) {
+                continue; // a roll-over in between took it into its snapshot
+            }
+            self.stage(Kind::Bookmark, stream, 0, 0, &[&payload]);
+            let at = self.visible;
+            self.marks_in_flight.push_back(MarkInFlight { at, stream, subscriber, low });
+        }
+    }
+
+    fn dirty_bookmarks(&self) -> Vec<(u32, Box<str>, Vec<u8>, Position)> {
+        let mut changed = Vec::new();
+        for (id, stream) in &self.ledger.streams {
+            for (subscriber, kept) in stream.bookmarks.iter().filter(|(_, kept)| kept.dirty) {
+                let payload = encode_bookmark(subscriber, &kept.mark, RANGES_MAX);
+                changed.push((*id, subscriber.clone(), payload, kept.mark.low()));
+            }
+        }
+        changed
+    }
+
+    fn settle_marks(&mut self) {
+        while self.marks_in_flight.front().is_some_and(|mark| mark.at <= self.durable) {
+            let Some(MarkInFlight { stream, subscriber, low, .. }) = self.marks_in_flight.pop_front() else {
+                return;
+            };
+            let known = self.ledger.streams.get_mut(&stream);
+            if let Some(kept) = known.and_then(|known| known.bookmarks.get_mut(&subscriber)) {
+                kept.durable_low = Some(low);
+            }
+        }
+    }
+}

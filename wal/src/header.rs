@@ -1,0 +1,119 @@
+//! The first 64 bytes of a segment (drawn in FORMAT.md).
+
+use crate::codec::{u32_at, u64_at};
+use crate::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
+pub(crate) const FORMAT: u32 = 1;
+/// No log grows to this position; a sum of positions below it cannot overflow.
+const BASE_MAX: u64 = 1 << 62;
+const MAGIC: [u8; 8] = *b"SLUICWAL";
+
+/// What a segment says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Position of the segment's first byte.
+    pub(crate) base: u64,
+    /// Bytes from `base` to the next segment's base, whatever the file's length says.
+    pub(crate) capacity: u32,
+    /// Start value of every checksum inside, so that neither stale bytes of a recycled file nor bytes
+    /// that a sender put into an event can pass for a record.
+    pub(crate) salt: u32,
+}
+
+/// What the first bytes of a file turn out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    Good(Header),
+    /// Zeros: prepared, never used.
+    Blank,
+    /// Ours, and not whole: its first flush never returned.
+    Torn,
+    Foreign([u8; 8]),
+    OtherFormat(u32),
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut out = [0; SEGMENT_HEADER_BYTES];
+        out[0..8].copy_from_slice(&MAGIC);
+        out[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        out[12..16].copy_from_slice(&self.salt.to_le_bytes());
+        out[16..24].copy_from_slice(&self.base.to_le_bytes());
+        out[24..28].copy_from_slice(&self.capacity.to_le_bytes());
+        let crc = crc32c::crc32c(&out[..60]);
+        out[60..64].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(file: &[u8]) -> Door {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        let length = file.len().min(SEGMENT_HEADER_BYTES);
+        bytes[..length].copy_from_slice(&file[..length]);
+
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Door::Blank;
+        }
+        // A file is wiped before its header is written, so a torn header is ours mixed with zeros.
+        let torn_magic = MAGIC.iter().zip(&bytes).all(|(ours, found)| found == ours || *found == 0);
+        if !torn_magic {
+            let mut found = [0; 8];
+            found.copy_from_slice(&bytes[..8]);
+            return Door::Foreign(found);
+        }
+        if bytes[..8] != MAGIC {
+            return Door::Torn;
+        }
+        let (Some(format), Some(salt)) = (u32_at(&bytes, 8), u32_at(&bytes, 12)) else {
+            return Door::Torn;
+        };
+        if format != FORMAT && format != 0 {
+            return Door::OtherFormat(format); // before the checksum: another format may keep it elsewhere
+        }
+        match (u64_at(&bytes, 16), u32_at(&bytes, 24), u32_at(&bytes, 60)) {
+            (Some(base), Some(capacity), Some(crc))
+                if crc == crc32c::crc32c(&bytes[..60])
+                    && base <= BASE_MAX
+                    && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&capacity) =>
+            {
+                Door::Good(Self { base, capacity, salt })
+            }
+            _ => Door::Torn,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header { base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
+
+    #[test]
+    fn each_door_is_told_from_the_others() {
+        let good = HEADER.encode();
+        assert_eq!(Header::decode(&good), Door::Good(HEADER));
+        assert_eq!(Header::decode(&[]), Door::Blank);
+        assert_eq!(Header::decode(&[0; 4096]), Door::Blank);
+        assert_eq!(Header::decode(b"PNG\r\n and more"), Door::Foreign(*b"PNG\r\n an"));
+
+        let mut newer = good;
+        newer[8] = 2;
+        assert_eq!(Header::decode(&newer), Door::OtherFormat(2));
+        let mut flipped = good;
+        flipped[20] ^= 1;
+        assert_eq!(Header::decode(&flipped), Door::Torn);
+    }
+
+    #[test]
+    fn a_header_torn_at_any_byte_is_torn_and_not_foreign() {
+        let good = HEADER.encode();
+        for cut in 1..SEGMENT_HEADER_BYTES {
+            let mut torn = [0; SEGMENT_HEADER_BYTES];
+            torn[..cut].copy_from_slice(&good[..cut]);
+            if torn != good {
+                assert_eq!(Header::decode(&torn), Door::Torn, "cut at {cut}");
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What the log knows about its streams: names, bookmarks, and where their events are.
+//!
+//! The same changes are applied when they are made and when recovery reads them back.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use crate::bookmark::Bookmark;
+use crate::codec::{Found, Kind, record_bytes, u32_at, u64_at};
+use crate::index::{Index, Spot};
+use crate::limits::RANGES_MAX;
+use crate::position::Position;
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    pub(crate) streams: HashMap<u32, Stream>,
+    names: HashMap<Box<str>, u32>,
+    /// The highest number given so far; 0 is nobody's.
+    last_stream: u32,
+    /// What a snapshot of all this takes in a segment, done ranges aside.
+    pub(crate) snapshot_bytes: usize,
+    pub(crate) bookmarks: usize,
+}
+
+pub(crate) struct Stream {
+    pub(crate) name: Box<str>,
+    pub(crate) index: Index,
+    pub(crate) bookmarks: BTreeMap<Box<str>, Kept>,
+    /// While the log is recovered: events that were moved, in the order in which they were.
+    copies: Vec<(Spot, usize)>,
+    /// Seen in the snapshot that is being read.
+    listed: bool,
+}
+
+/// A bookmark and how much of it is written down.
+pub(crate) struct Kept {
+    pub(crate) mark: Bookmark,
+    /// The low mark that a crash would leave. Space is reclaimed by this one.
+    pub(crate) durable_low: Option<Position>,
+    /// Changed since it was last staged.
+    pub(crate) dirty: bool,
+}
+
+impl Kept {
+    /// Nothing below is needed any more, not even after a crash.
+    fn floor(&self) -> Position {
+        self.durable_low.map_or(self.mark.low(), |durable| durable.min(self.mark.low()))
+    }
+}
+
+impl Stream {
+    /// The slowest subscriber's low mark.
+    pub(crate) fn slowest(&self) -> Option<Position> {
+        self.bookmarks.values().map(|kept| kept.mark.low()).min()
+    }
+
+    /// What a crash would leave as that; `None` when there is no subscriber and nothing is kept.
+    pub(crate) fn floor(&self) -> Option<Position> {
+        self.bookmarks.values().map(Kept::floor).min()
+    }
+
+    /// Forgets a segment that is no more.
+    pub(crate) fn forget_segment(&mut self, base: u64) {
+        self.index.forget_segment(base);
+        self.copies.retain(|(spot, _)| spot.base != base);
+    }
+
+    /// Takes over the moved events whose original is gone. Where a crash came before the original
+    /// was dropped there are several of one, and the oldest is the event; what nobody needs is left.
+    pub(crate) fn settle_copies(&mut self) {
+        let copies = std::mem::take(&mut self.copies);
+        let Some(floor) = self.floor() else { return };
+        let mut seen = HashSet::new();
+        let lost = copies.into_iter().filter(|(spot, _)| {
+            spot.origin >= floor && !self.index.has_native(spot.origin) && seen.insert(spot.origin)
+        });
+        let mut lost: Vec<_> = lost.collect();
+        lost.sort_unstable_by_key(|(spot, _)| (spot.base, spot.origin));
+        self.index.relocate(&lost);
+    }
+}
+
+impl Ledger {
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
+        self.names.get(name).copied()
+    }
+
+    pub(crate) const fn next_stream(&self) -> Option<u32> {
+        self.last_stream.checked_add(1)
+    }
+
+    pub(crate) fn declare(&mut self, stream: u32, name: &str) {
+        self.last_stream = self.last_stream.max(stream);
+        // Forgotten and declared again, and a crash came between the two flushes: the older is dead.
+        if let Some(older) = self.find(name).filter(|older| *older != stream) {
+            self.forget_stream(older);
+        }
+        let known = self.streams.entry(stream).or_insert_with(|| {
+            self.snapshot_bytes += record_bytes(name.len());
+            self.names.insert(name.into(), stream);
+            Stream {
+                name: name.into(),
+                index: Index::default(),
+                bookmarks: BTreeMap::new(),
+                copies: Vec::new(),
+                listed: true,
+            }
+        });
+        known.listed = true;
+    }
+
+    pub(crate) fn forget_stream(&mut self, stream: u32) -> Option<Stream> {
+        let gone = self.streams.remove(&stream)?;
+        self.snapshot_bytes -= record_bytes(gone.name.len());
+        if self.names.get(&gone.name) == Some(&stream) {
+            self.names.remove(&gone.name);
+        }
+        for subscriber in gone.bookmarks.keys() {
+            self.snapshot_bytes -= bookmark_bytes(subscriber, 0);
+        }
+        self.bookmarks -= gone.bookmarks.len();
+        Some(gone)
+    }
+
+    /// Puts a bookmark; false when the stream is not declared.
+    pub(crate) fn keep(&mut self, stream: u32, subscriber: &str, kept: Kept) -> bool {
+        let Some(known) = self.streams.get_mut(&stream) else { return false };
+        if known.bookmarks.insert(subscriber.into(), kept).is_none() {
+            self.snapshot_bytes += bookmark_bytes(subscriber, 0);
+            self.bookmarks += 1;
+        }
+        true
+    }
+
+    pub(crate) fn forget_bookmark(&mut self, stream: u32, subscriber: &str) -> bool {
+        let Some(known) = self.streams.get_mut(&stream) else { return false };
+        let known = known.bookmarks.remove(subscriber).is_some();
+        if known {
+            self.snapshot_bytes -= bookmark_bytes(subscriber, 0);
+            self.bookmarks -= 1;
+        }
+        known
+    }
+
+    /// Applies one recovered record, wherever it does not concern segments.
+    pub(crate) fn replay(&mut self, base: u64, offset: u32, found: &Found<'_>) {
+        let stream = found.head.stream;
+        match found.head.kind {
+            Kind::Event => {
+                if let Some(known) = self.streams.get_mut(&stream) {
+                    known.index.push(base, offset, record_bytes(found.payload.len()));
+                }
+            }
+            Kind::Moved => {
+                if let (Some(known), Some((origin, _))) = (self.streams.get_mut(&stream), found.event()) {
+                    let bytes = record_bytes(found.payload.len());
+                    known.copies.push((Spot { origin, base, offset }, bytes));
+                }
+            }
+            Kind::Stream => {
+                if let Ok(name) = std::str::from_utf8(found.payload) {
+                    self.declare(stream, name);
+                }
+            }
+            Kind::ForgetStream => {
+                self.forget_stream(stream);
+            }
+            Kind::Bookmark => {
+                if let Some((subscriber, mark)) = decode_bookmark(found.payload) {
+                    let durable_low = Some(mark.low());
+                    self.keep(stream, subscriber, Kept { mark, durable_low, dirty: false });
+                }
+            }
+            Kind::ForgetBookmark => {
+                if let Ok(subscriber) = std::str::from_utf8(found.payload) {
+                    self.forget_bookmark(stream, subscriber);
+                }
+            }
+            Kind::Snapshot | Kind::Drop | Kind::Seal => {}
+        }
+    }
+
+    /// A snapshot replaces what was known; indexes of streams that it lists live on.
+    pub(crate) fn begin_snapshot(&mut self, last_stream: u32) {
+        self.last_stream = self.last_stream.max(last_stream);
+        for stream in self.streams.values_mut() {
+            stream.listed = false;
+            for subscriber in stream.bookmarks.keys() {
+                self.snapshot_bytes -= bookmark_bytes(subscriber, 0);
+            }
+            self.bookmarks -= stream.bookmarks.len();
+            stream.bookmarks.clear();
+        }
+    }
+
+    pub(crate) fn end_snapshot(&mut self) {
+        let gone: Vec<u32> =
+            self.streams.iter().filter(|(_, stream)| !stream.listed).map(|(id, _)| *id).collect();
+        for stream in gone {
+            self.forget_stream(stream);
+        }
+    }
+
+    pub(crate) fn encode_snapshot(&self, segments: impl Iterator<Item = u64>) -> Vec<u8> {
+        let mut out = u64::from(self.last_stream).to_le_bytes().to_vec();
+        segments.for_each(|base| out.extend_from_slice(&base.to_le_bytes()));
+        out
+    }
+}
+
+/// A snapshot's first record: the highest stream number given, and the segments that count.
+pub(crate) fn decode_snapshot(payload: &[u8]) -> Option<(u32, Vec<u64>)> {
+    let last_stream = u32_at(payload, 0)?;
+    Some((last_stream, decode_bases(payload.get(8..)?)))
+}
+
+pub(crate) fn decode_bases(payload: &[u8]) -> Vec<u64> {
+    payload.chunks_exact(8).filter_map(|base| u64_at(base, 0)).collect()
+}
+
+/// Bytes that a bookmark's record takes in a segment.
+pub(crate) const fn bookmark_bytes(subscriber: &str, ranges: usize) -> usize {
+    record_bytes(16 + subscriber.len().next_multiple_of(8) + ranges * 16)
+}
+
+/// Low mark, name, and as many done ranges as allowed: those nearest to the low mark.
+pub(crate) fn encode_bookmark(subscriber: &str, mark: &Bookmark, ranges_max: usize) -> Vec<u8> {
+    let ranges = &mark.done()[..mark.done().len().min(ranges_max).min(RANGES_MAX)];
+    let mut out = mark.low().get().to_le_bytes().to_vec();
+    out.extend_from_slice(&(subscriber.len() as u64).to_le_bytes());
+    out.extend_from_slice(subscriber.as_bytes());
+    out.resize(out.len().next_multiple_of(8), 0);
+    for Range { start, end } in ranges {
+        out.extend_from_slice(&start.get().to_le_bytes());
+        out.extend_from_slice(&end.get().to_le_bytes());
+    }
+    out
+}
+
+fn decode_bookmark(payload: &[u8]) -> Option<(&str, Bookmark)> {
+    let mut mark = Bookmark::at(Position::new(u64_at(payload, 0)?));
+    let length = usize::try_from(u64_at(payload, 8)?).ok()?;
+    let name_end = length.checked_add(16)?;
+    let subscriber = std::str::from_utf8(payload.get(16..name_end)?).ok()?;
+    for range in payload.get(name_end.checked_next_multiple_of(8)?..)?.chunks_exact(16) {
+        mark.complete(Position::new(u64_at(range, 0)?)..Position::new(u64_at(range, 8)?));
+    }
+    Some((subscriber, mark))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(low: u64, ranges: &[(u64, u64)]) -> Bookmark {
+        let mut mark = Bookmark::at(Position::new(low));
+        for (start, end) in ranges {
+            mark.complete(Position::new(*start)..Position::new(*end));
+        }
+        mark
+    }
+
+    #[test]
+    fn a_bookmark_is_read_as_it_was_written_and_loses_only_far_ranges() {
+        let written = mark(8, &[(16, 24), (40, 64), (80, 88)]);
+        let bytes = encode_bookmark("söme", &written, RANGES_MAX);
+        assert_eq!(record_bytes(bytes.len()), bookmark_bytes("söme", 3));
+        assert_eq!(decode_bookmark(&bytes), Some(("söme", written.clone())));
+
+        let cut = encode_bookmark("söme", &written, 1);
+        assert_eq!(decode_bookmark(&cut), Some(("söme", mark(8, &[(16, 24)]))));
+        for length in 0..bytes.len() {
+            let _ = decode_bookmark(&bytes[..length]); // no panic, whatever is missing
+        }
+    }
+
+    #[test]
+    fn a_ledger_that_forgets_everything_costs_nothing() {
+        let mut ledger = Ledger::default();
+        ledger.declare(1, "a");
+        ledger.declare(2, "b");
+        for subscriber in ["x", "y", "x"] {
+            let kept = Kept { mark: mark(8, &[]), durable_low: None, dirty: true };
+            assert!(ledger.keep(1, subscriber, kept));
+        }
+        assert_eq!(ledger.bookmarks, 2);
+        assert!(ledger.forget_bookmark(1, "x") && !ledger.forget_bookmark(1, "x"));
+        ledger.begin_snapshot(2);
+        ledger.declare(2, "b");
+        ledger.end_snapshot();
+        assert_eq!((ledger.find("a"), ledger.find("b")), (None, Some(2)));
+        ledger.forget_stream(2);
+        assert_eq!((ledger.snapshot_bytes, ledger.bookmarks, ledger.next_stream()), (0, 0, Some(3)));
+    }
+
+    #[test]
+    fn a_name_declared_again_leaves_no_older_stream_behind_that_would_hold_space_for_ever() {
+        let mut ledger = Ledger::default();
+        ledger.declare(1, "a");
+        ledger.keep(1, "x", Kept { mark: mark(8, &[]), durable_low: None, dirty: false });
+        ledger.declare(2, "a");
+        assert_eq!((ledger.find("a"), ledger.streams.len(), ledger.bookmarks), (Some(2), 1, 0));
+    }
+}

@@ -1,0 +1,346 @@
+//! One core's log, as its owner sees it: declare, append, read, bookmark.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::bookmark::Bookmark;
+use crate::codec::{Head, Kind, record_bytes};
+use crate::error::{AppendError, Error};
+use crate::flush::{InFlight, MarkInFlight, Staged};
+use crate::ledger::{Kept, Ledger, bookmark_bytes};
+use crate::limits::{NAME_BYTES_MAX, batch_bytes_max, snapshot_bytes_max};
+use crate::moving::Moving;
+use crate::options::Options;
+use crate::position::{Position, StreamId};
+use crate::read::Damages;
+use crate::recovery::{self, Recovery};
+use crate::roll::For;
+use crate::segment::{Segment, Spare};
+
+/// An append-only sequence of records in segment files, owned by one thread.
+///
+/// Invariant: `durable <= visible`, and both only rise.
+pub struct Log {
+    pub(crate) folder: PathBuf,
+    pub(crate) options: Options,
+    /// The folder is ours while the log is open, or a flush of it is out.
+    pub(crate) lock: Arc<File>,
+    /// By rising base; the last one is appended to. Never empty once open.
+    pub(crate) segments: VecDeque<Segment>,
+    pub(crate) ledger: Ledger,
+    /// Appended, not handed out. The last one is the tail's and may be empty.
+    pub(crate) staged: VecDeque<Staged>,
+    pub(crate) in_flight: Option<InFlight>,
+    /// In `staged` and in flight together.
+    pub(crate) staged_bytes: usize,
+    pub(crate) events_staged: bool,
+    /// A buffer that came back from a flush, to be filled again.
+    pub(crate) idle_buffer: Vec<u8>,
+    pub(crate) visible: Position,
+    pub(crate) durable: Position,
+    pub(crate) marks_in_flight: VecDeque<MarkInFlight>,
+    pub(crate) bookmarks_dirty: bool,
+    pub(crate) forgotten: Vec<(Kind, u32, Box<str>)>,
+    /// Ready for the next roll-over.
+    pub(crate) spares: Vec<Spare>,
+    /// A file that nobody reads any more; its header must be wiped before it is used again.
+    pub(crate) recyclable: Option<Spare>,
+    pub(crate) spare_out: bool,
+    pub(crate) file_number: u64,
+    /// The appenders' clock when the disk last had no room.
+    pub(crate) no_space_at_ms: Option<u64>,
+    pub(crate) now_ms: u64,
+    /// Live records on their way out of a segment.
+    pub(crate) moving: Option<Moving>,
+    /// While they are: their copies lie in segments from this base on, none of which may go before
+    /// the copies count.
+    pub(crate) copies_from: Option<u64>,
+    pub(crate) moved_bytes: u64,
+    pub(crate) damages: Damages,
+    pub(crate) poison: Option<Box<str>>,
+    pub(crate) flushes: u64,
+    pub(crate) flushed_bytes: u64,
+}
+
+impl Log {
+    /// Opens a folder's log: creates it, or recovers what is durable. One opener at a time.
+    pub fn open(folder: &Path, options: Options) -> Result<(Self, Recovery), Error> {
+        options.check()?;
+        let found = recovery::recover(folder)?;
+        let mut log = Self {
+            folder: folder.into(),
+            options,
+            lock: Arc::new(found.lock),
+            segments: found.segments.into(),
+            ledger: found.ledger,
+            staged: VecDeque::new(),
+            in_flight: None,
+            staged_bytes: 0,
+            events_staged: false,
+            idle_buffer: Vec::new(),
+            visible: found.limit,
+            durable: found.limit,
+            marks_in_flight: VecDeque::new(),
+            bookmarks_dirty: false,
+            forgotten: Vec::new(),
+            spares: Vec::new(),
+            recyclable: None,
+            spare_out: false,
+            file_number: found.number,
+            no_space_at_ms: None,
+            now_ms: 0,
+            moving: None,
+            copies_from: None,
+            moved_bytes: 0,
+            damages: Damages::default(),
+            poison: None,
+            flushes: 0,
+            flushed_bytes: 0,
+        };
+        log.adopt_spares(found.spares)?;
+        match found.end {
+            Some(end) => log.continue_tail(end),
+            None => log.begin_first(found.limit)?,
+        }
+        Ok((log, found.report))
+    }
+
+    /// The stream of this name; declares it when there is none, durable with the next flush.
+    pub fn stream(&mut self, name: &str) -> Result<StreamId, AppendError> {
+        if let Some(stream) = self.ledger.find(name) {
+            return Ok(StreamId(stream));
+        }
+        self.check_poison()?;
+        check_name(name)?;
+        self.check_room("streams_max", self.ledger.streams.len(), self.options.streams_max)?;
+        self.check_snapshot(record_bytes(name.len()))?;
+        let Some(stream) = self.ledger.next_stream() else {
+            return Err(full("stream numbers", u32::MAX.into(), u32::MAX.into()));
+        };
+        self.make_room(record_bytes(name.len()), For::Control)?;
+        self.ledger.declare(stream, name);
+        self.stage(Kind::Stream, stream, 0, 0, &[name.as_bytes()]);
+        Ok(StreamId(stream))
+    }
+
+    /// Forgets a stream: its records are dead, its bookmarks gone, its number never used again.
+    pub fn forget_stream(&mut self, name: &str) {
+        if let Some(stream) = self.ledger.find(name) {
+            self.ledger.forget_stream(stream);
+            self.forgotten.push((Kind::ForgetStream, stream, "".into()));
+        }
+    }
+
+    /// Appends one event, `parts` joined. It is visible now, and durable when [`Log::durable`] has
+    /// passed the position.
+    pub fn append(&mut self, stream: StreamId, at_ms: u64, parts: &[&[u8]]) -> Result<Position, AppendError> {
+        let bytes = self.record_size(parts)?;
+        self.admit(stream, at_ms, bytes)?;
+        Ok(self.stage(Kind::Event, stream.0, at_ms, 0, parts))
+    }
+
+    /// Appends several events that become durable together or not at all. The range runs from the
+    /// first event's position to the end of the last.
+    pub fn append_batch(
+        &mut self,
+        stream: StreamId,
+        at_ms: u64,
+        records: &[&[&[u8]]],
+    ) -> Result<Range<Position>, AppendError> {
+        let mut bytes = 0;
+        for parts in records {
+            bytes += self.record_size(parts)?;
+        }
+        let max = batch_bytes_max(self.tail().header.capacity);
+        if bytes > max {
+            let (bytes, max) = (bytes as u64, max as u64);
+            return Err(AppendError::TooLarge { bytes, max, limit: "half of segment_bytes" });
+        }
+        self.admit(stream, at_ms, bytes)?;
+        let start = self.visible;
+        for (nth, parts) in records.iter().enumerate() {
+            let rest =
+                u32::try_from(records.len() - 1 - nth).expect("each record has bytes in a u32's worth");
+            self.stage(Kind::Event, stream.0, at_ms, rest, parts);
+        }
+        Ok(start..self.visible)
+    }
+
+    /// Everything below was appended.
+    #[must_use]
+    pub const fn visible(&self) -> Position {
+        self.visible
+    }
+
+    /// Everything below survives a crash.
+    #[must_use]
+    pub const fn durable(&self) -> Position {
+        self.durable
+    }
+
+    /// Where a subscriber that comes now begins.
+    #[must_use]
+    pub const fn end(&self, _stream: StreamId) -> Position {
+        self.visible
+    }
+
+    /// Puts a subscriber's bookmark. It is written with the next flush, the newest only, however
+    /// often it is put in between.
+    pub fn bookmark(
+        &mut self,
+        stream: StreamId,
+        subscriber: &str,
+        mark: Bookmark,
+    ) -> Result<(), AppendError> {
+        self.check_poison()?;
+        let known = self.ledger.streams.get_mut(&stream.0);
+        let known = known.ok_or(AppendError::UnknownStream { stream: stream.0 })?;
+        if let Some(kept) = known.bookmarks.get_mut(subscriber) {
+            kept.dirty |= kept.mark != mark;
+            self.bookmarks_dirty |= kept.dirty;
+            kept.mark = mark;
+            return Ok(());
+        }
+        check_name(subscriber)?;
+        self.check_room("bookmarks_max", self.ledger.bookmarks, self.options.bookmarks_max)?;
+        self.check_snapshot(bookmark_bytes(subscriber, 0))?;
+        self.ledger.keep(stream.0, subscriber, Kept { mark, durable_low: None, dirty: true });
+        self.bookmarks_dirty = true;
+        Ok(())
+    }
+
+    /// The stream's subscribers and how far each has come.
+    pub fn bookmarks(&self, stream: StreamId) -> impl Iterator<Item = (&str, &Bookmark)> {
+        let known = self.ledger.streams.get(&stream.0);
+        known.into_iter().flat_map(|known| known.bookmarks.iter().map(|(name, kept)| (&**name, &kept.mark)))
+    }
+
+    /// Forgets a subscriber: nothing is kept for it any more.
+    pub fn forget_bookmark(&mut self, stream: StreamId, subscriber: &str) {
+        if self.ledger.forget_bookmark(stream.0, subscriber) {
+            self.forgotten.push((Kind::ForgetBookmark, stream.0, subscriber.into()));
+        }
+    }
+
+    /// Declared streams, in no order.
+    pub fn streams(&self) -> impl Iterator<Item = (StreamId, &str)> {
+        self.ledger.streams.iter().map(|(id, stream)| (StreamId(*id), &*stream.name))
+    }
+
+    pub(crate) fn tail(&self) -> &Segment {
+        self.segments.back().expect("open() leaves at least one segment and the last is never dropped")
+    }
+
+    pub(crate) fn segment(&self, base: u64) -> Option<&Segment> {
+        let found = self.segments.binary_search_by_key(&base, Segment::base).ok()?;
+        self.segments.get(found)
+    }
+
+    fn record_size(&self, parts: &[&[u8]]) -> Result<usize, AppendError> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let max = self.options.record_bytes_max as usize;
+        if bytes > max {
+            let (bytes, max) = (bytes as u64, max as u64);
+            return Err(AppendError::TooLarge { bytes, max, limit: "record_bytes_max" });
+        }
+        let (size, max) = (record_bytes(bytes), batch_bytes_max(self.tail().header.capacity));
+        if size > max {
+            let (bytes, max) = (size as u64, max as u64);
+            return Err(AppendError::TooLarge { bytes, max, limit: "half of segment_bytes" });
+        }
+        Ok(size)
+    }
+
+    /// Everything that can refuse an event, before a byte of it is staged.
+    fn admit(&mut self, stream: StreamId, at_ms: u64, bytes: usize) -> Result<(), AppendError> {
+        self.check_poison()?;
+        if !self.ledger.streams.contains_key(&stream.0) {
+            return Err(AppendError::UnknownStream { stream: stream.0 });
+        }
+        let max = self.options.staged_bytes_max.max(bytes);
+        if self.staged_bytes + bytes > max {
+            return Err(full("staged_bytes_max", self.staged_bytes as u64, max as u64));
+        }
+        self.now_ms = at_ms;
+        self.make_room(bytes, For::Event)
+    }
+
+    /// Puts one record behind all others; room was made before.
+    pub(crate) fn stage(
+        &mut self,
+        kind: Kind,
+        stream: u32,
+        at_ms: u64,
+        batch_rest: u32,
+        parts: &[&[u8]],
+    ) -> Position {
+        let position = self.visible;
+        let unsynced = position.get() - self.durable.get();
+        let unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
+        let head = Head { kind, stream, position, at_ms, unsynced, batch_rest };
+        let crate::header::Header { base, salt, .. } = self.tail().header;
+        let staged = self.staged.back_mut().expect("the tail always has a place to stage in");
+        let before = staged.bytes.len();
+        crate::codec::encode(&mut staged.bytes, salt, &head, parts);
+        let added = staged.bytes.len() - before;
+        self.staged_bytes += added;
+        self.visible = Position::new(position.get() + added as u64);
+        let used = u32::try_from(self.visible.get() - base).expect("a segment's capacity is a u32");
+        self.segments.back_mut().into_iter().for_each(|tail| tail.used = used);
+        if kind == Kind::Event {
+            self.events_staged = true;
+            let offset = u32::try_from(position.get() - base).expect("a segment's capacity is a u32");
+            if let Some(known) = self.ledger.streams.get_mut(&stream) {
+                known.index.push(base, offset, added);
+            }
+        }
+        position
+    }
+
+    pub(crate) fn check_poison(&self) -> Result<(), AppendError> {
+        match &self.poison {
+            Some(reason) => Err(AppendError::Poisoned { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_room(&self, limit: &'static str, used: usize, max: usize) -> Result<(), AppendError> {
+        if used < max { Ok(()) } else { Err(full(limit, used as u64, max as u64)) }
+    }
+
+    fn check_snapshot(&self, more: usize) -> Result<(), AppendError> {
+        let (used, max) = (self.ledger.snapshot_bytes, snapshot_bytes_max(self.options.segment_bytes));
+        if used + more <= max {
+            return Ok(());
+        }
+        Err(full("a quarter of segment_bytes for names", used as u64, max as u64))
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("folder", &self.folder)
+            .field("visible", &self.visible)
+            .field("durable", &self.durable)
+            .field("segments", &self.segments.len())
+            .field("poison", &self.poison)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn full(limit: &'static str, used: u64, max: u64) -> AppendError {
+    AppendError::Full { limit, used, max }
+}
+
+fn check_name(name: &str) -> Result<(), AppendError> {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let (bytes, max) = (name.len() as u64, NAME_BYTES_MAX as u64);
+    Err(AppendError::TooLarge { bytes, max, limit: "NAME_BYTES_MAX" })
+}

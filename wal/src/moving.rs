@@ -1,0 +1,218 @@
+//! Live records move forward, so that a lagging subscriber holds its own events and nobody's segments.
+//!
+//! When the files take more than twice what is alive (and [`MOVE_SLACK_SEGMENTS`]), the segment with the
+//! least alive is read through, and what somebody still needs is appended again with its old
+//! position as its name. A step moves [`MOVE_STEP_BYTES`] at most. Only when all copies are durable
+//! do readers turn to them, and only then is the old segment dropped; so at any moment, and after any
+//! crash, each event is there once at least, and recovery takes the first.
+//!
+//! A segment is moved only when more of it is dead than alive: each byte moved is paid for by one
+//! that died, so moving at most doubles what is written, and it comes to an end.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::codec::{HEADER_BYTES, Kind, ORIGIN_BYTES, decode, record_bytes};
+use crate::index::Spot;
+use crate::limits::{MOVE_SLACK_SEGMENTS, MOVE_STEP_BYTES};
+use crate::log::Log;
+use crate::position::{Position, StreamId};
+use crate::roll::For;
+use crate::segment::{Segment, read_ahead};
+
+/// One segment's live records on their way.
+pub(crate) struct Moving {
+    /// The segment that is emptied.
+    base: u64,
+    /// How far it was read.
+    offset: u32,
+    copies: HashMap<u32, Vec<(Spot, usize)>>,
+    /// The last copy's end.
+    end: Position,
+}
+
+/// What a step came upon.
+enum Next {
+    /// Nobody needs this record.
+    Pass(u32),
+    Copy {
+        stream: u32,
+        at_ms: u64,
+        spot: Spot,
+        payload: Range<usize>,
+        next: u32,
+    },
+    End,
+    Damaged,
+}
+
+impl Log {
+    /// A segment is being emptied: call [`Log::move_on`] after each flush.
+    #[must_use]
+    pub const fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
+    /// One bounded step of moving live records forward; nothing when none is under way.
+    pub fn move_on(&mut self) {
+        let Some(mut moving) = self.moving.take() else { return };
+        let mut left = MOVE_STEP_BYTES;
+        while left > 0 && self.is_there(moving.base) {
+            let (next, bytes) = match self.next_to_move(&moving) {
+                Next::Pass(next) => (next, (next - moving.offset) as usize),
+                Next::Copy { stream, at_ms, spot, payload, next } => {
+                    let bytes = record_bytes(ORIGIN_BYTES + payload.len());
+                    if !self.copy(&mut moving, stream, at_ms, spot, payload) {
+                        break; // no room now; the next call tries again
+                    }
+                    (next, bytes)
+                }
+                Next::End if moving.end <= self.durable => return self.finish(moving),
+                Next::End => break,
+                Next::Damaged => {
+                    // What cannot be read cannot be moved. It stays where it is, for whoever looks.
+                    let damaged = self.segments.iter_mut().find(|one| one.base() == moving.base);
+                    damaged.into_iter().for_each(|one| one.keep = true);
+                    self.copies_from = None;
+                    return;
+                }
+            };
+            left = left.saturating_sub(bytes);
+            moving.offset = next;
+        }
+        if self.is_there(moving.base) && self.poison.is_none() {
+            self.moving = Some(moving);
+        } else {
+            self.copies_from = None; // everything in it died meanwhile: the copies count for nothing
+        }
+    }
+
+    fn is_there(&self, base: u64) -> bool {
+        self.segment(base).is_some_and(|segment| segment.dropped_at.is_none())
+    }
+
+    /// Begins with the segment that has the least alive, when the log takes more than it should.
+    /// `live`: bytes per segment.
+    pub(crate) fn begin_moving(&mut self, live: &HashMap<u64, u64>) {
+        if self.moving.is_some() || self.poison.is_some() {
+            return;
+        }
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let kept = self.segments.iter().filter(|one| one.dropped_at.is_none());
+        let used: u64 = kept.map(|one| u64::from(one.header.capacity)).sum();
+        let alive: u64 = live.values().sum();
+        let is_full = used + segment_bytes > self.options.log_bytes_max;
+        if !is_full && used <= 2 * alive + MOVE_SLACK_SEGMENTS * segment_bytes {
+            return;
+        }
+        let before_tail = self.segments.iter().take(self.segments.len().saturating_sub(1));
+        let victim = before_tail
+            .filter(|one| one.dropped_at.is_none() && !one.keep)
+            .map(|one| (live.get(&one.base()).copied().unwrap_or(0), one))
+            .filter(|(alive, one)| 2 * alive <= u64::from(one.body_bytes()))
+            .min_by_key(|(alive, _)| *alive);
+        let Some((_, victim)) = victim else { return };
+        read_ahead(&victim.file);
+        self.copies_from = Some(self.tail().base());
+        self.moving = Some(Moving {
+            base: victim.base(),
+            offset: victim.begun,
+            copies: HashMap::new(),
+            end: Position::ORIGIN,
+        });
+    }
+
+    fn next_to_move(&self, moving: &Moving) -> Next {
+        let Some(segment) = self.segment(moving.base) else { return Next::End };
+        let Some(bytes) = self.durable_bytes(segment) else { return Next::End };
+        if moving.offset >= segment.used {
+            return Next::End;
+        }
+        let (offset, salt) = (moving.offset as usize, segment.header.salt);
+        let place = Position::new(moving.base + u64::from(moving.offset));
+        let Some(found) = decode(&bytes, offset, salt, place) else {
+            return self.pass_hole(moving, segment);
+        };
+        let whole = offset + record_bytes(found.payload.len());
+        let next = u32::try_from(whole).unwrap_or(segment.used);
+        let Some((origin, skip)) = found.event() else { return Next::Pass(next) };
+        let spot = Spot { origin, base: moving.base, offset: moving.offset };
+        let stream = found.head.stream;
+        let known = self.ledger.streams.get(&stream);
+        let needed = known.is_some_and(|known| {
+            known.floor().is_some_and(|floor| origin >= floor) && known.index.holds(spot)
+        });
+        if !needed {
+            return Next::Pass(next);
+        }
+        let start = offset + HEADER_BYTES;
+        let payload = start + skip..start + found.payload.len();
+        Next::Copy { stream, at_ms: found.head.at_ms, spot, payload, next }
+    }
+
+    /// Bytes that are no record: a hole that recovery told, or damage since then.
+    fn pass_hole(&self, moving: &Moving, segment: &Segment) -> Next {
+        let streams = self.ledger.streams.iter();
+        let next = streams
+            .filter_map(|(id, stream)| Some((*id, stream.index.next_in(moving.base, moving.offset)?)))
+            .min_by_key(|(_, spot)| spot.offset);
+        match next {
+            Some((id, spot)) if spot.offset == moving.offset => {
+                self.note_damage(segment, StreamId(id), spot);
+                Next::Damaged
+            }
+            Some((_, spot)) => Next::Pass(spot.offset),
+            None => Next::End,
+        }
+    }
+
+    fn copy(
+        &mut self,
+        moving: &mut Moving,
+        stream: u32,
+        at_ms: u64,
+        spot: Spot,
+        payload: Range<usize>,
+    ) -> bool {
+        let bytes = record_bytes(ORIGIN_BYTES + payload.len());
+        let busy = self.staged_bytes + bytes > self.options.staged_bytes_max;
+        if (busy && self.staged_bytes > 0) || self.make_room(bytes, For::Move).is_err() {
+            return false;
+        }
+        let Some(payload) = self.segment(moving.base).and_then(|segment| segment.map.slice(payload)) else {
+            return false;
+        };
+        let origin = spot.origin.get().to_le_bytes();
+        let place = self.stage(Kind::Moved, stream, at_ms, 0, &[&origin, &payload]);
+        let base = self.tail().base();
+        let offset = u32::try_from(place.get() - base).expect("a segment's capacity is a u32");
+        moving.copies.entry(stream).or_default().push((Spot { base, offset, ..spot }, bytes));
+        moving.end = self.visible;
+        self.moved_bytes += bytes as u64;
+        true
+    }
+
+    /// All copies are durable: they are the events from now on.
+    fn finish(&mut self, moving: Moving) {
+        self.copies_from = None;
+        let is_complete = self.ledger.streams.iter().all(|(id, stream)| {
+            let Some(floor) = stream.floor() else { return true };
+            let copies = moving.copies.get(id).map_or(&[][..], Vec::as_slice);
+            let copied = copies.iter().filter(|(spot, _)| spot.origin >= floor).count();
+            copied == stream.index.count_in(moving.base, floor)
+        });
+        if !is_complete {
+            return; // a bookmark came that begins before what was thought to be dead: once more, later
+        }
+        for stream in self.ledger.streams.values_mut() {
+            stream.index.forget_segment(moving.base);
+        }
+        for (stream, mut copies) in moving.copies {
+            copies.sort_unstable_by_key(|(spot, _)| spot.origin);
+            if let Some(known) = self.ledger.streams.get_mut(&stream) {
+                known.index.relocate(&copies);
+            }
+        }
+        self.reclaim();
+    }
+}

@@ -1,0 +1,58 @@
+//! What an owner may choose about its log.
+
+use std::hash::{BuildHasher, RandomState};
+
+use crate::error::Error;
+use crate::limits;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Capacity of a new segment, in bytes. Existing ones keep theirs.
+    pub segment_bytes: u32,
+    /// Largest record, in bytes; also bound by half a segment.
+    pub record_bytes_max: u32,
+    /// All segments together, in bytes.
+    pub log_bytes_max: u64,
+    /// Appended and not yet durable, in bytes.
+    pub staged_bytes_max: usize,
+    pub streams_max: usize,
+    pub bookmarks_max: usize,
+    /// Chance: salts the checksums. Fixed in tests only.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            segment_bytes: limits::SEGMENT_BYTES,
+            record_bytes_max: limits::RECORD_BYTES_MAX,
+            log_bytes_max: limits::LOG_BYTES_MAX,
+            staged_bytes_max: limits::STAGED_BYTES_MAX,
+            streams_max: limits::STREAMS_MAX,
+            bookmarks_max: limits::BOOKMARKS_MAX,
+            seed: RandomState::new().hash_one(0),
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let segment = u64::from(self.segment_bytes);
+        in_range(
+            "segment_bytes",
+            segment,
+            limits::SEGMENT_BYTES_MIN.into(),
+            limits::SEGMENT_BYTES_MAX.into(),
+        )?;
+        // Two segments at least, so that one can be reclaimed while the other is written; and a
+        // snapshot lists them all, eight bytes each, in an eighth of a segment.
+        in_range("log_bytes_max", self.log_bytes_max, 2 * segment, segment / 64 * segment)?;
+        in_range("record_bytes_max", self.record_bytes_max.into(), 1, u32::MAX.into())?;
+        let record = u64::from(self.record_bytes_max).min(limits::batch_bytes_max(self.segment_bytes) as u64);
+        in_range("staged_bytes_max", self.staged_bytes_max as u64, record, u64::MAX)
+    }
+}
+
+fn in_range(option: &'static str, value: u64, min: u64, max: u64) -> Result<(), Error> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(Error::Option { option, value, min, max }) }
+}

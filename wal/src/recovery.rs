@@ -1,0 +1,370 @@
+//! Opening a folder: what the files hold, and what happened to what they do not.
+//!
+//! Every case has its number in FORMAT.md's table of crash cases, and its own branch here or in
+//! [`crate::scan`].
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::codec::Kind;
+use crate::error::Error;
+use crate::header::{Door, Header, SEGMENT_HEADER_BYTES};
+use crate::ledger::{Ledger, decode_bases, decode_snapshot};
+use crate::position::Position;
+use crate::scan::{Scan, place, record, scan};
+use crate::segment::{Segment, Spare, fill, forget_pages, sync_folder, wipe, zero};
+
+const LOCK_FILE: &str = "LOCK";
+
+/// Files are numbered from 1 on and none comes near this; a name beyond it is not one of ours, and the
+/// number after it could not be had.
+const NUMBER_MAX: u64 = 1 << 62;
+
+/// What opening found. Everything but `holes` is in order after a crash.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    pub segments: usize,
+    /// Events that are there.
+    pub events: u64,
+    /// Bytes of an unfinished flush that were wiped; nobody was told that they are durable.
+    pub torn_bytes: u64,
+    /// Whole records dropped with the rest of their batch.
+    pub torn_batch_records: usize,
+    /// Files whose deletion a crash interrupted.
+    pub leftovers: usize,
+    /// Acknowledged bytes that are gone: the disk lied about a flush, or lost what it had. The log
+    /// goes on without them; say it loudly.
+    pub holes: Vec<Hole>,
+}
+
+/// A gap in what was acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hole {
+    /// The damaged file; `None` when a whole segment is missing.
+    pub file: Option<PathBuf>,
+    pub from: Position,
+    pub to: Position,
+}
+
+/// A folder's contents, ready to be a log.
+pub(crate) struct Found {
+    pub(crate) lock: File,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) ledger: Ledger,
+    /// Empty files that may be used.
+    pub(crate) spares: Vec<Spare>,
+    /// The next file's number.
+    pub(crate) number: u64,
+    /// Where the last segment goes on; `None` when a new one must be begun.
+    pub(crate) end: Option<Position>,
+    /// Everything recovered is below.
+    pub(crate) limit: Position,
+    pub(crate) report: Recovery,
+}
+
+struct Candidate {
+    header: Header,
+    file: File,
+    path: PathBuf,
+}
+
+pub(crate) fn recover(folder: &Path) -> Result<Found, Error> {
+    let lock = lock(folder)?;
+    let mut found = Found {
+        lock,
+        segments: Vec::new(),
+        ledger: Ledger::default(),
+        spares: Vec::new(),
+        number: 0,
+        end: None,
+        limit: Position::ORIGIN,
+        report: Recovery::default(),
+    };
+    let (mut candidates, mut torn) = (Vec::new(), Vec::new());
+    for path in segment_files(folder)? {
+        found.number = found.number.max(number_of(&path).unwrap_or(0));
+        if let Some(candidate) = look(&path, &mut found.spares, &mut torn)? {
+            candidates.push(candidate);
+        }
+    }
+    found.number += 1;
+    candidates.sort_by_key(|candidate| candidate.header.base);
+    for pair in candidates.windows(2) {
+        if pair[0].header.base == pair[1].header.base {
+            let (first, second) = (pair[0].path.clone(), pair[1].path.clone());
+            return Err(Error::Twice { first, second, base: pair[0].header.base });
+        }
+    }
+    distrust_last(&mut candidates, &mut found.spares, &mut torn)?;
+    replay(candidates, &mut found)?;
+    for spare in torn {
+        judge_torn_header(spare, &mut found)?;
+    }
+    sync_folder(folder).map_err(Error::io(folder, "sync the log's folder"))?;
+    Ok(found)
+}
+
+/// After a failed sync the page cache looks clean and the disk does not have it. Only the last
+/// segment was ever written then: forget its pages, and look at what the disk says.
+fn distrust_last(
+    candidates: &mut Vec<Candidate>,
+    spares: &mut Vec<Spare>,
+    torn: &mut Vec<Spare>,
+) -> Result<(), Error> {
+    while let Some(Candidate { header, file, path }) = candidates.pop() {
+        forget_pages(&file).map_err(Error::io(&path, "forget a segment's cached pages"))?;
+        drop(file);
+        if let Some(again) = look(&path, spares, torn)?
+            && again.header == header
+        {
+            candidates.push(again);
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A segment's header goes out with its first flush, so a torn one means that this never returned;
+/// unless a segment is missed, which this may have been.
+fn judge_torn_header(spare: Spare, found: &mut Found) -> Result<(), Error> {
+    let missed = found.report.holes.iter().any(|hole| hole.file.is_none());
+    if !missed {
+        // case 2: begun, never durable
+        wipe(&spare.file).map_err(Error::io(&spare.path, "wipe a torn header"))?;
+        found.spares.push(spare);
+        return Ok(());
+    }
+    // case 9: kept for whoever can make sense of it, out of the log's way
+    let aside = spare.path.with_extension("damaged");
+    fs::rename(&spare.path, aside).map_err(Error::io(&spare.path, "set a damaged segment aside"))
+}
+
+fn lock(folder: &Path) -> Result<File, Error> {
+    create_folder(folder)?;
+    let path = folder.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(Error::io(&path, "open the lock file"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { folder: folder.into() }),
+        Err(errno) => Err(Error::Io { path, doing: "lock the log's folder", source: errno.into() }),
+    }
+}
+
+/// A new folder's name is durable when the folder above it is, and so on up.
+fn create_folder(folder: &Path) -> Result<(), Error> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder.parent().unwrap_or(Path::new(""));
+    create_folder(above)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Error::io(folder, "create the log's folder")(error));
+        }
+        _ => {}
+    }
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    sync_folder(above).map_err(Error::io(above, "sync the folder above the log's"))
+}
+
+pub(crate) fn segment_files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = fs::read_dir(folder).map_err(Error::io(folder, "list the log's folder"))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(Error::io(folder, "list the log's folder"))?.path();
+        if number_of(&path).is_some() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn number_of(path: &Path) -> Option<u64> {
+    let number = path.file_name()?.to_str()?.strip_suffix(".seg")?.parse().ok()?;
+    (number <= NUMBER_MAX).then_some(number)
+}
+
+/// Reads a file's first bytes: a segment, or a spare.
+fn look(path: &Path, spares: &mut Vec<Spare>, torn: &mut Vec<Spare>) -> Result<Option<Candidate>, Error> {
+    let file =
+        OpenOptions::new().read(true).write(true).open(path).map_err(Error::io(path, "open a segment"))?;
+    // What an earlier process wrote and never synced is in the page cache, not on the disk.
+    file.sync_data().map_err(Error::io(path, "sync a segment before reading it"))?;
+
+    let mut door = [0; SEGMENT_HEADER_BYTES];
+    let length = read_up_to(&file, &mut door).map_err(Error::io(path, "read a segment's header"))?;
+    match Header::decode(&door[..length]) {
+        Door::Good(header) => return Ok(Some(Candidate { header, file, path: path.into() })),
+        Door::Foreign(found) => return Err(Error::Foreign { file: path.into(), found }),
+        Door::OtherFormat(found) => {
+            let readable = crate::header::FORMAT;
+            return Err(Error::Format { file: path.into(), found, readable });
+        }
+        Door::Blank => {} // case 1: prepared and never used, or preparation was interrupted
+        Door::Torn => {
+            torn.push(Spare { file, path: path.into() });
+            return Ok(None);
+        }
+    }
+    spares.push(Spare { file, path: path.into() });
+    Ok(None)
+}
+
+fn replay(candidates: Vec<Candidate>, found: &mut Found) -> Result<(), Error> {
+    let mut expected: BTreeSet<u64> = BTreeSet::new();
+    let mut buffer = Vec::new();
+    let mut last_scan = Scan::default();
+    let last = candidates.len().saturating_sub(1);
+
+    for (nth, candidate) in candidates.into_iter().enumerate() {
+        let Candidate { header, file, path } = candidate;
+        buffer.clear();
+        buffer.resize(header.capacity as usize, 0);
+        let length = read_up_to(&file, &mut buffer)
+            .map_err(Error::io(&path, "read a segment (see its disk's log)"))?;
+        let read = scan(&buffer, &header, nth < last);
+
+        if read.records.is_empty() && nth == last {
+            // case 3: its header is there, its first batch is not: nothing in it was acknowledged
+            wipe(&file).map_err(Error::io(&path, "wipe a segment that was never begun"))?;
+            found.report.torn_bytes += torn_bytes(&read);
+            found.spares.push(Spare { file, path });
+            continue;
+        }
+        if length < buffer.len() {
+            // case 4: a shortened file; reading its missing end through the map would be a SIGBUS
+            let end = u32::try_from(length).unwrap_or(header.capacity);
+            fill(&file, end, header.capacity).map_err(Error::io(&path, "restore a segment's length"))?;
+        }
+        if let Some(torn) = &read.torn {
+            // case 5: a torn flush at the end
+            let to = torn.end.min(buffer.len());
+            zero(&file, torn.start, to).map_err(Error::io(&path, "wipe a torn flush"))?;
+        }
+        for hole in &read.holes {
+            // case 6: damage inside what was acknowledged
+            let (from, to) = (place(&header, hole.start), place(&header, hole.end));
+            found.report.holes.push(Hole { file: Some(path.clone()), from, to });
+        }
+        found.report.torn_bytes += torn_bytes(&read);
+        found.report.torn_batch_records += read.batch_pieces;
+        expected.insert(header.base);
+        apply(&buffer, &header, &read, &mut found.ledger, &mut expected);
+
+        let name = path.clone();
+        let segment = Segment::new(Spare { file, path }, header);
+        let mut segment = segment.map_err(Error::io(name, "map a segment"))?;
+        (segment.begun, segment.used) = extent(&buffer, &read);
+        found.segments.push(segment);
+        last_scan = read;
+    }
+    settle(found, &last_scan, &expected)
+}
+
+/// Where a segment's snapshot ends, and where its last record does.
+fn extent(bytes: &[u8], read: &Scan) -> (u32, u32) {
+    let used = u32::try_from(read.end).unwrap_or(u32::MAX);
+    let last = read.records.iter().position(|at| record(bytes, *at).is_some_and(|r| r.head.batch_rest == 0));
+    let after = last.and_then(|last| read.records.get(last + 1).copied());
+    (after.unwrap_or(used), used)
+}
+
+/// Applies one segment's records; `expected` follows which segments there should be.
+pub(crate) fn apply(
+    bytes: &[u8],
+    header: &Header,
+    read: &Scan,
+    ledger: &mut Ledger,
+    expected: &mut BTreeSet<u64>,
+) {
+    let mut in_snapshot = false;
+    for offset in &read.records {
+        let Some(found) = record(bytes, *offset) else { continue };
+        match found.head.kind {
+            Kind::Snapshot => {
+                if let Some((last_stream, bases)) = decode_snapshot(found.payload) {
+                    ledger.begin_snapshot(last_stream);
+                    in_snapshot = true;
+                    expected.clear();
+                    expected.extend(bases);
+                    expected.insert(header.base);
+                }
+            }
+            Kind::Drop => decode_bases(found.payload).iter().for_each(|base| {
+                expected.remove(base);
+            }),
+            _ => ledger.replay(header.base, *offset, &found),
+        }
+        if in_snapshot && found.head.batch_rest == 0 {
+            ledger.end_snapshot();
+            in_snapshot = false;
+        }
+    }
+}
+
+/// Compares what is there with what should be, and finds where to go on.
+fn settle(found: &mut Found, last_scan: &Scan, expected: &BTreeSet<u64>) -> Result<(), Error> {
+    let present: BTreeSet<u64> = found.segments.iter().map(Segment::base).collect();
+    if let Some(tail) = found.segments.last() {
+        found.limit = place(&tail.header, last_scan.end);
+        found.end = (!last_scan.sealed).then_some(found.limit);
+        if last_scan.sealed {
+            found.limit = Position::new(tail.limit());
+        }
+    }
+    for base in expected.difference(&present) {
+        // case 8: a segment that was never dropped is missing
+        let next = present.range(base..).next().copied().unwrap_or(*base);
+        let (from, to) = (Position::new(*base), Position::new(next));
+        found.report.holes.push(Hole { file: None, from, to });
+    }
+    let (kept, left): (Vec<_>, Vec<_>) =
+        found.segments.drain(..).partition(|segment| expected.contains(&segment.base()));
+    found.segments = kept;
+    for segment in left {
+        // case 7: dropped, and a crash came before its file was gone
+        for stream in found.ledger.streams.values_mut() {
+            stream.forget_segment(segment.base());
+        }
+        fs::remove_file(&segment.path).map_err(Error::io(&segment.path, "remove a dropped segment"))?;
+        found.report.leftovers += 1;
+    }
+    for stream in found.ledger.streams.values_mut() {
+        for kept in stream.bookmarks.values_mut() {
+            kept.mark.clamp(found.limit); // only a hole can leave a bookmark beyond the end
+        }
+        stream.settle_copies();
+        found.report.events += stream.index.count_from(Position::ORIGIN);
+    }
+    found.report.segments = found.segments.len();
+    Ok(())
+}
+
+fn torn_bytes(read: &Scan) -> u64 {
+    read.torn.as_ref().map_or(0, |torn| torn.len() as u64)
+}
+
+pub(crate) fn read_up_to(file: &File, out: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < out.len() {
+        match file.read_at(&mut out[length..], length as u64) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}

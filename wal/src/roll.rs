@@ -1,0 +1,203 @@
+//! The step from a full segment to the next one.
+
+use std::fs;
+use std::sync::Arc;
+
+use crate::codec::{HEADER_BYTES, Kind, record_bytes};
+use crate::error::{AppendError, Error};
+use crate::flush::{MarkInFlight, Staged};
+use crate::header::{Header, SEGMENT_HEADER_BYTES};
+use crate::ledger::{bookmark_bytes, encode_bookmark};
+use crate::limits::{CONTROL_SEGMENTS_MAX, RANGES_MAX, SPACE_RETRY_MS, control_reserve, snapshot_bytes_max};
+use crate::log::{Log, full};
+use crate::position::Position;
+use crate::segment::{PrepareSpare, Segment, Spare, sync_folder};
+
+/// Bytes of the seal: every segment keeps room for it.
+const SEAL_BYTES: usize = record_bytes(0);
+const _: () = assert!(SEAL_BYTES == HEADER_BYTES);
+
+/// The limit named when the disk gives no file: full, over quota, or out of order.
+const NO_SEGMENT: &str = "room for one more segment on the disk";
+
+/// Who wants room. Events leave the end of a segment, and the last segments, to control records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    Event,
+    /// Live records that make room by being moved: beyond the limit, and never the last segment.
+    Move,
+    Control,
+}
+
+impl Log {
+    /// The slow part of the next roll-over, when it is worth doing ahead: run it on a thread that
+    /// may wait and hand the outcome to [`Log::spare_ready`]. Without it a roll-over does it inline.
+    pub fn prepare_spare(&mut self) -> Option<PrepareSpare> {
+        let next = self.used_bytes() + u64::from(self.options.segment_bytes);
+        let wanted = !self.spare_out && self.spares.is_empty() && self.poison.is_none();
+        if !wanted || next > self.options.log_bytes_max {
+            return None;
+        }
+        self.spare_out = true;
+        Some(self.prepare())
+    }
+
+    /// The outcome of [`PrepareSpare::run`]. A failure is no harm yet: the roll-over tries again.
+    pub fn spare_ready(&mut self, outcome: std::io::Result<Spare>) {
+        self.spare_out = false;
+        if let Ok(spare) = outcome {
+            self.no_space_at_ms = None;
+            self.spares.push(spare);
+        }
+    }
+
+    /// Keeps the empty files that recovery found: one, of the right size; the others go.
+    pub(crate) fn adopt_spares(&mut self, found: Vec<Spare>) -> Result<(), Error> {
+        for spare in found {
+            let length = spare.file.metadata().map_err(Error::io(&spare.path, "look at a spare"))?.len();
+            if self.recyclable.is_none() && length == u64::from(self.options.segment_bytes) {
+                self.recyclable = Some(spare);
+            } else {
+                fs::remove_file(&spare.path).map_err(Error::io(&spare.path, "remove a spare"))?;
+            }
+        }
+        sync_folder(&self.folder).map_err(Error::io(&self.folder, "sync the log's folder"))
+    }
+
+    /// Goes on appending where recovery ended.
+    pub(crate) fn continue_tail(&mut self, end: Position) {
+        let tail = self.tail();
+        let (Header { base, capacity, .. }, file) = (tail.header, Arc::clone(&tail.file));
+        let offset = end.get() - base;
+        self.staged.push_back(Staged { base, capacity, file, offset, bytes: Vec::new() });
+    }
+
+    /// The first segment of a log, or the one after a sealed one.
+    pub(crate) fn begin_first(&mut self, base: Position) -> Result<(), Error> {
+        let folder = self.folder.clone();
+        let begun = self.take_spare().and_then(|spare| self.begin(spare, base.get()));
+        begun.map_err(Error::io(folder, "prepare a segment (free some space, or make segment_bytes smaller)"))
+    }
+
+    /// Makes sure that a record or batch of this size fits into the tail.
+    pub(crate) fn make_room(&mut self, bytes: usize, whose: For) -> Result<(), AppendError> {
+        let tail = self.tail();
+        let reserve = match whose {
+            For::Event => control_reserve(tail.header.capacity),
+            For::Move | For::Control => 0,
+        };
+        let used = self.visible.get() - tail.base();
+        if used + (bytes + SEAL_BYTES + reserve) as u64 <= u64::from(tail.header.capacity) {
+            return Ok(());
+        }
+        self.roll(whose)
+    }
+
+    fn roll(&mut self, whose: For) -> Result<(), AppendError> {
+        let (used, segment) = (self.used_bytes(), u64::from(self.options.segment_bytes));
+        let max = match whose {
+            For::Event => self.options.log_bytes_max,
+            For::Move => self.options.log_bytes_max + (CONTROL_SEGMENTS_MAX - 1) * segment,
+            For::Control => self.options.log_bytes_max + CONTROL_SEGMENTS_MAX * segment,
+        };
+        if used + segment > max {
+            return Err(full("log_bytes_max", used, max));
+        }
+        if let Some(since) = self.no_space_at_ms
+            && self.now_ms.abs_diff(since) < SPACE_RETRY_MS
+        {
+            return Err(full(NO_SEGMENT, used, used));
+        }
+        let base = self.tail().limit();
+        let spare = self.take_spare().map_err(|_| {
+            self.no_space_at_ms = Some(self.now_ms);
+            full(NO_SEGMENT, used, used)
+        })?;
+        self.stage(Kind::Seal, 0, 0, 0, &[]);
+        self.begin(spare, base).map_err(|error| {
+            // The seal is staged and nothing may follow it: the log cannot go on.
+            let reason = format!("map a prepared segment: {error}").into_boxed_str();
+            self.poison = Some(reason.clone());
+            AppendError::Poisoned { reason }
+        })
+    }
+
+    fn take_spare(&mut self) -> std::io::Result<Spare> {
+        match self.spares.pop() {
+            Some(spare) => Ok(spare),
+            None => self.prepare().run(),
+        }
+    }
+
+    /// A used file needs a wipe only; a new one needs all its zeros.
+    fn prepare(&mut self) -> PrepareSpare {
+        let recycled = self.recyclable.take();
+        let number = self.file_number;
+        self.file_number += 1;
+        PrepareSpare { folder: self.folder.clone(), number, capacity: self.options.segment_bytes, recycled }
+    }
+
+    /// Opens a segment for appending: its header, and a snapshot, so that older ones may go.
+    fn begin(&mut self, spare: Spare, base: u64) -> std::io::Result<()> {
+        let salt =
+            crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
+        let salt = crc32c::crc32c_append(salt, &self.file_number.to_le_bytes());
+        let header = Header { base, capacity: self.options.segment_bytes, salt };
+        let segment = Segment::new(spare, header)?;
+        let bytes = header.encode().to_vec();
+        self.staged_bytes += bytes.len();
+        let (capacity, file) = (header.capacity, Arc::clone(&segment.file));
+        self.staged.push_back(Staged { base, capacity, file, offset: 0, bytes });
+        self.segments.push_back(segment);
+        // A log over its limit must not need room for a drop record to get room.
+        let over = self.used_bytes() > self.options.log_bytes_max;
+        let dead = if over { self.find_dead() } else { Vec::new() };
+        self.visible = Position::new(base + SEGMENT_HEADER_BYTES as u64);
+        self.stage_snapshot(&dead);
+        let begun = u32::try_from(self.visible.get() - base).expect("a snapshot fits its segment");
+        self.segments.back_mut().into_iter().for_each(|tail| tail.begun = begun);
+        self.mark_dropped(&dead);
+        Ok(())
+    }
+
+    /// Writes down all streams, bookmarks and living segments as one batch.
+    fn stage_snapshot(&mut self, dead: &[u64]) {
+        let lives = |segment: &&Segment| segment.dropped_at.is_none() && !dead.contains(&segment.base());
+        let bases = self.segments.iter().filter(lives).map(Segment::base);
+        let first = self.ledger.encode_snapshot(bases);
+        let ranges_max = self.snapshot_ranges();
+
+        let mut records: Vec<(Kind, u32, Vec<u8>)> = vec![(Kind::Snapshot, 0, first)];
+        let mut marks = Vec::new();
+        for (id, stream) in &mut self.ledger.streams {
+            records.push((Kind::Stream, *id, stream.name.as_bytes().to_vec()));
+            for (subscriber, kept) in &mut stream.bookmarks {
+                records.push((Kind::Bookmark, *id, encode_bookmark(subscriber, &kept.mark, ranges_max)));
+                marks.push((*id, subscriber.clone(), kept.mark.low()));
+                kept.dirty = false;
+            }
+        }
+        for (nth, (kind, stream, payload)) in records.iter().enumerate() {
+            let rest =
+                u32::try_from(records.len() - 1 - nth).expect("streams_max and bookmarks_max are small");
+            self.stage(*kind, *stream, 0, rest, &[payload]);
+        }
+        let at = self.visible;
+        let marks = marks.into_iter();
+        self.marks_in_flight.extend(marks.map(|(stream, subscriber, low)| MarkInFlight {
+            at,
+            stream,
+            subscriber,
+            low,
+        }));
+        self.bookmarks_dirty = false;
+        self.forgotten.clear(); // what the snapshot does not list is forgotten
+    }
+
+    /// Done ranges that each bookmark may bring along so that a snapshot keeps to its share.
+    fn snapshot_ranges(&self) -> usize {
+        let left = snapshot_bytes_max(self.options.segment_bytes).saturating_sub(self.ledger.snapshot_bytes);
+        let one = bookmark_bytes("", 1) - bookmark_bytes("", 0);
+        (left / one / self.ledger.bookmarks.max(1)).min(RANGES_MAX)
+    }
+}

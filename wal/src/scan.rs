@@ -1,0 +1,120 @@
+//! What one segment's bytes hold: a pure reading, the same for recovery and for `verify`.
+
+use std::ops::Range;
+
+use crate::codec::{ALIGN, Found, HEADER_BYTES, Kind, decode, peek, record_bytes, u64_at};
+use crate::header::{Header, SEGMENT_HEADER_BYTES};
+use crate::position::Position;
+
+/// The outcome. Offsets are inside the segment.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// Offsets of the records that count, in order.
+    pub(crate) records: Vec<u32>,
+    /// Where the last of them ends: the next record's place.
+    pub(crate) end: usize,
+    /// Nothing may be appended here any more.
+    pub(crate) sealed: bool,
+    /// Acknowledged bytes that are gone: damage, not a crash.
+    pub(crate) holes: Vec<Range<usize>>,
+    /// Remains of a torn flush; must be wiped before the segment is written again, or a piece of
+    /// it could later stand behind a new record as if it belonged there.
+    pub(crate) torn: Option<Range<usize>>,
+    /// Whole records that were dropped because their batch was not.
+    pub(crate) batch_pieces: usize,
+}
+
+/// Reads a segment. `continued`: a later segment exists, which is begun only after this one is
+/// durable to its seal, so anything missing here is a hole.
+pub(crate) fn scan(segment: &[u8], header: &Header, continued: bool) -> Scan {
+    let mut scan = Scan { end: SEGMENT_HEADER_BYTES, ..Scan::default() };
+    loop {
+        let bad = scan.follow(segment, header);
+        if scan.sealed {
+            return scan;
+        }
+        match search(segment, header, scan.end, bad, continued) {
+            Search::Resume(at) => {
+                scan.holes.push(scan.end..at);
+                scan.end = at;
+            }
+            Search::End { last_trace } => {
+                if continued {
+                    scan.holes.push(scan.end..header.capacity as usize);
+                    scan.sealed = true;
+                } else if let Some(last) = last_trace {
+                    scan.torn = Some(scan.end..last);
+                }
+                return scan;
+            }
+        }
+    }
+}
+
+impl Scan {
+    /// Takes record after record from `end` on; returns where it stopped. A batch counts when its
+    /// last record is there.
+    fn follow(&mut self, segment: &[u8], header: &Header) -> usize {
+        let mut at = self.end;
+        let mut batch: Vec<u32> = Vec::new();
+        let mut rest: Option<u32> = None;
+        while let Some(found) = decode(segment, at, header.salt, place(header, at)) {
+            let torn_batch = rest.is_some_and(|rest| found.head.batch_rest != rest);
+            let Ok(offset) = u32::try_from(at) else { break };
+            if torn_batch {
+                break;
+            }
+            batch.push(offset);
+            at += record_bytes(found.payload.len());
+            rest = found.head.batch_rest.checked_sub(1);
+            if rest.is_none() {
+                self.records.append(&mut batch);
+                self.end = at;
+            }
+            if found.head.kind == Kind::Seal {
+                self.sealed = true;
+                break;
+            }
+        }
+        self.batch_pieces += batch.len();
+        at
+    }
+}
+
+enum Search {
+    /// What was lost had been durable: go on with the record here.
+    Resume(usize),
+    /// Nothing durable follows. The last place that looks like a record of ours ends here.
+    End { last_trace: Option<usize> },
+}
+
+/// Looks beyond a bad place. A torn flush leaves nothing that was durable behind it; a record
+/// that was appended when a sync had confirmed bytes beyond `end` proves that those are lost.
+fn search(segment: &[u8], header: &Header, end: usize, bad: usize, continued: bool) -> Search {
+    let mut first = None;
+    let mut last_trace = (bad > end).then_some(bad);
+    let mut at = bad;
+    while at + HEADER_BYTES <= segment.len() {
+        if u64_at(segment, at + 8) == Some(place(header, at).get()) {
+            last_trace = Some(at + HEADER_BYTES);
+            if let Some(found) = decode(segment, at, header.salt, place(header, at)) {
+                let resume = *first.get_or_insert(at);
+                let durable = found.head.position.get().saturating_sub(found.head.unsynced.into());
+                if continued || durable > place(header, end).get() {
+                    return Search::Resume(resume);
+                }
+            }
+        }
+        at += ALIGN;
+    }
+    Search::End { last_trace }
+}
+
+/// A record that the scan took.
+pub(crate) fn record<'a>(segment: &'a [u8], offset: u32) -> Option<Found<'a>> {
+    peek(segment, offset as usize)
+}
+
+pub(crate) fn place(header: &Header, offset: usize) -> Position {
+    Position::new(header.base.saturating_add(offset as u64))
+}

@@ -1,0 +1,134 @@
+//! Segment files: prepared ahead, used once, used again when nobody reads them any more.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+
+use crate::header::Header;
+use crate::map::Map;
+use crate::position::Position;
+
+/// Zeros are written in steps of this many bytes.
+const ZERO_STEP_BYTES: usize = 1 << 20;
+/// The beginning of a recycled file that is wiped, in bytes: without its header nothing in it counts.
+const WIPE_BYTES: usize = 4096;
+
+/// A file in use.
+pub(crate) struct Segment {
+    pub(crate) header: Header,
+    pub(crate) file: Arc<File>,
+    pub(crate) path: PathBuf,
+    pub(crate) map: Map,
+    /// Set when nobody needs it: the file goes when everything below this is durable.
+    pub(crate) dropped_at: Option<Position>,
+    /// Where the snapshot ends.
+    pub(crate) begun: u32,
+    /// Where the last record ends.
+    pub(crate) used: u32,
+    /// Damaged: its live records are not moved.
+    pub(crate) keep: bool,
+}
+
+impl Segment {
+    pub(crate) fn new(Spare { file, path }: Spare, header: Header) -> io::Result<Self> {
+        let map = Map::new(&file, header.capacity)?;
+        let file = Arc::new(file);
+        Ok(Self { header, file, path, map, dropped_at: None, begun: 0, used: 0, keep: false })
+    }
+
+    /// Records, the snapshot aside.
+    pub(crate) const fn body_bytes(&self) -> u32 {
+        self.used - self.begun
+    }
+
+    pub(crate) const fn base(&self) -> u64 {
+        self.header.base
+    }
+
+    /// The position after the segment's last byte: the next one's base.
+    pub(crate) const fn limit(&self) -> u64 {
+        self.header.base + self.header.capacity as u64
+    }
+}
+
+/// An empty file, allocated, zeroed (or wiped) and durable in its folder.
+#[derive(Debug)]
+pub struct Spare {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+}
+
+/// The slow part of a roll-over, to be run on a thread that may wait. Hand the result to
+/// [`crate::Log::spare_ready`].
+#[derive(Debug)]
+pub struct PrepareSpare {
+    pub(crate) folder: PathBuf,
+    pub(crate) number: u64,
+    pub(crate) capacity: u32,
+    pub(crate) recycled: Option<Spare>,
+}
+
+impl PrepareSpare {
+    /// Allocates and zeroes a file, or wipes a used one; waits for the disk.
+    pub fn run(self) -> io::Result<Spare> {
+        if let Some(spare) = self.recycled {
+            wipe(&spare.file)?;
+            return Ok(spare);
+        }
+        let path = self.folder.join(format!("{:010}.seg", self.number));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        match fill(&file, 0, self.capacity).and_then(|()| sync_folder(&self.folder)) {
+            Ok(()) => Ok(Spare { file, path }),
+            Err(error) => {
+                // Half a file would take the room that was missing; if this fails too, recovery finds it.
+                let _: io::Result<()> = fs::remove_file(&path);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Allocates and zeroes from `from` to `capacity`, durably. Real zeros, not just an allocation: the
+/// first write to an unwritten extent makes a flush a journal commit as well. Then the pages are
+/// forgotten, because large folios left by large writes would be written back whole for every small
+/// flush (1 MiB instead of 4 KiB; 320 µs instead of 60).
+pub(crate) fn fill(file: &File, from: u32, capacity: u32) -> io::Result<()> {
+    fallocate(file, FallocateFlags::empty(), 0, capacity.into())?;
+    let zeros = vec![0; ZERO_STEP_BYTES.min(capacity as usize)];
+    let mut at = from as usize;
+    while at < capacity as usize {
+        let step = zeros.len().min(capacity as usize - at);
+        file.write_all_at(&zeros[..step], at as u64)?;
+        at += step;
+    }
+    file.sync_all()?;
+    forget_pages(file)
+}
+
+pub(crate) fn wipe(file: &File) -> io::Result<()> {
+    zero(file, 0, WIPE_BYTES)
+}
+
+/// Overwrites a range with zeros, durably.
+pub(crate) fn zero(file: &File, from: usize, to: usize) -> io::Result<()> {
+    file.write_all_at(&vec![0; to - from], from as u64)?;
+    file.sync_data()
+}
+
+pub(crate) fn forget_pages(file: &File) -> io::Result<()> {
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// Asks the kernel to have the whole file cached soon.
+pub(crate) fn read_ahead(file: &File) {
+    let _: Result<(), _> = fadvise(file, 0, None, Advice::WillNeed); // advice: without it reading is slower
+}
+
+/// A file's name is durable only when its folder is.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,255 @@
+//! The log's promises, each through its public face and a real folder.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sluicegate_wal::{AppendError, Bookmark, Error, Log, Options, Position, Recovery, StreamId, Urgency};
+
+const SEGMENT_BYTES: u32 = 16 << 10;
+
+fn options() -> Options {
+    Options { segment_bytes: SEGMENT_BYTES, log_bytes_max: 1 << 20, seed: 1, ..Options::default() }
+}
+
+fn open(folder: &Path) -> (Log, Recovery) {
+    Log::open(folder, options()).unwrap()
+}
+
+fn read_all(log: &Log, stream: StreamId) -> Vec<Vec<u8>> {
+    let mut from = Position::ORIGIN;
+    let mut found = Vec::new();
+    while let Some(record) = log.read(stream, from) {
+        assert!(record.position >= from && record.next > record.position);
+        found.push(record.payload.to_vec());
+        from = record.next;
+    }
+    found
+}
+
+fn event(number: u32) -> Vec<u8> {
+    format!("event {number} {}", "x".repeat(number as usize % 300)).into_bytes()
+}
+
+/// The file that was written last.
+fn newest_file(folder: &Path) -> PathBuf {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ext| ext == "seg")).max().unwrap()
+}
+
+/// Writes `count` events, one flush each, and closes the log.
+fn fill(folder: &Path, count: u32) {
+    let (mut log, _) = open(folder);
+    let stream = log.stream("a").unwrap();
+    for number in 0..count {
+        log.append(stream, 0, &[&event(number)]).unwrap();
+        log.flush_blocking().unwrap();
+    }
+}
+
+/// APP-05, EV-RTE-02: what a flush was reported done for is there after the log is opened again.
+#[test]
+fn durable_events_are_read_back_in_order_by_stream_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, recovery) = open(folder.path());
+    assert_eq!(recovery, Recovery::default());
+    let streams = [log.stream("a").unwrap(), log.stream("b").unwrap()];
+    for number in 0..600 {
+        let bytes = event(number);
+        let (front, back) = bytes.split_at(3);
+        log.append(streams[number as usize % 2], 7, &[front, back]).unwrap();
+    }
+    assert!(log.read(streams[0], Position::ORIGIN).is_none(), "visible is not readable");
+    log.flush_blocking().unwrap();
+    assert_eq!(log.durable(), log.visible());
+    drop(log);
+
+    let (mut log, recovery) = open(folder.path());
+    assert_eq!((recovery.events, recovery.torn_bytes, recovery.holes.len()), (600, 0, 0));
+    assert!(recovery.segments > 3, "the events span several segments");
+    for (nth, name) in ["a", "b"].into_iter().enumerate() {
+        let stream = log.stream(name).unwrap();
+        assert_eq!(stream, streams[nth]);
+        let wanted: Vec<_> = (0..600).filter(|number| number % 2 == nth as u32).map(event).collect();
+        assert_eq!(read_all(&log, stream), wanted);
+        assert_eq!(log.read(stream, Position::ORIGIN).unwrap().at_ms, 7);
+    }
+}
+
+/// APP-06: a last record that is cut short anywhere is dropped, all before it is kept, and the log
+/// takes new events.
+#[test]
+fn a_last_record_cut_short_costs_only_itself() {
+    for lost in [1, 7, 30, 48, 60] {
+        let folder = tempfile::tempdir().unwrap();
+        fill(folder.path(), 10);
+        let file = OpenOptions::new().write(true).open(newest_file(folder.path())).unwrap();
+        let bytes = fs::read(newest_file(folder.path())).unwrap();
+        let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1;
+        file.set_len(end - lost.min(event(9).len() as u64 + 39)).unwrap();
+
+        let (mut log, _) = open(folder.path());
+        let stream = log.stream("a").unwrap();
+        assert_eq!(read_all(&log, stream), (0..9).map(event).collect::<Vec<_>>());
+        log.append(stream, 0, &[b"new"]).unwrap();
+        log.flush_blocking().unwrap();
+        drop(log);
+        let (log, recovery) = open(folder.path());
+        assert_eq!(read_all(&log, stream).last().unwrap(), b"new");
+        assert_eq!((recovery.events, recovery.torn_bytes), (10, 0));
+    }
+}
+
+/// APP-06: damage in the last record is found by its checksum.
+#[test]
+fn a_flipped_bit_in_the_last_record_costs_only_that_record() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 10);
+    let file = newest_file(folder.path());
+    let mut bytes = fs::read(&file).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end] ^= 0x20;
+    fs::write(&file, bytes).unwrap();
+
+    let (mut log, recovery) = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    assert_eq!(read_all(&log, stream), (0..9).map(event).collect::<Vec<_>>());
+    assert!(recovery.torn_bytes > 0 && recovery.holes.is_empty());
+}
+
+#[test]
+fn two_openers_of_one_folder_are_one_too_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _) = open(folder.path());
+    let second = Log::open(folder.path(), options());
+    assert!(matches!(second, Err(Error::InUse { folder: named }) if named == folder.path()));
+    drop(log);
+    open(folder.path());
+}
+
+#[test]
+fn a_foreign_file_or_another_format_is_refused_by_name_and_left_alone() {
+    for (bytes, format) in [(&b"\x7fELF\x02\x01\x01\x00"[..], false), (b"SLUICWAL\x09\0\0\0", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0000000009.seg");
+        fs::write(&path, bytes).unwrap();
+        match Log::open(folder.path(), options()) {
+            Err(Error::Foreign { file, .. }) => assert!(file == path && !format),
+            Err(Error::Format { file, found: 9, readable: 1 }) => assert!(file == path && format),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn after_a_failed_flush_nothing_is_acknowledged_until_the_log_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    log.append(stream, 0, &[b"kept"]).unwrap();
+    log.flush_blocking().unwrap();
+    let durable = log.durable();
+
+    log.append(stream, 0, &[b"lost"]).unwrap();
+    let flush = log.next_flush().unwrap();
+    log.flush_done(flush, Err(io::Error::from_raw_os_error(5)));
+    assert!(matches!(log.append(stream, 0, &[b"no"]), Err(AppendError::Poisoned { .. })));
+    assert!(log.next_flush().is_none());
+    assert_eq!((log.durable(), log.urgency()), (durable, Urgency::Nothing));
+    assert_eq!(read_all(&log, stream), [b"kept"]);
+    drop(log);
+    assert_eq!(read_all(&open(folder.path()).0, stream), [b"kept"]);
+}
+
+/// EV-DLV-13: what was acknowledged stays acknowledged over a restart, also out of order.
+#[test]
+fn bookmarks_and_their_done_ranges_survive_restarts_and_roll_overs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    let mut mark = Bookmark::at(log.end(stream));
+    for number in 0..400 {
+        log.append(stream, 0, &[&event(number)]).unwrap();
+        log.flush_blocking().unwrap();
+        let record = log.read(stream, mark.done().last().map_or(mark.low(), |last| last.end)).unwrap();
+        if number % 40 != 3 {
+            mark.complete(record.since..record.next);
+        } else {
+            mark.complete(record.next..record.next); // an empty range says nothing
+            mark.complete(Position::new(record.next.get() - 1)..record.next);
+        }
+        log.bookmark(stream, "x", mark.clone()).unwrap();
+        log.bookmark(stream, "y", Bookmark::at(record.next)).unwrap();
+    }
+    log.forget_bookmark(stream, "y");
+    log.flush_blocking().unwrap();
+    drop(log);
+
+    let (log, recovery) = open(folder.path());
+    assert!(recovery.segments > 2);
+    assert_eq!(log.bookmarks(stream).collect::<Vec<_>>(), [("x", &mark)]);
+    assert_eq!(mark.done().len(), 10);
+}
+
+#[test]
+fn many_bookmarks_between_two_flushes_cost_one_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    log.flush_blocking().unwrap();
+    for low in 0..10_000 {
+        log.bookmark(stream, "x", Bookmark::at(Position::new(low))).unwrap();
+    }
+    assert_eq!(log.urgency(), Urgency::Whenever);
+    let flush = log.next_flush().unwrap();
+    let before = log.stat().flushed_bytes;
+    log.flush_done(flush, Ok(()));
+    assert!(log.stat().flushed_bytes - before < 100);
+}
+
+#[test]
+fn a_batch_is_taken_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    let large = vec![1; 3000];
+    let visible = log.visible();
+    let refused = log.append_batch(stream, 0, &[&[&large], &[&large], &[&large]]);
+    assert!(matches!(refused, Err(AppendError::TooLarge { max: 8192, .. })), "{refused:?}");
+    assert_eq!(log.visible(), visible);
+
+    let range = log.append_batch(stream, 0, &[&[b"one"], &[b"two", b"!"]]).unwrap();
+    log.flush_blocking().unwrap();
+    assert_eq!(read_all(&log, stream), [&b"one"[..], b"two!"]);
+    let last = log.read(stream, Position::new(range.start.get() + 1)).unwrap();
+    assert_eq!(last.next, range.end);
+    assert_eq!(log.append_batch(stream, 0, &[]).unwrap(), range.end..range.end);
+}
+
+#[test]
+fn what_is_refused_says_which_limit_and_leaves_the_log_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = Options { record_bytes_max: 100, staged_bytes_max: 500, streams_max: 1, ..options() };
+    let (mut log, _) = Log::open(folder.path(), Options { bookmarks_max: 1, ..limits }).unwrap();
+    let stream = log.stream("a").unwrap();
+    log.flush_blocking().unwrap();
+    let refused = log.append(stream, 0, &[&[0; 60], &[0; 41]]);
+    let wanted = AppendError::TooLarge { bytes: 101, max: 100, limit: "record_bytes_max" };
+    assert_eq!(refused, Err(wanted));
+    assert!(matches!(log.stream("b"), Err(AppendError::Full { limit: "streams_max", .. })));
+    log.bookmark(stream, "x", Bookmark::default()).unwrap();
+    let refused = log.bookmark(stream, "y", Bookmark::default());
+    assert!(matches!(refused, Err(AppendError::Full { limit: "bookmarks_max", .. })));
+    while log.append(stream, 0, &[&[0; 80]]).is_ok() {}
+    let refused = log.append(stream, 0, &[&[0; 80]]);
+    assert!(matches!(refused, Err(AppendError::Full { limit: "staged_bytes_max", .. })));
+    log.flush_blocking().unwrap();
+    log.append(stream, 0, &[&[0; 80]]).unwrap();
+    log.forget_stream("a");
+    let refused = log.append(stream, 0, &[b""]);
+    assert_eq!(refused, Err(AppendError::UnknownStream { stream: stream.get() }));
+    assert!(log.stream("b").unwrap() > stream, "a number is never given twice");
+}

@@ -1,0 +1,188 @@
+//! Live records move forward: a dead subscriber holds its own events, and nobody's segments.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use sluicegate_wal::limits::MOVE_SLACK_SEGMENTS;
+use sluicegate_wal::{Bookmark, Log, Options, Position, StreamId};
+
+const SEGMENT_BYTES: u64 = 256 << 10;
+/// Beyond twice the live bytes, in segments: when moving begins, and until it has an effect (the one
+/// being emptied, its copies, its drop that is not durable yet).
+const SLACK_SEGMENTS: u64 = MOVE_SLACK_SEGMENTS + 3;
+const BUSY: usize = 100;
+const ROUNDS: usize = 220;
+
+fn open(folder: &Path) -> Log {
+    let segment_bytes = SEGMENT_BYTES as u32;
+    let options = Options { segment_bytes, log_bytes_max: 80 * SEGMENT_BYTES, seed: 1, ..Options::default() };
+    let (log, recovery) = Log::open(folder, options).unwrap();
+    assert_eq!(recovery.holes, []);
+    log
+}
+
+fn subscribe(log: &mut Log, name: &str) -> StreamId {
+    let stream = log.stream(name).unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    stream
+}
+
+fn consume(log: &mut Log, stream: StreamId) -> Vec<(Position, Vec<u8>)> {
+    let mut mark = log.bookmarks(stream).next().unwrap().1.clone();
+    let mut found = Vec::new();
+    while let Some(record) = log.read(stream, mark.low()) {
+        mark.complete(record.since..record.next);
+        found.push((record.position, record.payload.to_vec()));
+    }
+    log.bookmark(stream, "x", mark).unwrap();
+    found
+}
+
+/// As the owner of a log does it: a flush, then a step.
+fn turn(log: &mut Log) {
+    log.flush_blocking().unwrap();
+    log.move_on();
+    log.reclaim();
+    log.flush_blocking().unwrap();
+}
+
+fn bytes_on_disk(folder: &Path) -> u64 {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+}
+
+/// APP-07: one dead subscriber among a hundred busy streams holds twice its own events and a few
+/// segments; through a restart in the middle, and when it comes back everything is there in order.
+#[test]
+fn a_dead_subscriber_among_a_hundred_busy_streams_costs_twice_its_own_events_and_a_few_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path());
+    let busy: Vec<StreamId> = (0..BUSY).map(|nth| subscribe(&mut log, &format!("busy-{nth}"))).collect();
+    let dead = subscribe(&mut log, "dead");
+    let (mut kept, mut written, mut moved) = (Vec::new(), 0, 0);
+    for round in 0..ROUNDS {
+        for nth in 0..250_usize {
+            let payload = format!("{round} {nth} {}", "x".repeat(nth % 500)).into_bytes();
+            let stream = if nth % 20 == 0 { dead } else { busy[(round + nth) % BUSY] };
+            let position = log.append(stream, 0, &[&payload]).unwrap();
+            written += payload.len() as u64 + 40;
+            if stream == dead {
+                kept.push((position, payload));
+            }
+        }
+        log.flush_blocking().unwrap();
+        for stream in &busy {
+            consume(&mut log, *stream);
+        }
+        turn(&mut log);
+        let (used, live) = (bytes_on_disk(folder.path()), log.stat().live_bytes);
+        assert!(used <= 2 * live + SLACK_SEGMENTS * SEGMENT_BYTES, "round {round}: {used} for {live} alive");
+        if round == ROUNDS / 2 {
+            moved += log.stat().moved_bytes;
+            drop(log);
+            log = open(folder.path());
+        }
+    }
+    moved += log.stat().moved_bytes;
+    assert!(written > 30 * SEGMENT_BYTES && moved > 0, "{written} {moved}");
+    assert!(moved < written, "moving at most doubles what is written: {moved} for {written}");
+    assert!(log.stat().first_byte > kept[0].0, "the oldest events lie elsewhere by now");
+    assert_eq!(log.stat().streams["dead"].pending, kept.len() as u64);
+
+    drop(log);
+    let mut log = open(folder.path());
+    assert_eq!(consume(&mut log, dead), kept);
+    for _ in 0..100 {
+        turn(&mut log);
+    }
+    assert!(log.stat().segments <= 2, "{:?}", log.stat());
+}
+
+#[test]
+fn nothing_is_moved_where_everything_is_alive_or_everything_is_consumed() {
+    for keeps_up in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = open(folder.path());
+        let stream = subscribe(&mut log, "a");
+        for _ in 0..100 {
+            for _ in 0..100 {
+                log.append(stream, 0, &[&[7; 500]]).unwrap();
+            }
+            log.flush_blocking().unwrap();
+            if keeps_up {
+                consume(&mut log, stream);
+            }
+            turn(&mut log);
+            assert!(!log.is_moving());
+        }
+        assert_eq!(log.stat().moved_bytes, 0);
+    }
+}
+
+/// A full log squeezes out what is dead before it refuses for good, although it is within its slack.
+#[test]
+fn a_full_log_gets_room_by_moving_what_a_dead_subscriber_keeps() {
+    let folder = tempfile::tempdir().unwrap();
+    let segment_bytes = 16 << 10;
+    let options = || Options { segment_bytes, log_bytes_max: 4 * 16384, seed: 1, ..Options::default() };
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (dead, busy) = (subscribe(&mut log, "dead"), subscribe(&mut log, "busy"));
+    let mut kept = Vec::new();
+    for nth in 0..2000_u32 {
+        let payload = [&nth.to_le_bytes()[..], &[7; 200]].concat();
+        let stream = if nth % 20 == 0 { dead } else { busy };
+        let mut tries = 0;
+        let position = loop {
+            match log.append(stream, 0, &[&payload]) {
+                Ok(position) => break position,
+                Err(why) => assert!(tries < 30, "event {nth}: {why}: {:?}", log.stat()),
+            }
+            tries += 1;
+            log.flush_blocking().unwrap();
+            consume(&mut log, busy);
+            turn(&mut log);
+        };
+        if stream == dead {
+            kept.push((position, payload));
+        }
+    }
+    log.flush_blocking().unwrap();
+    drop(log);
+    let (mut log, recovery) = Log::open(folder.path(), options()).unwrap();
+    assert_eq!(recovery.holes, []);
+    assert_eq!(consume(&mut log, dead), kept);
+}
+
+/// What cannot be read is not moved, and not thrown away either.
+#[test]
+fn a_segment_with_a_damaged_live_record_stays_where_it_is_and_the_damage_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path());
+    let (dead, busy) = (subscribe(&mut log, "dead"), subscribe(&mut log, "busy"));
+    let victim = log.append(dead, 0, &[b"victim"]).unwrap();
+    log.flush_blocking().unwrap();
+    let file = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let file = file.filter(|path| path.extension().is_some()).min().unwrap();
+    let disk = OpenOptions::new().write(true).open(&file).unwrap();
+    disk.write_all_at(b"V", victim.get() + 40).unwrap();
+    for _ in 0..150 {
+        for _ in 0..50 {
+            log.append(busy, 0, &[&[7; 500]]).unwrap();
+        }
+        log.append(dead, 0, &[b"fine"]).unwrap();
+        log.flush_blocking().unwrap();
+        consume(&mut log, busy);
+        turn(&mut log);
+    }
+    let told = log.take_damage();
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].position, told[0].stream, &told[0].file), (victim, dead, &file));
+    assert!(file.exists());
+    assert_eq!(log.stat().damaged, 1);
+    let found = consume(&mut log, dead);
+    assert_eq!(found.len(), 150);
+    assert!(found.iter().all(|(_, payload)| payload == b"fine"));
+    assert_eq!(log.take_damage().len(), 0, "each damage is told once");
+}

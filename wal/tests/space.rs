@@ -1,0 +1,181 @@
+//! Space: bounded, given back, and never under a reader's feet.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::fs;
+use std::path::Path;
+
+use sluicegate_wal::{AppendError, Bookmark, Log, Options, Position, StreamId};
+
+const SEGMENT_BYTES: u64 = 16 << 10;
+const LOG_BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
+
+fn options() -> Options {
+    Options {
+        segment_bytes: SEGMENT_BYTES as u32,
+        log_bytes_max: LOG_BYTES_MAX,
+        seed: 1,
+        ..Options::default()
+    }
+}
+
+fn bytes_on_disk(folder: &Path) -> u64 {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+}
+
+/// Reads and acknowledges everything that is durable; returns how many events that were.
+fn consume(log: &mut Log, stream: StreamId, subscriber: &str) -> u64 {
+    let found = log.bookmarks(stream).find(|(name, _)| *name == subscriber).map(|(_, mark)| mark.clone());
+    let mut mark = found.unwrap();
+    let mut count = 0;
+    while let Some(record) = log.read(stream, mark.low()) {
+        mark.complete(record.since..record.next);
+        count += 1;
+    }
+    log.bookmark(stream, subscriber, mark).unwrap();
+    count
+}
+
+/// APP-07: a full log refuses, loses nothing, and takes events again when consumers are done; a
+/// hundred times its size goes through it.
+#[test]
+fn a_full_log_refuses_and_takes_events_again_after_its_consumers_are_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    let (mut accepted, mut delivered, mut refused) = (0, 0, 0);
+    while accepted < 100 * LOG_BYTES_MAX / 512 {
+        match log.append(stream, 0, &[&[7; 512 - 40]]) {
+            Ok(_) => accepted += 1,
+            Err(AppendError::Full { limit, .. }) => {
+                assert_eq!(limit, "log_bytes_max");
+                refused += 1;
+                log.flush_blocking().unwrap();
+                delivered += consume(&mut log, stream, "x");
+                log.flush_blocking().unwrap();
+                assert!(log.reclaim().segments > 0);
+                log.flush_blocking().unwrap();
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(bytes_on_disk(folder.path()) <= LOG_BYTES_MAX + 2 * SEGMENT_BYTES);
+    }
+    log.flush_blocking().unwrap();
+    delivered += consume(&mut log, stream, "x");
+    assert_eq!(delivered, accepted);
+    assert!(refused > 50, "{refused}");
+    assert_eq!(log.stat().streams["a"].pending, 0);
+}
+
+/// APP-07: what a slow subscriber still needs stays, and a full log still writes bookmarks: else
+/// it would stay full for ever.
+#[test]
+fn a_full_log_still_remembers_acknowledgements_within_its_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    for subscriber in ["slow", "x"] {
+        log.bookmark(stream, subscriber, Bookmark::at(log.end(stream))).unwrap();
+    }
+    let mut accepted = 0;
+    while log.append(stream, 0, &[&[7; 200]]).is_ok() {
+        accepted += 1;
+    }
+    for low in 0..3000 {
+        log.bookmark(stream, "x", Bookmark::at(Position::new(low))).unwrap();
+        log.flush_blocking().unwrap();
+        log.reclaim();
+    }
+    assert!(bytes_on_disk(folder.path()) <= LOG_BYTES_MAX + 3 * SEGMENT_BYTES);
+    drop(log);
+    let (mut log, recovery) = Log::open(folder.path(), options()).unwrap();
+    assert_eq!((recovery.events, recovery.holes.len()), (accepted, 0));
+    let (_, mark) = log.bookmarks(stream).find(|(name, _)| *name == "x").unwrap();
+    assert_eq!(mark.low(), Position::new(2999));
+    assert_eq!(consume(&mut log, stream, "slow"), accepted);
+}
+
+#[test]
+fn a_stream_without_subscribers_and_a_forgotten_one_keep_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (lonely, gone) = (log.stream("lonely").unwrap(), log.stream("gone").unwrap());
+    log.bookmark(gone, "x", Bookmark::at(log.end(gone))).unwrap();
+    for nth in 0..60 {
+        log.append(if nth % 2 == 0 { lonely } else { gone }, 0, &[&[7; 800]]).unwrap();
+    }
+    log.flush_blocking().unwrap();
+    assert_eq!(log.reclaim().segments, 0);
+    log.forget_stream("gone");
+    assert!(log.reclaim().segments >= 3);
+    log.flush_blocking().unwrap();
+    assert_eq!(log.stat().segments, 1);
+    drop(log);
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    assert_eq!(log.streams().collect::<Vec<_>>(), [(lonely, "lonely")]);
+    assert!(log.stream("gone").unwrap() > gone);
+}
+
+#[test]
+fn bytes_that_a_reader_holds_stay_what_they_were_when_their_segment_is_reclaimed_and_its_space_reused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.append(stream, 0, &[b"held"]).unwrap();
+    log.flush_blocking().unwrap();
+    let held = log.read(stream, Position::ORIGIN).unwrap().payload;
+    for _ in 0..500 {
+        log.append(stream, 0, &[&[9; 500]]).unwrap();
+        log.flush_blocking().unwrap();
+        consume(&mut log, stream, "x");
+        log.flush_blocking().unwrap();
+        log.reclaim();
+    }
+    assert_eq!(held, b"held"[..]);
+    drop(log);
+    assert_eq!(held, b"held"[..]);
+}
+
+#[test]
+fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    let job = log.prepare_spare().unwrap();
+    assert!(log.prepare_spare().is_none(), "one is out");
+    let spare = std::thread::spawn(|| job.run()).join().unwrap();
+    log.spare_ready(spare);
+    assert!(log.prepare_spare().is_none(), "one is ready");
+    let files = fs::read_dir(folder.path()).unwrap().count();
+    while log.stat().segments == 1 {
+        log.append(stream, 0, &[&[7; 500]]).unwrap();
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), files, "the spare became the segment");
+    while log.append(stream, 0, &[&[7; 500]]).is_ok() {}
+    assert!(log.prepare_spare().is_none());
+}
+
+/// A disk without room for a segment is a full log, and the log asks again by itself.
+#[test]
+fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    for number in [2, 3] {
+        // What stands in the way of the next file's name is as good as a full disk.
+        fs::create_dir(folder.path().join(format!("{number:010}.seg"))).unwrap();
+    }
+    while log.append(stream, 5000, &[&[7; 500]]).is_ok() {}
+    for (at_ms, taken) in [(5999, false), (6000, false), (6999, false), (7000, true), (7001, true)] {
+        match log.append(stream, at_ms, &[&[7; 500]]) {
+            Ok(_) => assert!(taken, "at {at_ms}"),
+            Err(AppendError::Full { limit, .. }) => assert!(!taken && limit.contains("disk"), "at {at_ms}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.flush_blocking().unwrap();
+}
