@@ -11,7 +11,6 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::queue::Item;
-use super::settings;
 use super::world::{Error, World, now};
 use crate::kinds::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTING_STATE, ROUTING_STATE_MODIFIED,
@@ -60,7 +59,7 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
             sources: &sources,
             reachable: is_reachable(world, revision),
             may_mount: may_mount(),
-            autoscaler: &settings::autoscaler(world),
+            autoscaler: &world.settings().autoscaler,
         },
     );
     match planned {

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn only_the_metadata_of_a_revision_changes() {
         let admit = Entry::of::<Revision>().admit;
-        let requester = Requester { user: "alice".into(), internal: false };
+        let requester = Requester { user: "alice".into(), ..Requester::default() };
         let new = json!({"metadata": {"name": "a-1"}, "spec": {"containers": [{"image": "a"}]}});
         let stored = admit(new, None, &requester).unwrap();
 

@@ -112,7 +112,7 @@ mod tests {
     use crate::kind::{Denied, Entry};
 
     fn alice() -> Requester {
-        Requester { user: "alice".into(), internal: false }
+        Requester { user: "alice".into(), ..Requester::default() }
     }
 
     fn hello(image: &str) -> Value {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn admit(new: Value, before: Option<&Value>, user: &str) -> Result<Value, Denied> {
-        (Entry::of::<Service>().admit)(new, before, &Requester { user: user.into(), internal: false })
+        (Entry::of::<Service>().admit)(new, before, &Requester { user: user.into(), ..Requester::default() })
     }
 
     /// SRV-SVC-12, SRV-SVC-13, SRV-EXT-05: an image is enough; all traffic goes to the latest.
