@@ -46,6 +46,11 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) tls_cert: Vec<CertificateRule>,
 
+    /// Address for callers inside, who reach cluster-local hosts too; those are 404 on the others [default:
+    /// none]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_PRIVATE")]
+    pub(crate) private: Option<SocketAddr>,
+
     /// Address for events to Brokers [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_EVENTS")]
     pub(crate) events: Option<SocketAddr>,
@@ -91,6 +96,7 @@ pub(crate) struct Config {
     /// Never without `certificates`, and they never without it.
     pub(crate) https: Option<SocketAddr>,
     pub(crate) certificates: Vec<CertificateRule>,
+    pub(crate) private: Option<SocketAddr>,
     pub(crate) events: SocketAddr,
     pub(crate) api: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -119,6 +125,7 @@ impl Config {
             workers: given.workers.or(file.workers).unwrap_or(cores),
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
             https: given.https.or(file.https),
+            private: given.private.or(file.private),
             certificates: either(given.tls_cert, file.tls_cert),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
             api: given.api.or(file.api).unwrap_or(loopback(8001)),
@@ -178,7 +185,7 @@ fn either<T>(given: Vec<T>, file: Vec<T>) -> Vec<T> {
 
 /// Variables with our prefix that no flag has. `SLUICEGATE_LOG` is the log filter.
 fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(), String> {
-    const KNOWN: [&str; 15] = [
+    const KNOWN: [&str; 16] = [
         "CONFIG",
         "DATA",
         "WORKERS",
@@ -194,6 +201,7 @@ fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(),
         "HTTPS",
         "TLS_CERT",
         "KUBECONFIG",
+        "PRIVATE",
     ];
     for name in names {
         if let Some(key) = name.strip_prefix("SLUICEGATE_")

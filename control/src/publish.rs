@@ -1,24 +1,27 @@
 //! Publish: what the controllers decided, compiled into the table that the cores read.
 //!
 //! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks
-//! it; a compile makes a whole new [`Table`] and hands it down. Counters (loads, tallies) stay the same
+//! what it touches; a compile makes that anew and hands down a [`Table`] that shares the rest. Counters (loads, tallies) stay the same
 //! `Arc`s across tables, because requests that began under an old table still count.
 //! Deliberately absent: why something is routed (controllers) and how a core learns of a swap (data plane).
 
 mod compile;
+mod model;
+mod rule;
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dataplane::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
+use dataplane::load::BackendLoad;
 use dataplane::table::{
     Backend, Delivery, Endpoint, Filter, Protocol, Reply, Route, Split, Table, Target, Timeouts, WhenEmpty,
 };
-use dataplane::tls::Certificates;
+use dataplane::tls::{Certificates, Identity};
 
 use crate::fleet::EndpointSink;
+use model::Model;
+pub use rule::{HostRule, PathRule, Share};
 
 /// Weight of the only backend of a host.
 const WEIGHT_WHOLE: u32 = 100;
@@ -38,22 +41,11 @@ pub struct BackendSpec {
     pub timeouts: Timeouts,
 }
 
-/// Hosts that share one division of their requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostRule {
-    /// Lower case, without port.
-    pub hosts: Vec<String>,
-    /// Backend keys with their weights.
-    pub splits: Vec<(String, u32)>,
-    /// Clients without TLS are sent to HTTPS.
-    pub https_redirect: bool,
-}
-
 /// A host belongs to somebody else, who had it first (AMB-05).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTaken {
     pub host: String,
-    /// `NAMESPACE/NAME` of the Route that has it.
+    /// Whose it is, as [`Publisher::set_route`] was told.
     pub owner: String,
 }
 
@@ -76,43 +68,6 @@ pub struct SubscriberSpec {
     pub delivery: Delivery,
 }
 
-#[derive(Default)]
-struct Model {
-    backends: BTreeMap<String, BackendEntry>,
-    /// The counters of backends that are gone while somebody still counts on them: instances that drain,
-    /// requests under an old table. One that comes back under its name goes on with the same ones.
-    loads: HashMap<String, Weak<BackendLoad>>,
-    routes: BTreeMap<String, Vec<HostRule>>,
-    /// Who has a host.
-    owners: HashMap<String, String>,
-    fixed: Vec<(String, Arc<Route>)>,
-    certificates: Arc<Certificates>,
-    streams: BTreeMap<String, (StreamSpec, Arc<StreamTally>)>,
-    subscribers: BTreeMap<String, (SubscriberSpec, Arc<SubscriberTally>)>,
-    /// Counts changes; `published <= changes`.
-    changes: u64,
-    published: u64,
-    /// Until the first table is complete none is handed down (APP-16).
-    open: bool,
-}
-
-impl Model {
-    fn backend(&mut self, key: &str) -> &mut BackendEntry {
-        let loads = &self.loads;
-        self.backends.entry(key.to_owned()).or_insert_with(|| BackendEntry {
-            load: loads.get(key).and_then(Weak::upgrade).unwrap_or_default(),
-            ..BackendEntry::default()
-        })
-    }
-}
-
-#[derive(Default)]
-struct BackendEntry {
-    spec: Option<BackendSpec>,
-    endpoints: Vec<Arc<Endpoint>>,
-    load: Arc<BackendLoad>,
-}
-
 impl Publisher {
     /// `deliver` swaps the table for all cores before it returns, and does not block.
     #[must_use]
@@ -123,40 +78,98 @@ impl Publisher {
     /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host.
     pub fn set_static_route(&self, host: &str, protocol: Protocol, addresses: &[SocketAddr]) {
         let mut model = self.lock();
-        // Instances count from the clock's milliseconds, so small numbers are free for these.
-        let first_id = 1 + model.fixed.iter().map(|(_, route)| endpoint_count(route)).sum::<u64>();
-        let endpoints = (first_id..).zip(addresses);
         let backend = Backend {
             key: format!("static/{host}").into(),
-            endpoints: endpoints
-                .map(|(id, &address)| {
-                    Arc::new(Endpoint { id, address, load: Arc::new(EndpointLoad::default()) })
-                })
-                .collect(),
+            endpoints: addresses.iter().map(|&address| model.endpoint(address)).collect(),
             concurrency_max: 0,
             when_empty: WhenEmpty::Refuse,
             protocol,
             timeouts: Timeouts::NONE,
             load: Arc::new(BackendLoad::default()),
         };
-        let route = Route {
-            splits: vec![Split { weight: WEIGHT_WHOLE, backend: Arc::new(backend) }],
-            https_redirect: false,
-        };
-        model.fixed.push((host.to_ascii_lowercase(), Arc::new(route)));
+        let route = Arc::new(Route::of(vec![Split::new(WEIGHT_WHOLE, Arc::new(backend))]));
+        let host = host.to_ascii_lowercase();
+        compile::put(&mut model.table, &host, Some(Arc::clone(&route)));
+        model.fixed.insert(host, route);
         model.changes += 1;
+    }
+
+    /// A backend that is given addresses and not instances of ours. It goes with the last rule that names it.
+    pub fn set_addresses(&self, key: &str, protocol: Protocol, addresses: &[SocketAddr]) {
+        self.change(|model| {
+            let known = model.backends.get(key).map(|entry| entry.endpoints.clone()).unwrap_or_default();
+            let spec = BackendSpec {
+                concurrency_max: 0,
+                when_empty: WhenEmpty::Refuse,
+                protocol,
+                timeouts: Timeouts::NONE,
+            };
+            // One that stays keeps its connections and its count.
+            let endpoints: Vec<_> = addresses
+                .iter()
+                .map(|address| match known.iter().find(|endpoint| endpoint.address == *address) {
+                    Some(endpoint) => Arc::clone(endpoint),
+                    None => model.endpoint(*address),
+                })
+                .collect();
+            let entry = model.backend(key);
+            let same = entry.spec == Some(spec)
+                && known.len() == endpoints.len()
+                && known.iter().zip(&endpoints).all(|(a, b)| Arc::ptr_eq(a, b));
+            entry.attached = true;
+            entry.spec = Some(spec);
+            entry.endpoints = endpoints;
+            if !same {
+                model.touch(key);
+            }
+            !same
+        });
+    }
+
+    /// Whether a backend has an instance or address, or would get one.
+    #[must_use]
+    pub fn answers(&self, key: &str) -> bool {
+        let model = self.lock();
+        model.backends.get(key).is_some_and(|entry| {
+            let wakes = entry.spec.is_some_and(|spec| spec.when_empty != WhenEmpty::Refuse);
+            wakes || !entry.endpoints.is_empty()
+        })
     }
 
     /// What TLS clients are shown from now on. Published at once, unless there is no table yet.
     pub fn set_certificates(&self, certificates: Certificates) {
         let mut model = self.lock();
-        model.certificates = Arc::new(certificates);
+        model.own_certificates = Arc::new(certificates);
+        model.merge_certificates();
         model.changes += 1;
         self.hand_down(&mut model);
     }
 
+    /// The certificates that an object brings; none takes them away.
+    pub fn set_certificates_of(&self, owner: &str, certificates: Vec<(String, Identity)>) {
+        self.change(|model| {
+            let known = model.certificates_of.get(owner).map(Vec::as_slice).unwrap_or_default();
+            if known == certificates {
+                return false;
+            }
+            if certificates.is_empty() {
+                model.certificates_of.remove(owner);
+            } else {
+                model.certificates_of.insert(owner.to_owned(), certificates);
+            }
+            model.merge_certificates();
+            true
+        });
+    }
+
     pub fn set_backend(&self, key: &str, spec: BackendSpec) {
-        self.change(|model| model.backend(key).spec.replace(spec) != Some(spec));
+        self.change(|model| {
+            let changed = model.backend(key).spec.replace(spec) != Some(spec);
+            if changed {
+                model.touch(key);
+            }
+            changed
+        });
     }
 
     pub fn remove_backend(&self, key: &str) {
@@ -165,6 +178,7 @@ impl Publisher {
             match model.backends.remove(key) {
                 Some(entry) => {
                     model.loads.insert(key.to_owned(), Arc::downgrade(&entry.load));
+                    model.touch(key);
                     true
                 }
                 None => false,
@@ -185,24 +199,48 @@ impl Publisher {
         if model.routes.get(owner) == Some(&rules) {
             return Ok(());
         }
-        model.owners.retain(|_, other| other != owner);
-        for host in rules.iter().flat_map(|rule| &rule.hosts) {
-            model.owners.insert(host.clone(), owner.to_owned());
+        let before: Vec<_> = model
+            .routes
+            .get(owner)
+            .into_iter()
+            .flatten()
+            .flat_map(HostRule::backends)
+            .map(str::to_owned)
+            .collect();
+        model.take_rules(owner);
+        for rule in &rules {
+            for host in &rule.hosts {
+                model.owners.insert(host.clone(), owner.to_owned());
+            }
+            for key in rule.backends() {
+                model.users.entry(key.to_owned()).or_default().insert(owner.to_owned());
+            }
         }
         model.routes.insert(owner.to_owned(), rules);
+        model.stale.insert(owner.to_owned());
+        model.drop_unused(before);
         model.changes += 1;
         Ok(())
     }
 
     pub fn remove_route(&self, owner: &str) {
         self.change(|model| {
-            model.owners.retain(|_, other| other != owner);
-            model.routes.remove(owner).is_some()
+            let before: Vec<_> = model
+                .routes
+                .get(owner)
+                .into_iter()
+                .flatten()
+                .flat_map(HostRule::backends)
+                .map(str::to_owned)
+                .collect();
+            let gone = model.take_rules(owner);
+            model.drop_unused(before);
+            gone
         });
     }
 
     pub fn set_stream(&self, path: &str, spec: StreamSpec) {
-        self.change(|model| match model.streams.get_mut(path) {
+        self.change_streams(|model| match model.streams.get_mut(path) {
             Some((known, _)) if *known == spec => false,
             // The same stream with other limits goes on counting.
             Some((known, _)) if known.name == spec.name => {
@@ -217,12 +255,12 @@ impl Publisher {
     }
 
     pub fn remove_stream(&self, path: &str) {
-        self.change(|model| model.streams.remove(path).is_some());
+        self.change_streams(|model| model.streams.remove(path).is_some());
     }
 
     /// `name` is the subscriber's durable identity.
     pub fn set_subscriber(&self, name: &str, spec: SubscriberSpec) {
-        self.change(|model| match model.subscribers.get_mut(name) {
+        self.change_streams(|model| match model.subscribers.get_mut(name) {
             Some((known, _)) if *known == spec => false,
             Some((known, _)) => {
                 *known = spec;
@@ -236,7 +274,7 @@ impl Publisher {
     }
 
     pub fn remove_subscriber(&self, name: &str) {
-        self.change(|model| model.subscribers.remove(name).is_some());
+        self.change_streams(|model| model.subscribers.remove(name).is_some());
     }
 
     /// Hands down the first table; from now on changes follow.
@@ -265,10 +303,18 @@ impl Publisher {
         }
     }
 
+    fn change_streams(&self, edit: impl FnOnce(&mut Model) -> bool) {
+        self.change(|model| {
+            let changed = edit(model);
+            model.streams_stale |= changed;
+            changed
+        });
+    }
+
     /// Under the lock, so that tables leave in the order of their changes.
     fn hand_down(&self, model: &mut Model) {
         if model.open && model.published < model.changes {
-            (self.deliver)(compile::table(model));
+            (self.deliver)(compile::refresh(model));
             model.published = model.changes;
         }
     }
@@ -286,6 +332,7 @@ impl EndpointSink for Publisher {
         // A backend that was removed says good-bye to its instances after that.
         let Some(entry) = model.backends.get_mut(key) else { return };
         entry.endpoints = endpoints;
+        model.touch(key);
         model.changes += 1;
         self.hand_down(&mut model);
     }
@@ -307,134 +354,5 @@ impl fmt::Debug for Publisher {
     }
 }
 
-fn endpoint_count(route: &Route) -> u64 {
-    route.splits.iter().map(|split| split.backend.endpoints.len() as u64).sum()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    type Last = Arc<Mutex<Vec<Table>>>;
-
-    fn publisher() -> (Publisher, Last) {
-        let tables = Last::default();
-        let seen = Arc::clone(&tables);
-        (Publisher::new(Arc::new(move |table| seen.lock().unwrap().push(table))), tables)
-    }
-
-    fn spec() -> BackendSpec {
-        BackendSpec {
-            concurrency_max: 1,
-            when_empty: WhenEmpty::Refuse,
-            protocol: Protocol::Http1,
-            timeouts: Timeouts::NONE,
-        }
-    }
-
-    fn rule(host: &str, key: &str) -> Vec<HostRule> {
-        vec![HostRule { hosts: vec![host.into()], splits: vec![(key.into(), 100)], https_redirect: false }]
-    }
-
-    /// APP-16: nothing leaves before everything stored is in.
-    #[tokio::test]
-    async fn no_table_leaves_before_the_first_complete_one() {
-        let (publisher, tables) = publisher();
-        publisher.set_backend("ns/r", spec());
-        publisher.set_route("ns/a", rule("a.ns.test", "ns/r")).unwrap();
-        publisher.flow().await;
-        publisher.set_endpoints("ns/r", Vec::new());
-        assert!(tables.lock().unwrap().is_empty());
-
-        publisher.open();
-        assert_eq!(tables.lock().unwrap().len(), 1);
-        assert!(tables.lock().unwrap()[0].route("a.ns.test").is_some());
-    }
-
-    #[tokio::test]
-    async fn a_burst_of_changes_costs_one_table_and_no_change_costs_none() {
-        let (publisher, tables) = publisher();
-        publisher.open();
-        let change = |n: usize| {
-            let publisher = &publisher;
-            async move {
-                publisher.set_backend(&format!("ns/r{n}"), spec());
-                publisher.flow().await;
-            }
-        };
-        futures_util::future::join_all((0..100).map(change)).await;
-        assert_eq!(tables.lock().unwrap().len(), 2);
-
-        publisher.set_backend("ns/r1", spec());
-        publisher.flow().await;
-        assert_eq!(tables.lock().unwrap().len(), 2);
-    }
-
-    /// SRV-REQ-04: the first owner keeps its host, and loses it only by letting go.
-    #[test]
-    fn a_host_has_one_owner_at_a_time() {
-        let (publisher, _) = publisher();
-        publisher.set_route("ns/a", rule("x", "ns/r")).unwrap();
-        let taken = publisher.set_route("ns/b", rule("x", "ns/r")).unwrap_err();
-        assert_eq!(taken, HostTaken { host: "x".into(), owner: "ns/a".into() });
-        publisher.set_route("ns/a", rule("y", "ns/r")).unwrap();
-        publisher.set_route("ns/b", rule("x", "ns/r")).unwrap();
-    }
-
-    #[test]
-    fn certificates_stay_in_every_later_table() {
-        let (publisher, tables) = publisher();
-        publisher.set_certificates(Certificates::default());
-        publisher.set_backend("ns/r", spec());
-        publisher.open();
-        publisher.set_certificates(Certificates::default());
-        publisher.set_endpoints("ns/r", Vec::new());
-        let tables = tables.lock().unwrap();
-        let same = |a: usize, b: usize| Arc::ptr_eq(&tables[a].certificates, &tables[b].certificates);
-        assert_eq!((tables.len(), same(0, 1), same(1, 2)), (3, false, true));
-    }
-
-    #[test]
-    fn counters_outlive_tables() {
-        let (publisher, tables) = publisher();
-        publisher.set_backend("ns/r", spec());
-        publisher.set_route("ns/a", rule("a", "ns/r")).unwrap();
-        publisher.open();
-        publisher.set_endpoints("ns/r", Vec::new());
-        let tables = tables.lock().unwrap();
-        let load = |table: &Table| Arc::clone(&table.route("a").unwrap().splits[0].backend.load);
-        assert!(Arc::ptr_eq(&load(&tables[0]), &load(&tables[1])));
-        assert!(Arc::ptr_eq(&load(&tables[0]), &publisher.load("ns/r")));
-    }
-
-    /// A Revision that is deleted and made again while its instances drain.
-    #[test]
-    fn a_backend_that_comes_back_counts_on() {
-        let (publisher, tables) = publisher();
-        publisher.open();
-        let fleets = publisher.load("ns/r");
-        publisher.remove_backend("ns/r");
-        let before = tables.lock().unwrap().len();
-        publisher.set_endpoints("ns/r", Vec::new());
-        assert_eq!(tables.lock().unwrap().len(), before, "a good-bye is no news");
-
-        publisher.set_backend("ns/r", spec());
-        assert!(Arc::ptr_eq(&fleets, &publisher.load("ns/r")));
-    }
-
-    #[test]
-    fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
-        let (publisher, tables) = publisher();
-        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        publisher.set_static_route("App.Example", Protocol::Http1, &[address(1), address(2)]);
-        publisher.set_static_route("*", Protocol::Http1, &[address(3)]);
-        publisher.open();
-        let tables = tables.lock().unwrap();
-        let endpoints = |host: &str| tables[0].route(host).unwrap().splits[0].backend.endpoints.clone();
-        assert_eq!(endpoints("app.example").len(), 2);
-        assert_eq!(endpoints("else")[0].address, address(3));
-        let mut ids: Vec<_> = endpoints("app.example").iter().chain(&endpoints("x")).map(|e| e.id).collect();
-        ids.dedup();
-        assert_eq!(ids.len(), 3);
-    }
-}
+mod tests;

@@ -110,6 +110,7 @@ fn run(events: u64) -> Duration {
         http: listen(),
         events: Some(listen()),
         https: None,
+        private: None,
         make_events: Some(make(service)),
         tables: Arc::clone(&tables),
         signals,

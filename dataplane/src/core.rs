@@ -18,7 +18,7 @@ use crate::http::limits::HttpLimits;
 use crate::http::roster::Seat;
 use crate::http::wire::by;
 use crate::proxy::waiting::RoomLimits;
-use crate::proxy::{Parts, Proxy, serve};
+use crate::proxy::{Parts, Proxy, serve, serve_inside};
 use crate::publish::Tables;
 use crate::signal::Signals;
 use crate::tls::{Door, Terms, TlsLimits};
@@ -38,6 +38,8 @@ pub struct CoreConfig {
     pub http: TcpListener,
     /// ... and one for TLS.
     pub https: Option<Https>,
+    /// ... and one for callers inside, who reach what is not for the public as well.
+    pub private: Option<TcpListener>,
     /// ... and one for events, served by what `make_events` makes.
     pub events: Option<TcpListener>,
     pub make_events: Option<MakeEvents>,
@@ -173,6 +175,14 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         move |stream, seat| Box::pin(serve(Rc::clone(&proxy), stream, seat)) as Local<'static>
     };
     ring.spawn(take_in(Rc::clone(&proxy), http, serve_http));
+    if let Some(private) = config.private {
+        let listener = Listener::from_std(ring, private).map_err(failed("the private listener"))?;
+        let serve_private = {
+            let proxy = Rc::clone(&proxy);
+            move |stream, seat| Box::pin(serve_inside(Rc::clone(&proxy), stream, seat)) as Local<'static>
+        };
+        ring.spawn(take_in(Rc::clone(&proxy), listener, serve_private));
+    }
     if let Some(https) = config.https {
         let listener = Listener::from_std(ring, https.listener).map_err(failed("the https listener"))?;
         let door = Rc::new(Door::new(ring, https.terms, config.limits.tls, Arc::clone(&proxy.counters)));

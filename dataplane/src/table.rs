@@ -4,6 +4,9 @@
 //! it through its own cache, one comparison a request, never a lock. Nothing in here knows what a
 //! Service or a Trigger is.
 
+mod hosts;
+mod route;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,54 +18,25 @@ use hashbrown::HashMap;
 use crate::events::filter::cesql::Expression;
 use crate::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
 use crate::tls::Certificates;
+pub use hosts::Hosts;
+pub use route::{Ask, BadEdit, Branch, Edits, Route, Split};
 
 type Map<V> = HashMap<Box<str>, V, RandomState>;
 
 /// Everything a core serves, as of one moment.
-#[derive(Debug, Default)]
+/// A copy shares nearly all of it.
+#[derive(Debug, Default, Clone)]
 pub struct Table {
     /// Rises by one with every publish.
     pub version: u64,
-    /// By host: lower case, without port and trailing dot.
-    pub hosts: Map<Arc<Route>>,
+    /// By host: lower case, without port and trailing dot; `*.PARENT` too.
+    pub hosts: Hosts,
     /// For hosts that `hosts` does not name (`--route '*=…'`).
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
     pub streams: Map<Arc<Stream>>,
     /// By server name, for TLS.
     pub certificates: Arc<Certificates>,
-}
-
-/// Where one host's requests go.
-#[derive(Debug)]
-pub struct Route {
-    /// Never empty; the weights' sum is positive. A weight of 0 gets no traffic.
-    pub splits: Vec<Split>,
-    /// Clients without TLS are sent to the same host and path by HTTPS, if there is any.
-    pub https_redirect: bool,
-}
-
-impl Route {
-    /// All requests of `host` to given addresses, which nobody starts or watches (`--route`).
-    #[must_use]
-    pub fn to_addresses(host: &str, addresses: &[SocketAddr]) -> Self {
-        let backend = Backend {
-            key: format!("static/{host}").into(),
-            endpoints: addresses.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
-            concurrency_max: 0,
-            when_empty: WhenEmpty::Refuse,
-            protocol: Protocol::Http1,
-            timeouts: Timeouts::NONE,
-            load: Arc::default(),
-        };
-        Self { splits: vec![Split { weight: 1, backend: Arc::new(backend) }], https_redirect: false }
-    }
-}
-
-#[derive(Debug)]
-pub struct Split {
-    pub weight: u32,
-    pub backend: Arc<Backend>,
 }
 
 /// Instances that can stand in for each other.
@@ -252,20 +226,14 @@ pub enum Backoff {
 }
 
 impl Table {
-    /// Whether a client without TLS has to come again with it. Without a certificate nobody could.
-    #[must_use]
-    pub fn wants_https(&self, host: &str) -> bool {
-        !self.certificates.is_empty() && self.route(host).is_some_and(|route| route.https_redirect)
-    }
-
     /// The route for a Host header's value; case, port and a trailing dot do not matter.
     #[must_use]
     pub fn route(&self, host: &str) -> Option<&Arc<Route>> {
         let name = host_name(host);
         let found = if name.bytes().any(|b| b.is_ascii_uppercase()) {
-            self.hosts.get(name.to_ascii_lowercase().as_str()) // allocates only for odd clients
+            self.hosts.find(name.to_ascii_lowercase().as_str()) // allocates only for odd clients
         } else {
-            self.hosts.get(name)
+            self.hosts.find(name)
         };
         found.or(self.any_host.as_ref())
     }
@@ -289,9 +257,8 @@ mod tests {
 
     #[test]
     fn a_host_is_found_whatever_its_case_port_or_root_dot() {
-        let route = Arc::new(Route { splits: Vec::new(), https_redirect: false });
         let mut table = Table::default();
-        table.hosts.insert("app.default.localhost".into(), route);
+        table.hosts.insert("app.default.localhost", Arc::new(Route::default()));
 
         for host in ["app.default.localhost", "APP.Default.localhost:8080", "app.default.localhost."] {
             assert!(table.route(host).is_some(), "{host}");

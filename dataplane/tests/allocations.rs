@@ -56,6 +56,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
         limits: CoreLimits::default(),
         seed: 1,
         https: None,
+        private: None,
         up: Box::new(|| ()),
     };
     let core = thread::spawn(move || run(config).unwrap());

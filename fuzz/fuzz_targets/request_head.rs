@@ -37,7 +37,7 @@ fn passed_on(request: RequestView<'_>) {
     assert!(request.authority().is_empty() || is_authority(request.authority().as_bytes()));
     let peer = Peer::new(([192, 0, 2, 1], 7).into());
     let mut out = BytesMut::new();
-    put_request(&mut out, request, &peer, &mut fastrand::Rng::with_seed(1));
+    put_request(&mut out, request, &peer, None, &mut fastrand::Rng::with_seed(1));
 
     let mut head = RequestHead::default();
     let parsed = parse_request(&out, &mut head);

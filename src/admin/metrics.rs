@@ -139,8 +139,10 @@ impl Collector for Served {
 
 fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     let routes = table.hosts.values().chain(&table.any_host);
-    let backends: BTreeMap<&str, &Backend> =
-        routes.flat_map(|route| &route.splits).map(|split| (&*split.backend.key, &*split.backend)).collect();
+    let backends: BTreeMap<&str, &Backend> = routes
+        .flat_map(|route| route.all_splits())
+        .map(|split| (&*split.backend.key, &*split.backend))
+        .collect();
 
     type Pick = fn(&Backend) -> u64;
     let gauges: [(&str, &str, Pick); 3] = [

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 
 use ::control::controllers::ControlConfig;
+use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
 use anyhow::{Context, Result, bail};
 use dataplane::core::{Https, Stop};
@@ -100,14 +101,14 @@ fn serve(config: Config) -> Result<()> {
     let terms = Terms::new(&tables).context("TLS")?;
     let mut https = sockets.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
     let places = sockets.http.into_iter().zip(sockets.events).zip(homes);
-    let places = places.map(|((http, events), home)| Place { http, https: https.next(), events, home });
+    let mut private = sockets.private.into_iter();
+    let places = places.map(|place| Place::new(place, https.next(), private.next()));
     let cores = Cores::start(&shared, places, move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })?;
-    let counters = cores.counters.clone();
     drop(admin.send(Arc::new(Admin {
         tables: Arc::clone(&tables),
-        cores: counters,
+        cores: cores.counters.clone(),
         health: Arc::clone(&health),
     })));
     announce(&ready)?;
@@ -162,6 +163,10 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
     Ok(ControlConfig {
         domain: config.domain.clone(),
         http_port: sockets.http[0].local_addr()?.port(),
+        listeners: Listeners {
+            public: Some(sockets.http[0].local_addr()?),
+            private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
+        },
         events_url_base: format!("http://{events}"),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
     })

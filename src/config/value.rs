@@ -20,7 +20,7 @@ pub(crate) struct ImageRule {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct RouteRule {
-    /// Lower case; `*` for any host.
+    /// Lower case; `*.` and a parent for every name right below it, `*` for any host.
     pub(crate) host: String,
     /// What all of the addresses speak.
     pub(crate) protocol: Protocol,
@@ -60,8 +60,8 @@ impl FromStr for RouteRule {
         let (host, list) =
             text.split_once('=').ok_or_else(|| format!("{text:?} is not HOST=[h2c://]ADDR[,ADDR...]"))?;
         let host = host.to_ascii_lowercase();
-        if host != "*" && !is_domain(&host) {
-            return Err(format!("{host:?} is neither a DNS name nor *"));
+        if host != "*" && !is_domain(host.strip_prefix("*.").unwrap_or(&host)) {
+            return Err(format!("{host:?} is neither a DNS name nor *.PARENT nor *"));
         }
         let (protocol, list) = match list.strip_prefix("h2c://") {
             Some(list) => (Protocol::H2c, list),
@@ -141,6 +141,7 @@ mod tests {
         let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
         assert_eq!((rule.host.as_str(), rule.addresses.len()), ("app.example.com", 2));
         assert_eq!(rule.protocol, Protocol::Http1);
+        assert!("*.example.com=127.0.0.1:1".parse::<RouteRule>().is_ok());
         let rule: RouteRule = "a=h2c://127.0.0.1:1,127.0.0.1:2".parse().unwrap();
         assert_eq!((rule.protocol, rule.addresses.len()), (Protocol::H2c, 2));
         for bad in [
@@ -153,6 +154,8 @@ mod tests {
             "a=127.0.0.1",
             "a b=127.0.0.1:1",
             "-a=127.0.0.1:1",
+            "*.=127.0.0.1:1",
+            "a.*=127.0.0.1:1",
         ] {
             assert!(bad.parse::<RouteRule>().is_err(), "{bad:?}");
         }

@@ -4,4 +4,5 @@
 mod bodies;
 mod client;
 mod handshakes;
+mod ingress;
 mod reload;

@@ -12,6 +12,7 @@ pub mod configuration;
 pub mod event_type;
 pub mod flows;
 pub mod in_memory_channel;
+pub mod ingress;
 pub mod messaging;
 pub mod queue;
 pub mod reference;
@@ -60,6 +61,8 @@ pub struct ControlConfig {
     pub http_port: u16,
     /// `http://127.0.0.1:8081`
     pub events_url_base: String,
+    /// Where requests are taken in, for statuses.
+    pub listeners: ingress::Listeners,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
 }
@@ -78,7 +81,11 @@ pub async fn run(
     restore(&world).await?;
     let _ = synced.send(()); // nobody may care
     let mut tasks: FuturesUnordered<Task<'_>> = FuturesUnordered::new();
-    let all = watches(&world).into_iter().chain(messaging::watches(&world)).chain(settings::watches(&world));
+    let all = watches(&world)
+        .into_iter()
+        .chain(messaging::watches(&world))
+        .chain(settings::watches(&world))
+        .chain(ingress::watches(&world));
     for task in all {
         tasks.push(task);
     }
@@ -103,6 +110,7 @@ async fn restore(world: &World) -> Result<(), Error> {
     list(world, &world.brokers).await?;
     list(world, &world.triggers).await?;
     messaging::list_all(world).await?;
+    ingress::list_all(world).await?;
     for revision in world.revisions.all() {
         let meta = &revision.metadata;
         let item = Item::new(Kind::Revision, namespace(meta), name(meta));
@@ -114,6 +122,7 @@ async fn restore(world: &World) -> Result<(), Error> {
     }
     trigger::restore(world);
     messaging::restore(world);
+    ingress::restore(world).await;
     world.publisher.open();
     Ok(())
 }
@@ -149,11 +158,15 @@ fn watches(world: &World) -> Vec<Task<'_>> {
                 look(configuration::owner_of(&revision.metadata).into_iter().collect());
                 look(route::of_revision(world, revision));
             }
+            if matches!(change, (None, _) | (_, None)) {
+                ingress::look_again(world);
+            }
             look(vec![itself(Kind::Revision, change)]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.routes, move |change| {
             look(either(change).and_then(|r| service::owner_of(&r.metadata)).into_iter().collect());
             look(revisions_of(change));
+            ingress::look_again(world);
             look(vec![itself(Kind::Route, change)]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.brokers, move |change| {
@@ -231,6 +244,7 @@ async fn work(world: &World) {
             Kind::Subscription => subscription::reconcile(world, &item).await,
             Kind::EventType => event_type::reconcile(world, &item).await,
             Kind::Sequence => flows::reconcile_sequence(world, &item).await,
+            Kind::Ingress => ingress::reconcile(world, &item).await,
             Kind::Parallel => flows::reconcile_parallel(world, &item).await,
         };
         match result {

@@ -30,6 +30,7 @@ pub enum Kind {
     EventType,
     Sequence,
     Parallel,
+    Ingress,
 }
 
 /// One object to look at.

@@ -57,6 +57,12 @@ fn api(world: &World, namespace: &str) -> Api<ConfigMap> {
     Api::namespaced(world.client.clone(), namespace)
 }
 
+/// Whether a header may ask for a tag (X-RTE-08).
+#[must_use]
+pub fn by_tag_header(world: &World) -> bool {
+    world.settings().features.is_enabled("tag-header-based-routing")
+}
+
 /// Any of them may be made otherwise now.
 fn look_at_all(world: &World) {
     look_at(world, Kind::Service, &world.services);

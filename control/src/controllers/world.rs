@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::ControlConfig;
 use super::cache::Cache;
+use super::ingress::Room;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
 use super::settings::Maps;
@@ -56,6 +57,7 @@ pub struct World {
     pub event_types: Cache<EventType>,
     pub sequences: Cache<Sequence>,
     pub parallels: Cache<Parallel>,
+    pub ingress: Room,
 }
 
 /// Why an object has to be looked at again.
@@ -124,6 +126,7 @@ impl World {
             event_types: Cache::default(),
             sequences: Cache::default(),
             parallels: Cache::default(),
+            ingress: Room::default(),
         }
     }
 

@@ -12,6 +12,7 @@ pub mod eventing;
 pub mod flows;
 pub mod messaging;
 pub mod names;
+pub mod networking;
 pub mod serving;
 pub mod settings;
 pub mod shared;
@@ -38,6 +39,7 @@ pub fn registry() -> Registry {
         Entry::of::<messaging::subscription::Subscription>(),
         Entry::of::<flows::sequence::Sequence>(),
         Entry::of::<flows::parallel::Parallel>(),
+        Entry::of::<networking::ingress::Ingress>(),
     ]);
     entries.extend(data::entries());
     Registry { entries }

@@ -1,43 +1,93 @@
-//! The model as one immutable table.
+//! From the model to a table: only what changed is made anew, so that one change among 100,000 routes costs
+//! some slots of the host map and not the map.
 
 use std::collections::HashMap;
+use std::mem::take;
 use std::sync::Arc;
 
-use dataplane::table::{Backend, Protocol, Route, Split, Stream, Subscriber, Table, Timeouts, WhenEmpty};
+use dataplane::table::{
+    Backend, Branch, Protocol, Route, Split, Stream, Subscriber, Table, Timeouts, WhenEmpty,
+};
 
-use super::{BackendEntry, BackendSpec, Model};
+use super::BackendSpec;
+use super::model::{BackendEntry, Model};
+use super::rule::{HostRule, Share};
 
-/// A whole new table of what the model says.
-pub(super) fn table(model: &Model) -> Table {
-    let backends: HashMap<&str, Arc<Backend>> =
-        model.backends.iter().map(|(key, entry)| (key.as_str(), Arc::new(backend(key, entry)))).collect();
-    let mut table = Table { certificates: Arc::clone(&model.certificates), ..Table::default() };
-    for rule in model.routes.values().flatten() {
-        let splits: Vec<_> = rule
-            .splits
-            .iter()
-            .filter_map(|(key, weight)| {
-                let backend = backends.get(key.as_str())?;
-                Some(Split { weight: *weight, backend: Arc::clone(backend) })
-            })
-            .collect();
-        // A route whose backends are all gone answers like a host that nobody has.
-        if splits.iter().any(|split| split.weight > 0) {
-            let route = Arc::new(Route { splits, https_redirect: rule.https_redirect });
-            for host in &rule.hosts {
-                table.hosts.insert(host.as_str().into(), Arc::clone(&route));
+/// The host that stands for all others.
+const ANY: &str = "*";
+
+/// The table as the model has it now.
+pub(super) fn refresh(model: &mut Model) -> Table {
+    for host in take(&mut model.gone) {
+        if !model.fixed.contains_key(&host) {
+            put(&mut model.table, &host, None);
+        }
+    }
+    for owner in take(&mut model.stale) {
+        let Model { routes, backends, table, fixed, .. } = model;
+        for rule in routes.get(&owner).into_iter().flatten() {
+            let route = compiled(rule, backends).map(Arc::new);
+            for host in rule.hosts.iter().filter(|host| !fixed.contains_key(*host)) {
+                put(table, host, route.clone());
             }
         }
     }
-    for (host, route) in &model.fixed {
-        if host == "*" {
-            table.any_host = Some(Arc::clone(route));
-        } else {
-            table.hosts.insert(host.as_str().into(), Arc::clone(route));
-        }
+    if take(&mut model.streams_stale) {
+        streams(model);
     }
-    streams(model, &mut table);
-    table
+    model.table.certificates = Arc::clone(&model.certificates);
+    model.table.clone()
+}
+
+/// Puts a route at its host, or takes away what is there.
+pub(super) fn put(table: &mut Table, host: &str, route: Option<Arc<Route>>) {
+    match route {
+        route if host == ANY => table.any_host = route,
+        Some(route) => table.hosts.insert(host, route),
+        None => table.hosts.remove(host),
+    }
+}
+
+type Backends = std::collections::BTreeMap<String, BackendEntry>;
+
+/// `None` when all its backends are gone: then it answers like a host that nobody has.
+fn compiled(rule: &HostRule, backends: &mut Backends) -> Option<Route> {
+    let splits = shares(&rule.splits, backends);
+    let branches: Vec<_> = rule
+        .paths
+        .iter()
+        .map(|path| Branch {
+            path: path.path.trim_end_matches('/').into(),
+            headers: path.headers.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect(),
+            splits: shares(&path.splits, backends),
+        })
+        .filter(|branch| !branch.splits.is_empty())
+        .collect();
+    let mut route = Route::new(branches, splits);
+    route.https_redirect = rule.https_redirect;
+    route.inside_only = rule.inside_only;
+    route.hash.clone_from(&rule.hash);
+    let leads_on = route.all_splits().any(|split| split.weight > 0);
+    leads_on.then_some(route)
+}
+
+fn shares(shares: &[Share], backends: &mut Backends) -> Vec<Split> {
+    let split = |share: &Share| {
+        let entry = backends.get_mut(&share.backend)?;
+        let edits = (!share.edits.is_empty()).then(|| Arc::new(share.edits.clone()));
+        Some(Split { weight: share.weight, backend: made(&share.backend, entry), edits })
+    };
+    shares.iter().filter_map(split).collect()
+}
+
+/// The backend as the cores see it; the same for all who share it.
+fn made(key: &str, entry: &mut BackendEntry) -> Arc<Backend> {
+    if let Some(made) = &entry.made {
+        return Arc::clone(made);
+    }
+    let made = Arc::new(backend(key, entry));
+    entry.made = Some(Arc::clone(&made));
+    made
 }
 
 fn backend(key: &str, entry: &BackendEntry) -> Backend {
@@ -59,7 +109,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
     }
 }
 
-fn streams(model: &Model, table: &mut Table) {
+fn streams(model: &mut Model) {
     let mut readers: HashMap<&str, Vec<Arc<Subscriber>>> = HashMap::new();
     for (name, (spec, tally)) in &model.subscribers {
         readers.entry(&spec.path).or_default().push(Arc::new(Subscriber {
@@ -73,6 +123,7 @@ fn streams(model: &Model, table: &mut Table) {
             tally: Arc::clone(tally),
         }));
     }
+    model.table.streams.clear();
     for (path, (spec, tally)) in &model.streams {
         let stream = Stream {
             name: spec.name.as_str().into(),
@@ -80,6 +131,6 @@ fn streams(model: &Model, table: &mut Table) {
             subscribers: readers.remove(path.as_str()).unwrap_or_default(),
             tally: Arc::clone(tally),
         };
-        table.streams.insert(path.as_str().into(), Arc::new(stream));
+        model.table.streams.insert(path.as_str().into(), Arc::new(stream));
     }
 }

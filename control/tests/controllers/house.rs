@@ -86,6 +86,7 @@ impl House {
             domain: "test".to_owned(),
             http_port: 8080,
             events_url_base: "http://127.0.0.1:8081".to_owned(),
+            listeners: controllers::ingress::Listeners::default(),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
         };
         let (client_inside, fleet_inside) = (client.clone(), fleet.clone());

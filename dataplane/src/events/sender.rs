@@ -17,7 +17,7 @@ use crate::http::codec::Method;
 use crate::http::pool::PoolKey;
 use crate::proxy::{Proxy, Wish};
 use crate::signal::{Signal, Signals};
-use crate::table::Target;
+use crate::table::{Ask, Edits, Target};
 
 /// Sends over the core's own client.
 #[derive(Clone)]
@@ -30,20 +30,20 @@ pub struct Sender {
 impl Post for Sender {
     async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
         let due = self.proxy.ring.now() + timeout;
-        let request = client::Outgoing {
-            head: head(target, &request),
-            body: request.body,
+        let sent = client::Outgoing {
+            head: head(target, &request, None),
+            body: request.body.clone(),
             method: Method::Post,
             repeatable: true, // at least once is what a subscriber is promised anyway
         };
-        let ours = self.proxy.with_table(|table| table.hosts.contains_key(&target.host));
+        let ours = self.proxy.with_table(|table| table.hosts.find(&target.host).is_some());
         let outcome = if ours {
-            self.to_instance(target, &request, due).await?
+            self.to_instance(target, &request, &sent, due).await?
         } else {
             let address = self.resolver.resolve(&target.host, target.port).await;
             let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
             let key = PoolKey::Address(address);
-            self.proxy.client.exchange(address, key, &request, ANSWER_BYTES_MAX, Some(due)).await
+            self.proxy.client.exchange(address, key, &sent, ANSWER_BYTES_MAX, Some(due)).await
         };
         outcome.map_err(|why| match why {
             ExchangeError::TimedOut => PostError::Timeout(timeout),
@@ -58,26 +58,31 @@ impl Sender {
     async fn to_instance(
         &self,
         target: &Target,
-        request: &client::Outgoing,
+        request: &Outgoing,
+        sent: &client::Outgoing,
         due: Tick,
     ) -> Result<Result<Answer, ExchangeError>, PostError> {
         let refused = |why: crate::proxy::Refusal| PostError::Transport(why.to_string().into());
-        let mut backend = self.proxy.route(&target.host).map_err(refused)?;
-        let bytes = request.head.len() + request.body.len();
-        let mut wish = Wish { host: &target.host, bytes, tried: Vec::new() };
+        let ask = Ask::ours(&target.host, &target.path);
+        let mut choice = self.proxy.route(&ask).map_err(refused)?;
+        let bytes = sent.head.len() + sent.body.len();
+        let mut wish = Wish { ask, bytes, tried: Vec::new() };
         loop {
-            let place = self.proxy.place(backend, &mut wish).await.map_err(refused)?;
+            let place = self.proxy.place(choice, &mut wish).await.map_err(refused)?;
+            let edited = place
+                .edits()
+                .map(|edits| client::Outgoing { head: head(target, request, Some(edits)), ..sent.clone() });
+            let sent = edited.as_ref().unwrap_or(sent);
             let (address, id) = (place.endpoint.address, place.endpoint.id);
             let key = PoolKey::Endpoint(id);
-            let outcome =
-                self.proxy.client.exchange(address, key, request, ANSWER_BYTES_MAX, Some(due)).await;
+            let outcome = self.proxy.client.exchange(address, key, sent, ANSWER_BYTES_MAX, Some(due)).await;
             let Err(ExchangeError::Unreachable { .. }) = outcome else { return Ok(outcome) };
-            let lost = Signal::Unreachable { backend: place.backend.key.clone(), endpoint: id };
+            let lost = Signal::Unreachable { backend: place.backend().key.clone(), endpoint: id };
             if !self.signals.send(lost) {
-                tracing::debug!(backend = %place.backend.key, "not reported as unreachable: too many signals wait");
+                tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");
             }
             wish.tried.push(id);
-            backend = place.backend.clone();
+            choice = place.choice.clone();
         }
     }
 }
@@ -85,16 +90,21 @@ impl Sender {
 /// Request line, Host and Content-Length of most targets, in bytes.
 const FIRST_LINES_BYTES: usize = 256;
 
-fn head(target: &Target, request: &Outgoing) -> Bytes {
+fn head(target: &Target, request: &Outgoing, edits: Option<&Edits>) -> Bytes {
     let mut out = BytesMut::with_capacity(FIRST_LINES_BYTES + request.fields.len());
     out.put_slice(b"POST ");
     out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });
     out.put_slice(b" HTTP/1.1\r\nHost: ");
-    out.put_slice(target.authority.as_bytes());
+    out.put_slice(edits.and_then(Edits::host).unwrap_or(&target.authority).as_bytes());
     out.put_slice(b"\r\nContent-Length: ");
     out.put_slice(itoa::Buffer::new().format(request.body.len()).as_bytes());
     out.put_slice(b"\r\n");
     out.put_slice(&request.fields);
+    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
+        for part in [name, ": ", value, "\r\n"] {
+            out.put_slice(part.as_bytes());
+        }
+    }
     out.put_slice(b"\r\n");
     out.freeze()
 }

@@ -1,9 +1,10 @@
 //! Writes the heads that leave, straight into the outgoing buffer.
 //!
 //! Removed on the way to an instance: what belongs to one hop (`Connection` and every field it names,
-//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`) and everything under `Sluicegate-`.
-//! Added: `Forwarded`, `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes
-//! through unchanged and in its order (RT-HDR-01).
+//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash`, everything under
+//! `Sluicegate-`, and what the route sets itself. Added: the route's [`Edits`], `Forwarded`,
+//! `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes through unchanged and in
+//! its order (RT-HDR-01).
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +13,7 @@ use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
 
 use super::codec::{Framing, Name, RequestView, ResponseView, has_token, is_authority, tokens};
+use crate::table::Edits;
 
 /// How a client reached us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ impl Scheme {
 #[derive(Debug)]
 pub struct Peer {
     pub address: SocketAddr,
+    /// Came by the private listener.
+    inside: bool,
     scheme: Scheme,
     plain: Box<str>,
     /// As `Forwarded` wants it: IPv6 in brackets and quotes.
@@ -44,7 +48,19 @@ impl Peer {
     #[must_use]
     pub fn new(address: SocketAddr, scheme: Scheme) -> Self {
         let ip = address.ip().to_canonical();
-        Self { address, scheme, plain: ip.to_string().into(), node: node(ip).into() }
+        Self { address, inside: false, scheme, plain: ip.to_string().into(), node: node(ip).into() }
+    }
+
+    /// The same, come by the private listener or not.
+    #[must_use]
+    pub fn inside(self, inside: bool) -> Self {
+        Self { inside, ..self }
+    }
+
+    /// Whether it may ask for what is not for the public.
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        self.inside
     }
 
     /// Whether it asked without TLS.
@@ -61,12 +77,19 @@ fn node(ip: IpAddr) -> String {
     }
 }
 
-/// Writes the head that an instance gets, the empty line included.
-pub fn put_request(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, rng: &mut Rng) {
+/// Writes the head that an instance gets, the empty line included. `edits` are the route's.
+pub fn put_request(
+    out: &mut BytesMut,
+    request: RequestView<'_>,
+    peer: &Peer,
+    edits: Option<&Edits>,
+    rng: &mut Rng,
+) {
     let head = request.head;
     out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
     put_all(out, &[request.method().as_bytes(), b" ", request.path().as_bytes(), b" HTTP/1.1\r\nHost: "]);
-    put_all(out, &[request.authority().as_bytes(), b"\r\n"]);
+    let host = edits.and_then(Edits::host).unwrap_or(request.authority());
+    put_all(out, &[host.as_bytes(), b"\r\n"]);
 
     let trace = Trace::of(request);
     let mut has = Has::default();
@@ -77,6 +100,7 @@ pub fn put_request(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, rn
             | Name::Connection
             | Name::Upgrade
             | Name::HopByHop
+            | Name::NetworkHash
             | Name::Internal => continue,
             Name::Forwarded => {
                 has.forwarded = true;
@@ -95,9 +119,13 @@ pub fn put_request(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, rn
             {
                 continue;
             }
+            _ if edits.is_some_and(|edits| edits.replaces(field.name.in_bytes(request.bytes))) => continue,
             _ => {}
         }
         put_field(out, field.name.in_bytes(request.bytes), field.value.in_bytes(request.bytes));
+    }
+    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
+        put_field(out, name.as_bytes(), value.as_bytes());
     }
 
     if head.framing == Framing::Chunked {

@@ -10,7 +10,7 @@ fn sent(fields: &str, peer: &str) -> String {
     assert_eq!(parsed, Parsed::Head { bytes: text.len() }, "{text:?}");
     let mut out = BytesMut::new();
     let peer = Peer::new(peer.parse().unwrap(), Scheme::Http);
-    put_request(&mut out, head.view(text.as_bytes()), &peer, &mut Rng::with_seed(1));
+    put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
     String::from_utf8(out.to_vec()).unwrap()
 }
 
@@ -40,7 +40,7 @@ fn a_request_without_a_host_goes_on_with_an_empty_one() {
     assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
     let mut out = BytesMut::new();
     let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
-    put_request(&mut out, head.view(text.as_bytes()), &peer, &mut Rng::with_seed(1));
+    put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
     let out = String::from_utf8(out.to_vec()).unwrap();
     assert!(out.starts_with("GET / HTTP/1.1\r\nHost: \r\n"), "{out}");
     assert!(values(&out, "x-forwarded-host").is_empty(), "{out}");

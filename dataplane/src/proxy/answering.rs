@@ -183,7 +183,7 @@ impl Answering<'_> {
     }
 
     fn backend_key(&self) -> Box<str> {
-        self.place.as_ref().map(|place| place.backend.key.clone()).unwrap_or_default()
+        self.place.as_ref().map(|place| place.backend().key.clone()).unwrap_or_default()
     }
 }
 

@@ -37,10 +37,19 @@ enum Next {
 
 /// Serves one connection until its client goes, or the core stops.
 pub async fn serve(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat) {
-    let stream = stream.into();
+    serve_from(proxy, stream.into(), seat, false).await;
+}
+
+/// The same for a connection that came by the private listener: it reaches every route.
+pub async fn serve_inside(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat) {
+    serve_from(proxy, stream.into(), seat, true).await;
+}
+
+async fn serve_from(proxy: Rc<Proxy>, stream: Wire, seat: Seat, inside: bool) {
     let Ok(address) = stream.peer_addr() else { return }; // it is gone already
     let _open = Open::count(&proxy);
     let peer = Peer::new(address, if stream.is_tls() { Scheme::Https } else { Scheme::Http });
+    let peer = peer.inside(inside);
     let client = Downstream::new(&proxy.ring, stream, seat, &proxy.limits);
     let mut client = client;
     match client.opening().await {
@@ -98,7 +107,7 @@ impl Connection {
     }
 
     async fn request(&mut self, head: Chunk) -> Next {
-        if let Some(refusal) = self.out_of_question(&head) {
+        if let Some(refusal) = self.out_of_question() {
             return self.refuse(&refusal).await;
         }
         match exchange(self, head).await {
@@ -124,16 +133,14 @@ impl Connection {
     }
 
     /// What we do not do, whatever the route says.
-    fn out_of_question(&self, bytes: &[u8]) -> Option<Refusal> {
+    fn out_of_question(&self) -> Option<Refusal> {
         let head = &self.client.head;
         if head.method == Method::Connect {
             Some(Refusal::Connect)
         } else if head.expects_more {
             Some(Refusal::Expectation)
-        } else if self.client.stream.is_tls() {
-            None
         } else {
-            self.proxy.only_by_https(head.view(bytes))
+            None
         }
     }
 

@@ -17,14 +17,14 @@ use super::connection::Connection;
 use super::link::Link;
 use super::sending::{Progress, Sending};
 use super::tunnel::tunnel;
-use super::{Place, Refusal, Wish, beside, streams};
+use super::{Choice, Place, Refusal, Wish, beside, streams};
 use crate::http::codec::{BodyReader, Framing};
 use crate::http::headers::put_request;
 use crate::http::pool::{PoolKey, Upstream};
 use crate::http::relay::{self, Step};
 use crate::http::server::Downstream;
 use crate::http::wire::{Inflow, earlier};
-use crate::table::{Backend, Timeouts};
+use crate::table::{Ask, Edits, Timeouts};
 use crate::tls::Wire;
 
 /// How an exchange ended, as its client's connection must know it.
@@ -86,11 +86,11 @@ impl Due {
 pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> Ending {
     let proxy = Rc::clone(&connection.proxy);
     let started = proxy.ring.now();
-    let backend = match proxy.route(connection.client.head.view(&head).authority()) {
-        Ok(backend) => backend,
+    let choice = match proxy.route(&Ask::client(connection.client.head.view(&head), &connection.peer)) {
+        Ok(choice) => choice,
         Err(refusal) => return Ending::Refused(refusal),
     };
-    let (place, mut upstream) = match connect(connection, &mut head, backend, started).await {
+    let (place, mut upstream) = match connect(connection, &mut head, choice, started).await {
         Ok((place, Link::Http1(upstream))) => (place, upstream),
         Ok(_) if connection.client.head.wants_websocket => return Ending::Refused(Refusal::Upgrade),
         Ok((place, other)) => return streams::exchange(connection, head, place, other, started).await,
@@ -98,7 +98,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     };
 
     let mut body = BodyReader::new(connection.client.head.framing);
-    let (wire, head_bytes) = match write_request(connection, &head, &mut body) {
+    let (wire, head_bytes) = match write_request(connection, &head, place.edits(), &mut body) {
         Ok(written) => written,
         Err(refusal) => return Ending::Refused(refusal),
     };
@@ -106,11 +106,11 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     connection.client.inflow.detach();
 
     let endpoint = Arc::clone(&place.endpoint);
-    let backend = Arc::clone(&place.backend);
+    let backend = Arc::clone(place.backend());
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
     let mut request = Request {
         progress: Progress::new(&body, wire.len() > head_bytes),
-        due: Due::new(started, &place.backend.timeouts),
+        due: Due::new(started, &place.backend().timeouts),
         place: Some(place),
         wire,
         body,
@@ -158,18 +158,17 @@ struct Request {
 async fn connect(
     connection: &mut Connection,
     head: &mut Chunk,
-    backend: Arc<Backend>,
+    mut choice: Choice,
     started: Tick,
 ) -> Result<(Place, Link), Ending> {
     let proxy = Rc::clone(&connection.proxy);
     let mut tried = Vec::new();
-    let mut backend = backend;
     loop {
-        let place = match proxy.try_place(&backend, &tried) {
+        let place = match proxy.try_place(&choice, &tried) {
             Some(place) => place,
-            None => wait(connection, head, backend, &mut tried).await?,
+            None => wait(connection, head, choice, &mut tried).await?,
         };
-        let due = Due::new(started, &place.backend.timeouts).first_byte;
+        let due = Due::new(started, &place.backend().timeouts).first_byte;
         match proxy.link(&place, due).await {
             Ok(link) => return Ok((place, link)),
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
@@ -178,7 +177,7 @@ async fn connect(
             Err(_) => {
                 tried.push(place.endpoint.id);
                 proxy.refused_by(&place);
-                backend = Arc::clone(&place.backend);
+                choice = place.choice.clone();
             }
         }
     }
@@ -188,17 +187,17 @@ async fn connect(
 async fn wait(
     connection: &mut Connection,
     head: &mut Chunk,
-    backend: Arc<Backend>,
+    choice: Choice,
     tried: &mut Vec<u64>,
 ) -> Result<Place, Ending> {
     // The ring's receive buffers are few and not for waiting in.
     *head = Chunk::from(head.to_vec());
-    let client = &mut connection.client;
+    let Connection { proxy, client, peer, .. } = connection;
     client.inflow.detach();
-    let host = client.head.view(head).authority();
-    let mut wish = Wish { host, bytes: head.len() + client.inflow.held.len(), tried: std::mem::take(tried) };
+    let ask = Ask::client(client.head.view(head), peer);
+    let mut wish = Wish { ask, bytes: head.len() + client.inflow.held.len(), tried: std::mem::take(tried) };
 
-    let placed = async { connection.proxy.place(backend, &mut wish).await.map_err(Ending::Refused) };
+    let placed = async { proxy.place(choice, &mut wish).await.map_err(Ending::Refused) };
     let broken = async {
         watch(&client.stream, &mut client.inflow).await;
         Err(Ending::Cut)
@@ -212,12 +211,13 @@ async fn wait(
 fn write_request(
     connection: &mut Connection,
     head: &[u8],
+    edits: Option<&Edits>,
     body: &mut BodyReader,
 ) -> Result<(Bytes, usize), Refusal> {
     let Connection { proxy, client, peer, outgoing } = connection;
     let chunked = client.head.framing == Framing::Chunked;
     outgoing.clear();
-    put_request(outgoing, client.head.view(head), peer, &mut proxy.rng.borrow_mut());
+    put_request(outgoing, client.head.view(head), peer, edits, &mut proxy.rng.borrow_mut());
     let head_bytes = outgoing.len();
     while !body.is_done() && !client.inflow.held.is_empty() {
         let step = relay::step(&mut client.inflow, body, chunked, outgoing).map_err(Refusal::Malformed)?;

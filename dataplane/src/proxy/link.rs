@@ -2,16 +2,15 @@
 
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ring::Tick;
 
 use super::exchange::Due;
-use super::{Place, Proxy, Refusal, Wish};
+use super::{Choice, Place, Proxy, Refusal, Wish};
 use crate::h2::client::Turn;
 use crate::http::pool::{PoolKey, Upstream};
-use crate::table::{Backend, Endpoint, Protocol};
+use crate::table::{Endpoint, Protocol};
 
 pub(super) enum Link {
     Http1(Box<Upstream>),
@@ -22,7 +21,7 @@ impl Proxy {
     /// A way to the instance of `place`: one that is open, or a new one.
     pub(super) async fn link(&self, place: &Place, due: Option<Tick>) -> io::Result<Link> {
         let endpoint = &place.endpoint;
-        let kept = match place.backend.protocol {
+        let kept = match place.backend().protocol {
             Protocol::Http1 => self.client.kept(PoolKey::Endpoint(endpoint.id)).map(Link::Http1),
             Protocol::H2c => self.h2_client.kept(endpoint.id).map(Link::Http2),
         };
@@ -31,7 +30,7 @@ impl Proxy {
                 self.counters.upstream_reused.fetch_add(1, Relaxed);
                 Ok(link)
             }
-            None => self.fresh_link(place.backend.protocol, endpoint, due).await,
+            None => self.fresh_link(place.backend().protocol, endpoint, due).await,
         }
     }
 
@@ -54,20 +53,20 @@ impl Proxy {
     /// and another tried.
     pub(super) async fn reach(
         self: &Rc<Self>,
-        mut backend: Arc<Backend>,
+        mut choice: Choice,
         wish: &mut Wish<'_>,
         started: Tick,
     ) -> Result<(Place, Link), Refusal> {
         loop {
-            let place = self.place(backend, wish).await?;
-            let due = Due::new(started, &place.backend.timeouts).first_byte;
+            let place = self.place(choice, wish).await?;
+            let due = Due::new(started, &place.backend().timeouts).first_byte;
             match self.link(&place, due).await {
                 Ok(link) => return Ok((place, link)),
                 Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(Refusal::TimedOut),
                 Err(_) => {
                     wish.tried.push(place.endpoint.id);
                     self.refused_by(&place);
-                    backend = Arc::clone(&place.backend);
+                    choice = place.choice.clone();
                 }
             }
         }

@@ -28,18 +28,18 @@ use std::task::Poll;
 use fastrand::Rng;
 use ring::{Ring, Tick};
 
-pub use connection::serve;
-pub use place::{Place, Wish};
+pub use connection::{serve, serve_inside};
+pub use place::{Choice, Place, Wish};
 pub use refusal::Refusal;
 
 use crate::counters::CoreCounters;
 use crate::http::client::Client;
-use crate::http::codec::RequestView;
+use crate::http::codec::Name;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Roster;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
-use crate::table::{Backend, Table, host_name};
+use crate::table::{Ask, Backend, Route, Table, host_name};
 use waiting::{RoomLimits, WaitingRoom};
 
 /// What every request on a core shares. Belongs to the core's thread.
@@ -100,30 +100,34 @@ impl Proxy {
         read(self.reader.borrow_mut().load())
     }
 
-    /// Chooses a backend for one request to `host`, and counts the request.
-    pub fn route(&self, host: &str) -> Result<Arc<Backend>, Refusal> {
-        let backend = self.choose(host)?;
-        backend.load.requests.fetch_add(1, Relaxed);
-        Ok(backend)
+    /// Chooses a backend for one request, and counts the request.
+    pub fn route(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
+        let choice = self.choose(ask)?;
+        choice.backend.load.requests.fetch_add(1, Relaxed);
+        Ok(choice)
     }
 
-    fn choose(&self, host: &str) -> Result<Arc<Backend>, Refusal> {
+    fn choose(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
         self.with_table(|table| {
-            let route = table.route(host).ok_or_else(|| Refusal::UnknownHost(name(host)))?;
-            let chosen = pick::backend(route, &mut self.rng.borrow_mut());
-            chosen.map(Arc::clone).ok_or_else(|| Refusal::NoTraffic(name(host)))
+            let route = table.route(ask.host).filter(|route| ask.inside || !route.inside_only);
+            let route = route.ok_or_else(|| Refusal::UnknownHost(name(ask.host)))?;
+            let splits = route.way(ask);
+            if splits.is_empty() {
+                return Err(Refusal::UnknownPath(name(ask.host)));
+            }
+            if let Some(answer) = probed(route, ask) {
+                return Err(answer);
+            }
+            if ask.plain
+                && route.https_redirect
+                && !table.certificates.is_empty()
+                && ask.path.starts_with('/')
+            {
+                return Err(only_by_https(ask));
+            }
+            let split = pick::split(splits, &mut self.rng.borrow_mut());
+            split.map(Choice::from).ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
         })
-    }
-
-    /// Where a client without TLS has to come again with it (X-KI-13). The port is the usual one: ours is
-    /// often behind it.
-    fn only_by_https(&self, request: RequestView<'_>) -> Option<Refusal> {
-        let (authority, path) = (request.authority(), request.path());
-        if !path.starts_with('/') || !self.with_table(|table| table.wants_https(authority)) {
-            return None;
-        }
-        let location = format!("https://{}{path}", host_name(authority)).into();
-        Some(Refusal::HttpsOnly { location })
     }
 
     /// Somebody rang: a new table, or a place that another core gave back. Everybody who waits first
@@ -153,6 +157,23 @@ impl Proxy {
             self.tables.ring_all();
         }
     }
+}
+
+/// Where a client without TLS has to come again with it (X-KI-13). The port is the usual one: ours is
+/// often behind it.
+fn only_by_https(ask: &Ask<'_>) -> Refusal {
+    Refusal::HttpsOnly { location: format!("https://{}{}", host_name(ask.host), ask.path).into() }
+}
+
+/// What a probe is told, if this is one: the hash it brings, or `override` for that of the route
+/// (X-KI-16).
+fn probed(route: &Route, ask: &Ask<'_>) -> Option<Refusal> {
+    let request = ask.request.filter(|request| request.head.is_probe)?;
+    Some(match request.values(Name::NetworkHash).next() {
+        None => Refusal::ProbeWithoutHash,
+        Some(b"override") => Refusal::Probed { hash: route.hash.as_deref().unwrap_or_default().into() },
+        Some(own) => Refusal::Probed { hash: String::from_utf8_lossy(own).into() },
+    })
 }
 
 /// A host for a message, of bounded length.

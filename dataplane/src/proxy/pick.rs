@@ -5,24 +5,24 @@ use std::sync::Arc;
 use fastrand::Rng;
 
 use crate::load::InFlight;
-use crate::table::{Backend, Endpoint, Route};
+use crate::table::{Backend, Endpoint, Split};
 
-/// A backend by weight, anew for every request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when
-/// every weight is 0.
+/// A share by weight, anew for every request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when every
+/// weight is 0.
 #[must_use]
-pub fn backend<'a>(route: &'a Route, rng: &mut Rng) -> Option<&'a Arc<Backend>> {
-    if let [only] = route.splits.as_slice() {
-        return (only.weight > 0).then_some(&only.backend);
+pub fn split<'a>(splits: &'a [Split], rng: &mut Rng) -> Option<&'a Split> {
+    if let [only] = splits {
+        return (only.weight > 0).then_some(only);
     }
-    let total: u64 = route.splits.iter().map(|split| u64::from(split.weight)).sum();
+    let total: u64 = splits.iter().map(|split| u64::from(split.weight)).sum();
     if total == 0 {
         return None;
     }
     let mut drawn = rng.u64(..total);
-    for split in &route.splits {
+    for split in splits {
         match drawn.checked_sub(u64::from(split.weight)) {
             Some(rest) => drawn = rest,
-            None => return Some(&split.backend),
+            None => return Some(split),
         }
     }
     None
@@ -60,7 +60,7 @@ pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<
 mod tests {
     use super::*;
     use crate::load::BackendLoad;
-    use crate::table::{Protocol, Split, Timeouts, WhenEmpty};
+    use crate::table::{Protocol, Timeouts, WhenEmpty};
 
     fn backend_of(key: &str, instances: usize, concurrency_max: u32) -> Arc<Backend> {
         Arc::new(Backend {
@@ -77,18 +77,15 @@ mod tests {
     /// SRV-REQ-01, SRV-REQ-07, SRV-REQ-11: the weights hold whatever the numbers of instances are.
     #[test]
     fn the_split_follows_the_weights_and_not_the_instances() {
-        let route = Route {
-            splits: vec![
-                Split { weight: 90, backend: backend_of("one", 1, 0) },
-                Split { weight: 0, backend: backend_of("none", 5, 0) },
-                Split { weight: 10, backend: backend_of("nine", 9, 0) },
-            ],
-            https_redirect: false,
-        };
+        let splits = [
+            Split::new(90, backend_of("one", 1, 0)),
+            Split::new(0, backend_of("none", 5, 0)),
+            Split::new(10, backend_of("nine", 9, 0)),
+        ];
         let mut rng = Rng::with_seed(7);
         let mut hits = std::collections::BTreeMap::new();
         for _ in 0..10_000 {
-            *hits.entry(backend(&route, &mut rng).unwrap().key.clone()).or_insert(0) += 1;
+            *hits.entry(split(&splits, &mut rng).unwrap().backend.key.clone()).or_insert(0) += 1;
         }
         assert!(!hits.contains_key("none"));
         assert!((8_800..=9_200).contains(&hits["one"]), "{hits:?}");
@@ -96,15 +93,10 @@ mod tests {
 
     #[test]
     fn no_weight_means_no_backend() {
-        let splits = || vec![Split { weight: 0, backend: backend_of("a", 1, 0) }];
-        assert!(
-            backend(&Route { splits: splits(), https_redirect: false }, &mut Rng::with_seed(1)).is_none()
-        );
-        assert!(
-            backend(&Route { splits: Vec::new(), https_redirect: false }, &mut Rng::with_seed(1)).is_none()
-        );
-        let route = Route { splits: splits().into_iter().chain(splits()).collect(), https_redirect: false };
-        assert!(backend(&route, &mut Rng::with_seed(1)).is_none());
+        let nothing = || Split::new(0, backend_of("a", 1, 0));
+        for splits in [vec![], vec![nothing()], vec![nothing(), nothing()]] {
+            assert!(split(&splits, &mut Rng::with_seed(1)).is_none());
+        }
     }
 
     #[test]

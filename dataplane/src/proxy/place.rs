@@ -15,7 +15,7 @@ use super::{Proxy, Refusal, pick};
 use crate::http::wire::{by, earlier};
 use crate::load::{BackendLoad, InFlight};
 use crate::signal::Signal;
-use crate::table::{Backend, Endpoint, WhenEmpty};
+use crate::table::{Ask, Backend, Edits, Endpoint, Split, WhenEmpty};
 
 /// Between two attempts to say `Demand` while the queue to control is full. Control drains thousands of
 /// signals in a millisecond.
@@ -31,27 +31,53 @@ const SHUN: Duration = Duration::from_secs(1);
 /// Shunned instances remembered; a lookup walks them.
 const SHUNNED_MAX: usize = 64;
 
+/// The share that a request fell to.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    pub backend: Arc<Backend>,
+    pub edits: Option<Arc<Edits>>,
+}
+
+impl From<&Split> for Choice {
+    fn from(split: &Split) -> Self {
+        Self { backend: Arc::clone(&split.backend), edits: split.edits.clone() }
+    }
+}
+
 /// One request's place inside one instance.
 pub struct Place {
     pub endpoint: Arc<Endpoint>,
-    pub backend: Arc<Backend>,
+    pub choice: Choice,
     proxy: Rc<Proxy>,
     /// Given back before the others are told.
     inside: Option<InFlight>,
 }
 
+impl Place {
+    #[must_use]
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.choice.backend
+    }
+
+    /// What the route changes in the request.
+    #[must_use]
+    pub fn edits(&self) -> Option<&Edits> {
+        self.choice.edits.as_deref()
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.inside = None;
-        self.backend.load.in_flight.fetch_sub(1, Relaxed);
-        self.proxy.place_freed(&self.backend);
+        self.backend().load.in_flight.fetch_sub(1, Relaxed);
+        self.proxy.place_freed(self.backend());
     }
 }
 
 /// What a request wants, as far as places go.
 pub struct Wish<'a> {
     /// To find the backend again in a new table.
-    pub host: &'a str,
+    pub ask: Ask<'a>,
     /// What it holds while it waits.
     pub bytes: usize,
     /// Instances that refused a connection for this request.
@@ -61,25 +87,22 @@ pub struct Wish<'a> {
 impl Proxy {
     /// A place at once, if there is one and nobody waits before us.
     #[must_use]
-    pub fn try_place(self: &Rc<Self>, backend: &Arc<Backend>, tried: &[u64]) -> Option<Place> {
-        if self.room.borrow().anyone(&backend.key) {
+    pub fn try_place(self: &Rc<Self>, choice: &Choice, tried: &[u64]) -> Option<Place> {
+        if self.room.borrow().anyone(&choice.backend.key) {
             return None;
         }
-        self.grasp(backend, tried)
+        self.grasp(choice, tried)
     }
 
     /// A place at once or, where that makes sense, later: then it waits in the waiting room and asks
     /// control for an instance.
-    pub async fn place(
-        self: &Rc<Self>,
-        mut backend: Arc<Backend>,
-        wish: &mut Wish<'_>,
-    ) -> Result<Place, Refusal> {
-        if let Some(place) = self.try_place(&backend, &wish.tried) {
+    pub async fn place(self: &Rc<Self>, mut choice: Choice, wish: &mut Wish<'_>) -> Result<Place, Refusal> {
+        if let Some(place) = self.try_place(&choice, &wish.tried) {
             return Ok(place);
         }
         let started = self.ring.now();
         loop {
+            let backend = &choice.backend;
             let due = match backend.when_empty {
                 WhenEmpty::Wait { patience } => started + patience,
                 WhenEmpty::Refuse if wish.tried.is_empty() => {
@@ -90,30 +113,31 @@ impl Proxy {
             // The route's limit counts from the request's head, so it goes on in the waiting room.
             let total = backend.timeouts.total;
             let ends = (!total.is_zero()).then_some(started + total).filter(|ends| *ends < due);
-            match self.wait(&backend, wish, ends.unwrap_or(due)).await {
+            match self.wait(&choice, wish, ends.unwrap_or(due)).await {
                 Ok(Waited::Place(place)) => return Ok(place),
-                Ok(Waited::Elsewhere(other)) => backend = other,
+                Ok(Waited::Elsewhere(other)) => choice = other,
                 Err(Refusal::Patience(_)) if ends.is_some() => return Err(Refusal::TimedOut),
                 Err(refusal) => return Err(refusal),
             }
-            if let Some(place) = self.try_place(&backend, &wish.tried) {
+            if let Some(place) = self.try_place(&choice, &wish.tried) {
                 return Ok(place);
             }
         }
     }
 
-    fn grasp(self: &Rc<Self>, backend: &Arc<Backend>, tried: &[u64]) -> Option<Place> {
+    fn grasp(self: &Rc<Self>, choice: &Choice, tried: &[u64]) -> Option<Place> {
+        let backend = &choice.backend;
         let rng = &mut self.rng.borrow_mut();
         let willing = self.with_shunned(tried, |avoided| pick::instance(backend, avoided, rng));
         let (endpoint, inside) = willing.or_else(|| pick::instance(backend, tried, rng))?;
         backend.load.in_flight.fetch_add(1, Relaxed);
-        Some(Place { endpoint, backend: Arc::clone(backend), proxy: Rc::clone(self), inside: Some(inside) })
+        Some(Place { endpoint, choice: choice.clone(), proxy: Rc::clone(self), inside: Some(inside) })
     }
 
     /// Reports an instance that refused a connection, and shuns it for a while.
     pub fn refused_by(&self, place: &Place) {
         let endpoint = place.endpoint.id;
-        let signal = Signal::Unreachable { backend: place.backend.key.clone(), endpoint };
+        let signal = Signal::Unreachable { backend: place.backend().key.clone(), endpoint };
         let _ = self.signals.send(signal); // the next request that meets it says it again
         let mut shunned = self.shunned.borrow_mut();
         let now = self.ring.now();
@@ -137,26 +161,27 @@ impl Proxy {
 
     async fn wait(
         self: &Rc<Self>,
-        backend: &Arc<Backend>,
+        choice: &Choice,
         wish: &mut Wish<'_>,
         due: Tick,
     ) -> Result<Waited, Refusal> {
-        let guest = self.sit_down(backend, wish.bytes)?;
-        let mut backend = Arc::clone(backend);
+        let guest = self.sit_down(&choice.backend, wish.bytes)?;
+        let mut choice = choice.clone();
         loop {
             if guest.is_first() {
-                match self.again(wish.host, backend)? {
-                    Again::Same(now) => backend = now,
+                match self.again(&wish.ask, &choice.backend)? {
+                    Again::Same(now) => choice = now,
                     Again::Other(other) => return Ok(Waited::Elsewhere(other)),
                 }
-                if let Some(place) = self.grasp(&backend, &wish.tried) {
+                if let Some(place) = self.grasp(&choice, &wish.tried) {
                     return Ok(Waited::Place(place)); // the guest gets up and the next one is called
                 }
-                if backend.when_empty == WhenEmpty::Refuse {
-                    return Ok(Waited::Elsewhere(backend));
+                if choice.backend.when_empty == WhenEmpty::Refuse {
+                    return Ok(Waited::Elsewhere(choice));
                 }
             }
-            let retry = self.retry_in(&guest, &backend, wish).map(|wait| self.ring.now() + wait);
+            let backend = &choice.backend;
+            let retry = self.retry_in(&guest, backend, wish).map(|wait| self.ring.now() + wait);
             if by(&self.ring, earlier(Some(due), retry), guest.called()).await.is_err()
                 && self.ring.now() >= due
             {
@@ -180,14 +205,14 @@ impl Proxy {
 
     /// The backend as the current table has it. When its route no longer leads there, the request is
     /// chosen a new one; while it does, it stays with its first choice (SRV-REQ-10).
-    fn again(&self, host: &str, backend: Arc<Backend>) -> Result<Again, Refusal> {
+    fn again(&self, ask: &Ask<'_>, backend: &Backend) -> Result<Again, Refusal> {
         let same = self.with_table(|table| {
-            let route = table.route(host)?;
-            route.splits.iter().find(|split| split.backend.key == backend.key).map(|s| Arc::clone(&s.backend))
+            let splits = table.route(ask.host)?.way(ask);
+            splits.iter().find(|split| split.backend.key == backend.key).map(Choice::from)
         });
         match same {
             Some(now) => Ok(Again::Same(now)),
-            None => self.choose(host).map(Again::Other),
+            None => self.choose(ask).map(Again::Other),
         }
     }
 
@@ -215,13 +240,13 @@ impl Proxy {
 
 enum Waited {
     Place(Place),
-    /// The request goes to this backend now.
-    Elsewhere(Arc<Backend>),
+    /// The request goes there now.
+    Elsewhere(Choice),
 }
 
 enum Again {
-    Same(Arc<Backend>),
-    Other(Arc<Backend>),
+    Same(Choice),
+    Other(Choice),
 }
 
 /// Someone in the waiting room; gets up when dropped.

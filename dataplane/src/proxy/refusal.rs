@@ -25,6 +25,13 @@ pub enum Refusal {
         location: Box<str>,
     },
     UnknownHost(Box<str>),
+    /// The host is known, and no branch of its route takes the path and headers.
+    UnknownPath(Box<str>),
+    /// It was a probe, and the route is there (X-KI-16).
+    Probed {
+        hash: Box<str>,
+    },
+    ProbeWithoutHash,
     /// The route exists, and all of its weights are 0.
     NoTraffic(Box<str>),
     /// Nobody starts instances of this backend, and none is there or has room.
@@ -46,7 +53,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The reasons' names in metrics, in the order of [`Refusal::index`].
-    pub const REASONS: [&'static str; 17] = [
+    pub const REASONS: [&'static str; 20] = [
         "malformed",
         "head_stalled",
         "body_stalled",
@@ -64,6 +71,9 @@ impl Refusal {
         "timed_out",
         "draining",
         "https_only",
+        "unknown_path",
+        "probed",
+        "probe_without_hash",
     ];
 
     #[must_use]
@@ -86,6 +96,9 @@ impl Refusal {
             Self::TimedOut => 14,
             Self::Draining => 15,
             Self::HttpsOnly { .. } => 16,
+            Self::UnknownPath(_) => 17,
+            Self::Probed { .. } => 18,
+            Self::ProbeWithoutHash => 19,
         }
     }
 
@@ -98,7 +111,9 @@ impl Refusal {
             Self::Upgrade => 501,
             Self::Expectation => 417,
             Self::HttpsOnly { .. } => 301,
-            Self::UnknownHost(_) => 404,
+            Self::UnknownHost(_) | Self::UnknownPath(_) => 404,
+            Self::Probed { .. } => 200,
+            Self::ProbeWithoutHash => 400,
             Self::NoTraffic(_)
             | Self::NoInstance(_)
             | Self::RoomFull
@@ -125,6 +140,7 @@ impl Refusal {
             Self::RoomFull | Self::NoInstance(_) | Self::Draining => answer.with("Retry-After", "1"),
             Self::Connect => answer.with("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
             Self::HttpsOnly { location } => answer.with("Location", location.as_bytes().to_vec()),
+            Self::Probed { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
             _ => answer,
         }
     }
@@ -144,6 +160,11 @@ impl fmt::Display for Refusal {
                 f,
                 "no route for host \"{host}\": apply a Service whose URL has this host, or start with --route {host}=ADDRESS"
             ),
+            Self::UnknownPath(host) => {
+                write!(f, "no rule of the route for host \"{host}\" takes this path and these headers")
+            }
+            Self::Probed { .. } => f.write_str("routed"),
+            Self::ProbeWithoutHash => f.write_str("a probe has to bring a K-Network-Hash"),
             Self::NoTraffic(host) => write!(f, "the route for host \"{host}\" sends no traffic anywhere"),
             Self::NoInstance(backend) => write!(f, "no instance of {backend} has room"),
             Self::RoomFull => f.write_str("too many requests wait for an instance"),

@@ -15,6 +15,13 @@ use rustls::sign::CertifiedKey;
 #[derive(Clone)]
 pub struct Identity(Arc<CertifiedKey>);
 
+/// Whether they were read at the same time: keys are not compared.
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 /// Why there is no identity in what was given.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -44,7 +51,7 @@ impl Identity {
 }
 
 /// Identities by server name.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Certificates {
     exact: HashMap<Box<str>, Identity, RandomState>,
     /// By the parent: `*.example.com` stands under `example.com`.

@@ -60,6 +60,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         http: listen(),
         events: Some(listen()),
         https: None,
+        private: None,
         make_events: Some(make(events)),
         tables: Arc::clone(&tables),
         signals: signals.clone(),

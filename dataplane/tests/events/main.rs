@@ -113,8 +113,8 @@ fn backend(instances: &[SocketAddr], load: &Arc<BackendLoad>) -> Arc<Backend> {
 }
 
 fn route(table: &mut Table, backend: Arc<Backend>) {
-    let splits = vec![Split { weight: 1, backend }];
-    table.hosts.insert("app.ns.localhost".into(), Arc::new(Route { splits, https_redirect: false }));
+    let splits = vec![Split::new(1, backend)];
+    table.hosts.insert("app.ns.localhost", Arc::new(Route::of(splits)));
 }
 
 /// A delivery to a service of ours that sleeps asks for an instance and waits for it; nobody is refused, and

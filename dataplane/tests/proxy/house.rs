@@ -102,6 +102,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         index: 0,
         events: None,
         https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
+        private: None,
         make_events: None,
         tables: Arc::clone(&tables),
         signals: Signals::new(|| {}),
@@ -144,9 +145,8 @@ impl House {
     /// One host, one backend.
     pub(crate) fn publish(&self, host: &str, backend: Backend) {
         let mut table = Table::default();
-        let route =
-            Route { splits: vec![Split { weight: 1, backend: Arc::new(backend) }], https_redirect: false };
-        table.hosts.insert(host.into(), Arc::new(route));
+        let route = Route::of(vec![Split::new(1, Arc::new(backend))]);
+        table.hosts.insert(host, Arc::new(route));
         self.tables.publish(table);
     }
 

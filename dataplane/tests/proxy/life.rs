@@ -73,6 +73,7 @@ impl Process {
                     http,
                     events: None,
                     https: None,
+                    private: None,
                     make_events: None,
                     tables,
                     signals: Signals::new(|| {}),
@@ -90,9 +91,8 @@ impl Process {
 
     fn publish(&self, backend: Backend) {
         let mut table = Table::default();
-        let route =
-            Route { splits: vec![Split { weight: 1, backend: Arc::new(backend) }], https_redirect: false };
-        table.hosts.insert("app".into(), Arc::new(route));
+        let route = Route::of(vec![Split::new(1, Arc::new(backend))]);
+        table.hosts.insert("app", Arc::new(route));
         self.tables.publish(table);
     }
 

@@ -39,13 +39,10 @@ fn every_request_of_one_connection_is_split_anew() {
     async fn script(house: House) {
         let one = instance(&house.ring, |_| ok("a"));
         let many: Vec<_> = (0..3).map(|_| instance(&house.ring, |_| ok("b"))).collect();
-        let split = |weight, backend| Split { weight, backend: Arc::new(backend) };
-        let route = Route {
-            splits: vec![split(90, backend(&[one], 0, None)), split(10, backend(&many, 0, None))],
-            https_redirect: false,
-        };
+        let split = |weight, backend| Split::new(weight, Arc::new(backend));
+        let route = Route::of(vec![split(90, backend(&[one], 0, None)), split(10, backend(&many, 0, None))]);
         let mut table = Table::default();
-        table.hosts.insert("app".into(), Arc::new(route));
+        table.hosts.insert("app", Arc::new(route));
         house.tables.publish(table);
 
         let mut client = house.client().await;

@@ -29,8 +29,8 @@ fn furnish(house: &House) -> Arc<ClientConfig> {
         vec![Reply::Send([head.as_bytes(), &seen.body].concat())]
     });
     let mut table = Table { certificates: Arc::new(certificates), ..Table::default() };
-    let splits = vec![Split { weight: 1, backend: Arc::new(backend(&[address], 0, None)) }];
-    table.hosts.insert("app".into(), Arc::new(Route { splits, https_redirect: false }));
+    let splits = vec![Split::new(1, Arc::new(backend(&[address], 0, None)))];
+    table.hosts.insert("app", Arc::new(Route::of(splits)));
     house.tables.publish(table);
 
     let mut roots = RootCertStore::empty();
@@ -151,9 +151,9 @@ fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
         let config = furnish(&house);
         let redirecting = |certificates: Arc<Certificates>| {
             let splits = house.tables.load().hosts["app"].splits[0].backend.clone();
-            let splits = vec![Split { weight: 1, backend: splits }];
+            let splits = vec![Split::new(1, splits)];
             let mut table = Table { certificates, ..Table::default() };
-            table.hosts.insert("app".into(), Arc::new(Route { splits, https_redirect: true }));
+            table.hosts.insert("app", Arc::new(Route { splits, https_redirect: true, ..Route::default() }));
             house.tables.publish(table);
         };
         redirecting(Arc::clone(&house.tables.load().certificates));

@@ -25,8 +25,19 @@ pub(super) struct Shared {
 pub(super) struct Place {
     pub(super) http: TcpListener,
     pub(super) https: Option<Https>,
+    pub(super) private: Option<TcpListener>,
     pub(super) events: TcpListener,
     pub(super) home: Home,
+}
+
+impl Place {
+    pub(super) fn new(
+        ((http, events), home): ((TcpListener, TcpListener), Home),
+        https: Option<Https>,
+        private: Option<TcpListener>,
+    ) -> Self {
+        Self { http, https, private, events, home }
+    }
 }
 
 /// Running cores.
@@ -47,12 +58,13 @@ impl Cores {
         let cpus = allowed_cpus();
         let (mut counters, mut threads) = (Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
-        for (index, Place { http, https, events, home }) in places.enumerate() {
+        for (index, Place { http, https, private, events, home }) in places.enumerate() {
             let counted = Arc::new(CoreCounters::default());
             let config = CoreConfig {
                 index,
                 http,
                 https,
+                private,
                 events: Some(events),
                 make_events: Some(dataplane::events::service::make(events_config(index, shared, home))),
                 tables: Arc::clone(&shared.tables),

@@ -17,6 +17,8 @@ pub(super) struct Sockets {
     pub(super) http: Vec<TcpListener>,
     /// Likewise; empty without `--https`.
     pub(super) https: Vec<TcpListener>,
+    /// Likewise; empty without `--private`.
+    pub(super) private: Vec<TcpListener>,
     pub(super) events: Vec<TcpListener>,
     /// None when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
@@ -35,6 +37,10 @@ impl Sockets {
                 Some(address) => for_cores("https", address, config.workers)?,
                 None => Vec::new(),
             },
+            private: match config.private {
+                Some(address) => for_cores("private", address, config.workers)?,
+                None => Vec::new(),
+            },
             events: for_cores("events", config.events, config.workers)?,
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
             admin: one("admin", config.admin)?,
@@ -47,12 +53,14 @@ impl Sockets {
             Some(listener) => listener.local_addr()?.to_string(),
             None => "-".to_owned(),
         };
-        let https = match self.https.first() {
-            Some(listener) => format!(" https={}", listener.local_addr()?),
-            None => String::new(),
-        };
+        let mut further = String::new();
+        for (name, listeners) in [("https", &self.https), ("private", &self.private)] {
+            if let Some(listener) = listeners.first() {
+                further.push_str(&format!(" {name}={}", listener.local_addr()?));
+            }
+        }
         Ok(format!(
-            "ready http={} events={} api={api} admin={}{https}",
+            "ready http={} events={} api={api} admin={}{further}",
             self.http[0].local_addr()?,
             self.events[0].local_addr()?,
             self.admin.local_addr()?

@@ -11,6 +11,10 @@ use crate::{Call, Response, wait};
 const KINDS: &[(&str, &str, &str)] = &[
     ("v1", "Namespace", "namespaces"),
     ("v1", "ConfigMap", "configmaps"),
+    ("v1", "Endpoints", "endpoints"),
+    ("v1", "Secret", "secrets"),
+    ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    ("networking.internal.knative.dev/v1alpha1", "Ingress", "ingresses"),
     ("serving.knative.dev/v1", "Service", "services"),
     ("serving.knative.dev/v1", "Configuration", "configurations"),
     ("serving.knative.dev/v1", "Revision", "revisions"),

@@ -125,7 +125,8 @@ impl Setup {
         };
         match Ports::parse(&line) {
             Some(ports) => {
-                Ok(Appliance { setup: self.clone(), ports, https: address(&line, "https"), process })
+                let [https, private] = ["https", "private"].map(|name| address(&line, name));
+                Ok(Appliance { setup: self.clone(), ports, https, private, process })
             }
             None => panic!("cannot read {line:?}"),
         }
@@ -176,6 +177,7 @@ pub struct Appliance {
     setup: Setup,
     ports: Ports,
     https: Option<SocketAddr>,
+    private: Option<SocketAddr>,
     process: Process,
 }
 
@@ -190,6 +192,14 @@ impl Appliance {
         match self.https {
             Some(address) => address,
             None => panic!("the ready line names no https address"),
+        }
+    }
+
+    /// The proxy's address for callers inside, which `--private` must have asked for.
+    pub fn private(&self) -> SocketAddr {
+        match self.private {
+            Some(address) => address,
+            None => panic!("the ready line names no private address"),
         }
     }
 

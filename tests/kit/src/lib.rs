@@ -14,6 +14,7 @@ pub mod appliance;
 pub mod event;
 pub mod http;
 pub mod http2;
+pub mod kingress;
 pub mod load;
 pub mod manifest;
 pub mod message;

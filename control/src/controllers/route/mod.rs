@@ -6,7 +6,9 @@ pub mod traffic;
 
 use std::sync::Arc;
 
+use super::ingress;
 use super::queue::{Item, Kind};
+use super::settings;
 use super::world::{Error, World, now};
 use crate::kinds::serving::annotations::CONFIGURATION;
 use crate::kinds::serving::configuration::Configuration;
@@ -15,7 +17,7 @@ use crate::kinds::serving::route::{INGRESS_READY, Route};
 use crate::kinds::shared::{HasConditions, Verdict, label, name, namespace};
 use hosts::Naming;
 use reconcile::{Outcome, status};
-use traffic::{Lookup, resolve, rules};
+use traffic::{Lookup, Ways, resolve, rules};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let owner = format!("{}/{}", item.namespace, item.name);
@@ -24,11 +26,12 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         world.publisher.flow().await;
         // Its hosts are free for whoever was refused them.
         refused(world, &item.namespace).for_each(|item| world.look_at(item));
+        ingress::refused(world).into_iter().for_each(|item| world.look_at(item));
         return Ok(());
     };
     let naming = naming(world);
     let outcome = match resolve(&route, &Here { world, namespace: &item.namespace }, naming) {
-        Ok(assigned) => match world.publisher.set_route(&owner, rules(&route, &assigned, naming)) {
+        Ok(assigned) => match world.publisher.set_route(&owner, rules(&route, &assigned, ways(world))) {
             Ok(()) => Outcome::Flowing(assigned),
             Err(taken) => Outcome::Taken(taken),
         },
@@ -53,7 +56,7 @@ pub fn restore(world: &World) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, naming(world))) {
+        if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, ways(world))) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         }
     }
@@ -84,6 +87,10 @@ fn refused(world: &World, ns: &str) -> impl Iterator<Item = Item> {
 fn items(world: &World, ns: &str, wanted: impl Fn(&Route) -> bool) -> Vec<Item> {
     let routes = world.routes.list(ns);
     routes.iter().filter(|r| wanted(r)).map(|r| Item::new(Kind::Route, ns, name(&r.metadata))).collect()
+}
+
+fn ways(world: &World) -> Ways<'_> {
+    Ways { naming: naming(world), by_tag_header: settings::by_tag_header(world) }
 }
 
 fn naming(world: &World) -> Naming<'_> {

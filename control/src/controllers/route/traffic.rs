@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use dataplane::table::Edits;
+
 use crate::controllers::revision::key;
 use crate::kinds::serving::annotations::is_redirected;
 use crate::kinds::serving::configuration::Configuration;
@@ -9,7 +11,7 @@ use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::traffic::TrafficTarget;
 use crate::kinds::shared::{HasConditions, Verdict, namespace};
-use crate::publish::HostRule;
+use crate::publish::{HostRule, PathRule, Share};
 
 use super::hosts::{self, Naming};
 
@@ -102,40 +104,81 @@ fn coming(message: String) -> Unassigned {
     Unassigned { verdict: Verdict::Unknown, reason: "RevisionMissing", message }
 }
 
+/// The header by which a client of the Route's own host asks for a tag (X-RTE-08).
+const TAG_HEADER: &str = "Knative-Serving-Tag";
+/// Tells the instance that the request came by the Route's own division.
+const DEFAULT_ROUTE_HEADER: &str = "Knative-Serving-Default-Route";
+
+/// What of the operator's settings bears on hosts and rules.
+#[derive(Debug, Clone, Copy)]
+pub struct Ways<'a> {
+    pub naming: Naming<'a>,
+    /// Feature `tag-header-based-routing`.
+    pub by_tag_header: bool,
+}
+
 /// The hosts of assigned targets, as the publisher wants them: the Route's own with all weights, and one
-/// for each tag, which reaches its Revision even at 0 percent.
+/// for each tag, which reaches its Revision even at 0 percent. With tag headers the own hosts reach the
+/// tags too.
 #[must_use]
-pub fn rules(route: &Route, assigned: &[TrafficTarget], naming: Naming<'_>) -> Vec<HostRule> {
+pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<HostRule> {
     let ns = namespace(&route.metadata);
     let backend = |target: &TrafficTarget| target.revision().map(|revision| key(ns, revision));
     let weighted = |target: &TrafficTarget| {
         let weight = u32::try_from(target.percent.unwrap_or(0)).unwrap_or(0);
-        backend(target).filter(|_| weight > 0).map(|key| (key, weight))
+        let key = backend(target).filter(|_| weight > 0)?;
+        Some(Share { weight, edits: ways.marked(DEFAULT_ROUTE_HEADER, "true"), backend: key })
     };
-    let own = (hosts::hosts(route, None, naming), assigned.iter().filter_map(weighted).collect::<Vec<_>>());
-    let tagged = assigned.iter().filter_map(|target| {
-        let splits = vec![(backend(target)?, 100)];
-        Some((hosts::hosts(route, Some(target.tag()?), naming), splits))
+    let tags = || assigned.iter().filter_map(|target| Some((target.tag()?, backend(target)?)));
+    let own = HostRule {
+        hosts: hosts::hosts(route, None, ways.naming),
+        splits: assigned.iter().filter_map(weighted).collect(),
+        paths: tags()
+            .filter(|_| ways.by_tag_header)
+            .map(|(tag, key)| PathRule {
+                headers: vec![(TAG_HEADER.to_owned(), tag.to_owned())],
+                splits: vec![Share::new(key, 100)],
+                path: String::new(),
+            })
+            .collect(),
+        ..HostRule::default()
+    };
+    let tagged = tags().map(|(tag, key)| HostRule {
+        hosts: hosts::hosts(route, Some(tag), ways.naming),
+        splits: vec![Share { weight: 100, edits: ways.marked(TAG_HEADER, tag), backend: key }],
+        ..HostRule::default()
     });
     let redirected = is_redirected(&route.metadata);
+    let inside_only = hosts::is_local(route);
     std::iter::once(own)
         .chain(tagged)
-        .flat_map(|(hosts, splits)| {
-            by_scheme(hosts, &splits, redirected, &naming.domain.to_ascii_lowercase())
-        })
+        .map(|rule| HostRule { inside_only, ..rule })
+        .flat_map(|rule| by_scheme(rule, redirected, &ways.naming.domain.to_ascii_lowercase()))
         .collect()
 }
 
+impl Ways<'_> {
+    fn marked(&self, header: &str, value: &str) -> Edits {
+        let mut edits = Edits::default();
+        if self.by_tag_header
+            && let Err(why) = edits.set(header, value)
+        {
+            tracing::warn!(header, value, %why, "not set"); // tags are DNS labels, so never
+        }
+        edits
+    }
+}
+
 /// A redirect is for the public's hosts: callers inside go on as they did, without TLS.
-fn by_scheme(hosts: Vec<String>, splits: &[(String, u32)], redirected: bool, domain: &str) -> Vec<HostRule> {
+fn by_scheme(rule: HostRule, redirected: bool, domain: &str) -> impl Iterator<Item = HostRule> + use<> {
     let is_public = |host: &String| host.strip_suffix(domain).is_some_and(|name| name.ends_with('.'));
+    let HostRule { hosts, .. } = rule.clone();
     let (public, inside): (Vec<_>, Vec<_>) =
         hosts.into_iter().partition(|host| redirected && is_public(host));
     [(public, true), (inside, false)]
         .into_iter()
         .filter(|(hosts, _)| !hosts.is_empty())
-        .map(|(hosts, https_redirect)| HostRule { hosts, splits: splits.to_vec(), https_redirect })
-        .collect()
+        .map(move |(hosts, https_redirect)| HostRule { hosts, https_redirect, ..rule.clone() })
 }
 
 #[cfg(test)]
@@ -145,6 +188,7 @@ mod tests {
     use super::*;
 
     const NAMING: Naming<'_> = Naming { domain: "test", http_port: 80 };
+    const WAYS: Ways<'_> = Ways { naming: NAMING, by_tag_header: false };
 
     struct Objects(Vec<Configuration>, Vec<Revision>);
 
@@ -215,11 +259,41 @@ mod tests {
                  "url": "http://old-app.ns.test"}
             ])
         );
-        let rules = rules(&route, &assigned, NAMING);
+        let rules = rules(&route, &assigned, WAYS);
         assert_eq!(rules.len(), 2);
-        assert_eq!(rules[0].splits, [("ns/app-2".into(), 90), ("ns/app-1".into(), 10)]);
+        assert_eq!(rules[0].splits, [Share::new("ns/app-2", 90), Share::new("ns/app-1", 10)]);
         assert!(rules[1].hosts.contains(&"old-app.ns.test".to_owned()));
-        assert_eq!(rules[1].splits, [("ns/app-1".into(), 100)]);
+        assert_eq!(rules[1].splits, [Share::new("ns/app-1", 100)]);
+    }
+
+    /// X-RTE-08: with the feature on, the own host takes the header, and instances see which way it was.
+    #[test]
+    fn a_tag_header_leads_where_the_tag_host_does() {
+        let route = route(json!([
+            {"revisionName": "app-1", "percent": 100}, {"revisionName": "app-2", "tag": "next", "percent": 0}
+        ]));
+        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        let rules = rules(&route, &assigned, Ways { by_tag_header: true, ..WAYS });
+        let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
+        let headers = |share: &Share| -> Vec<String> {
+            share.edits.headers().map(|(name, value)| format!("{name}: {value}")).collect()
+        };
+        assert_eq!(own.paths[0].headers, [("Knative-Serving-Tag".to_owned(), "next".to_owned())]);
+        assert_eq!(own.paths[0].splits, [Share::new("ns/app-2", 100)]);
+        assert_eq!(headers(&own.splits[0]), ["Knative-Serving-Default-Route: true"]);
+        assert_eq!(headers(&tagged.splits[0]), ["Knative-Serving-Tag: next"]);
+        assert!(tagged.paths.is_empty());
+    }
+
+    /// X-RTE-05
+    #[test]
+    fn a_cluster_local_route_is_for_callers_inside_only() {
+        let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
+        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        assert!(rules(&route, &assigned, WAYS).iter().all(|rule| !rule.inside_only));
+        let label = ("networking.knative.dev/visibility".to_owned(), "cluster-local".to_owned());
+        route.metadata.labels = Some([label].into());
+        assert!(rules(&route, &assigned, WAYS).iter().all(|rule| rule.inside_only));
     }
 
     #[test]
@@ -227,7 +301,7 @@ mod tests {
         let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), NAMING).unwrap();
         let redirected = |route: &Route| -> Vec<String> {
-            let sent = rules(route, &assigned, NAMING).into_iter().filter(|rule| rule.https_redirect);
+            let sent = rules(route, &assigned, WAYS).into_iter().filter(|rule| rule.https_redirect);
             sent.flat_map(|rule| rule.hosts).collect()
         };
         assert!(redirected(&route).is_empty());

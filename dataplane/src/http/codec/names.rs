@@ -26,6 +26,10 @@ pub enum Name {
     HopByHop,
     /// Ours alone.
     Internal,
+    /// `K-Network-Probe`: asks who would answer (X-KI-16).
+    NetworkProbe,
+    /// `K-Network-Hash`: belongs to probes.
+    NetworkHash,
 }
 
 impl Name {
@@ -44,7 +48,9 @@ impl Name {
             10 if is(b"tracestate") => Self::TraceState,
             11 if is(b"traceparent") => Self::TraceParent,
             14 if is(b"content-length") => Self::ContentLength,
+            14 if is(b"k-network-hash") => Self::NetworkHash,
             15 if is(b"x-forwarded-for") => Self::ForwardedFor,
+            15 if is(b"k-network-probe") => Self::NetworkProbe,
             16 if is(b"x-forwarded-host") => Self::ForwardedHost,
             16 if is(b"proxy-connection") => Self::HopByHop,
             17 if is(b"transfer-encoding") => Self::TransferEncoding,
@@ -100,6 +106,8 @@ mod tests {
             ("x-forwarded-for", Name::ForwardedFor),
             ("Sluicegate-Anything", Name::Internal),
             ("Sluicegate-", Name::Other),
+            ("k-network-probe", Name::NetworkProbe),
+            ("K-Network-Hash", Name::NetworkHash),
             ("x", Name::Other),
         ] {
             assert_eq!(Name::of(name.as_bytes()), kind, "{name}");

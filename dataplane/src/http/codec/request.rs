@@ -65,6 +65,8 @@ pub struct RequestHead {
     /// `Upgrade: websocket`, with `Connection: upgrade`, on a GET of HTTP/1.1 without a body; elsewhere
     /// both mean nothing (RFC 6455 4.1).
     pub wants_websocket: bool,
+    /// `K-Network-Probe: probe`: not a request, but the question whether it would be routed (X-KI-16).
+    pub is_probe: bool,
     pub fields: Vec<Field>,
     method_name: Span,
     /// The host that is meant: the URL's when the target is one (then Host does not count).
@@ -226,6 +228,7 @@ fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
     head.expects_continue =
         noted.expects_continue && head.version == Version::Http11 && head.framing != Framing::Empty;
     head.expects_more = noted.expects_more;
+    head.is_probe = noted.probe;
     Ok(())
 }
 
@@ -271,6 +274,7 @@ struct Noted {
     nominates: bool,
     expects_continue: bool,
     expects_more: bool,
+    probe: bool,
 }
 
 impl Noted {
@@ -295,6 +299,7 @@ impl Noted {
                     noted.expects_continue = true
                 }
                 Name::Expect => noted.expects_more = true,
+                Name::NetworkProbe => noted.probe = trim(value) == b"probe",
                 _ => {}
             }
         }

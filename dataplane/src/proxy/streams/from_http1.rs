@@ -31,7 +31,7 @@ pub(in crate::proxy) async fn exchange(
     let Connection { proxy, client, peer, outgoing } = connection;
     let proxy: &Proxy = proxy;
     outgoing.clear();
-    put_request(outgoing, client.head.view(&head), peer, &mut proxy.rng.borrow_mut());
+    put_request(outgoing, client.head.view(&head), peer, place.edits(), &mut proxy.rng.borrow_mut());
     drop(head); // the receive buffer goes back
     client.inflow.detach();
 
@@ -43,9 +43,9 @@ pub(in crate::proxy) async fn exchange(
         head,
         written: outgoing.split().freeze(),
         wants_trailers: head.version == Version::Http11,
-        due: Due::new(started, &place.backend.timeouts),
+        due: Due::new(started, &place.backend().timeouts),
         course: Course::default(),
-        backend: place.backend.key.clone(),
+        backend: place.backend().key.clone(),
     };
     job.course.request_read.set(reader.is_done());
     let mut body = Incoming { ring, limits, stream, inflow, reader };

@@ -21,6 +21,7 @@ use crate::http::codec::{Framing, Method};
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
 use crate::proxy::{Proxy, Refusal, Wish};
+use crate::table::Ask;
 
 /// Serves one stream to its end.
 pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
@@ -79,30 +80,28 @@ async fn exchange(
 ) -> Attempt {
     let proxy = &shared.proxy;
     let view = request.head.view(&request.bytes);
-    if let Some(elsewhere) = shared.peer.is_plain().then(|| proxy.only_by_https(view)).flatten() {
-        return Attempt::Refused(elsewhere);
-    }
-    let backend = match proxy.route(view.authority()) {
-        Ok(backend) => backend,
+    let ask = Ask::client(view, &shared.peer);
+    let choice = match proxy.route(&ask) {
+        Ok(choice) => choice,
         Err(refusal) => return Attempt::Refused(refusal),
     };
-    let mut wish = Wish { host: view.authority(), bytes: request.bytes.len(), tried: Vec::new() };
-    let (place, link) = match unless_gone(reply, proxy.reach(backend, &mut wish, started)).await {
+    let mut wish = Wish { ask, bytes: request.bytes.len(), tried: Vec::new() };
+    let (place, link) = match unless_gone(reply, proxy.reach(choice, &mut wish, started)).await {
         Ok(Ok(both)) => both,
         Ok(Err(refusal)) => return Attempt::Refused(refusal),
         Err(Gone) => return Attempt::Cut,
     };
 
     let mut written = BytesMut::new();
-    put_request(&mut written, view, &shared.peer, &mut proxy.rng.borrow_mut());
+    put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
     let job = Job {
         proxy,
         head: &request.head,
         written: written.freeze(),
         wants_trailers: request.wants_trailers,
-        due: Due::new(started, &place.backend.timeouts),
+        due: Due::new(started, &place.backend().timeouts),
         course: Course::default(),
-        backend: place.backend.key.clone(),
+        backend: place.backend().key.clone(),
     };
     job.course.request_read.set(request.head.framing == Framing::Empty);
     reply.due = job.due.total;

@@ -138,7 +138,7 @@ async fn carry(
     reply: &mut impl Reply,
 ) -> Attempt {
     let repeatable = !job.has_body() && job.head.method.is_idempotent();
-    let (endpoint, protocol) = (Arc::clone(&place.endpoint), place.backend.protocol);
+    let (endpoint, protocol) = (Arc::clone(&place.endpoint), place.backend().protocol);
     loop {
         let attempt = match &mut link {
             Link::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,

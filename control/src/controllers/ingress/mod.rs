@@ -1,0 +1,254 @@
+//! Ingress: routes hosts to core Services for another control plane, and is ready when every core does.
+
+pub mod backends;
+pub mod reconcile;
+pub mod rules;
+mod wiring;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dataplane::tls::Identity;
+use k8s_openapi::api::core::v1::{Endpoints, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::cache::Cache;
+use super::queue::{Item, Kind};
+use super::world::{Error, World, now};
+use crate::kinds::networking::ingress::{Ingress, Split};
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::serving::route::Route;
+use crate::kinds::shared::{HasConditions, label, name, namespace};
+use backends::{Backing, Lookup, Unresolved, backing};
+use reconcile::{Outcome, status};
+
+pub use reconcile::Listeners;
+pub use wiring::{list_all, look_again, watches};
+
+/// One name's look-up may take so long; a resolver that is silent must not hold the others up for more.
+const LOOK_UP_MAX: Duration = Duration::from_secs(5);
+/// Addresses taken of one name.
+const NAME_ADDRESSES_MAX: usize = 64;
+/// The label by which a slice names its Service.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// What Ingresses are made true with.
+#[derive(Debug, Default)]
+pub struct Room {
+    pub ingresses: Cache<Ingress>,
+    pub services: Cache<Service>,
+    pub endpoints: Cache<Endpoints>,
+    pub slices: Cache<EndpointSlice>,
+    pub secrets: Cache<Secret>,
+    /// Those that lead to names outside or to Routes and Revisions: looked at now and then, and when one of
+    /// those changes.
+    loose: Mutex<BTreeSet<Item>>,
+    /// Read from Secrets, by namespace, name and version.
+    identities: Mutex<HashMap<(String, String), (String, Identity)>>,
+}
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    let ingress = world.ingress.ingresses.get(&item.namespace, &item.name);
+    let Some(ingress) = ingress.filter(|ingress| ingress.is_ours()) else {
+        let owner = owner(&item.namespace, &item.name);
+        world.publisher.remove_route(&owner);
+        world.publisher.set_certificates_of(&owner, Vec::new());
+        world.ingress.set_loose(item, false);
+        world.publisher.flow().await;
+        refused(world).into_iter().for_each(|item| world.look_at(item));
+        return Ok(());
+    };
+    let outcome = program(world, &ingress).await;
+    // X-KI-17: Ready is said after the swap, never before.
+    world.publisher.flow().await;
+    let mut after = (*ingress).clone();
+    after.status = Some(status(&ingress, &outcome, world.config.listeners, now()));
+    world.set_status(&*ingress, &after).await
+}
+
+/// Tells the cores what the Ingress says.
+async fn program(world: &World, ingress: &Ingress) -> Outcome {
+    match publish(world, ingress).await {
+        Ok(outcome) => outcome,
+        Err(Unresolved { reason, message }) => Outcome::Unconfigured { reason, message },
+    }
+}
+
+async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved> {
+    let (ns, name) = (namespace(&ingress.metadata), name(&ingress.metadata));
+    let owner = owner(ns, name);
+    // Until everything is found: what is missing now may come without telling.
+    world.ingress.set_loose(&item(ingress), true);
+    let mut found: BTreeMap<String, Vec<(String, u32)>> = BTreeMap::new();
+    let mut loose = false;
+    for split in splits(ingress) {
+        let key = backends::key(split);
+        if found.contains_key(&key) {
+            continue;
+        }
+        let shares = match backing(split, world)? {
+            Backing::Addresses { protocol, addresses } => {
+                world.publisher.set_addresses(&key, protocol, &addresses);
+                vec![(key.clone(), 1)]
+            }
+            Backing::Name { protocol, host, port } => {
+                loose = true;
+                let addresses = named(world, &host, port).await?;
+                world.publisher.set_addresses(&key, protocol, &addresses);
+                vec![(key.clone(), 1)]
+            }
+            Backing::Revisions(shares) => {
+                loose = true;
+                shares
+            }
+        };
+        found.insert(key, shares);
+    }
+    world.ingress.set_loose(&item(ingress), loose);
+    let certificates = certificates(world, ingress)?;
+    let shares = |split: &Split| found.get(&backends::key(split)).cloned().unwrap_or_default();
+    let rules =
+        rules::rules(ingress, &shares).map_err(|message| Unresolved { reason: "InvalidHeader", message })?;
+    if let Err(taken) = world.publisher.set_route(&owner, rules) {
+        return Ok(Outcome::Taken(taken));
+    }
+    world.publisher.set_certificates_of(&owner, certificates);
+    let silent = found.values().flatten().find(|(key, _)| !world.publisher.answers(key));
+    Ok(match silent {
+        Some((key, _)) => Outcome::Empty(key.clone()),
+        None => Outcome::Flowing,
+    })
+}
+
+/// The splits that get traffic.
+fn splits(ingress: &Ingress) -> impl Iterator<Item = &Split> {
+    let paths = ingress.spec.rules.iter().flat_map(|rule| rule.paths());
+    paths.flat_map(|path| &path.splits).filter(|split| split.percent > 0)
+}
+
+/// As the publisher knows it; Routes are known by their names alone.
+fn owner(ns: &str, name: &str) -> String {
+    format!("Ingress {ns}/{name}")
+}
+
+/// The addresses of a name: our own listeners' if a status of ours gave it, else what the system finds.
+async fn named(world: &World, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+    match world.config.listeners.named(host) {
+        Some(Some(address)) => Ok(vec![address]),
+        Some(None) => Err(Unresolved {
+            reason: "ListenerOff",
+            message: format!("{host} is a listener that is off; start with --private ADDRESS."),
+        }),
+        None => look_up(host, port).await,
+    }
+}
+
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+    let failed = |why: &dyn std::fmt::Display| Unresolved {
+        reason: "NameNotResolved",
+        message: format!("The name {host} is not resolved: {why}."),
+    };
+    let found = tokio::time::timeout(LOOK_UP_MAX, tokio::net::lookup_host((host, port))).await;
+    let mut addresses: Vec<_> = match found {
+        Ok(Ok(addresses)) => addresses.take(NAME_ADDRESSES_MAX).collect(),
+        Ok(Err(why)) => return Err(failed(&why)),
+        Err(_) => return Err(failed(&"no answer within 5 s")),
+    };
+    addresses.sort_unstable();
+    Ok(addresses)
+}
+
+/// X-KI-12: the certificates that the Ingress names, for their hosts.
+fn certificates(world: &World, ingress: &Ingress) -> Result<Vec<(String, Identity)>, Unresolved> {
+    let mut all = Vec::new();
+    for tls in &ingress.spec.tls {
+        let identity = world.ingress.identity(&tls.secret_namespace, &tls.secret_name)?;
+        all.extend(tls.hosts.iter().map(|host| (host.to_ascii_lowercase(), identity.clone())));
+    }
+    Ok(all)
+}
+
+impl Room {
+    fn identity(&self, ns: &str, name: &str) -> Result<Identity, Unresolved> {
+        let secret = self.secrets.get(ns, name).ok_or_else(|| Unresolved {
+            reason: "SecretNotFound",
+            message: format!("Secret \"{ns}/{name}\" not found."),
+        })?;
+        let version = secret.metadata.resource_version.clone().unwrap_or_default();
+        let mut known = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (ns.to_owned(), name.to_owned());
+        if let Some((_, identity)) = known.get(&key).filter(|(read, _)| *read == version) {
+            return Ok(identity.clone());
+        }
+        let part = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| &bytes.0[..]);
+        let read =
+            Identity::from_pem(part("tls.crt").unwrap_or_default(), part("tls.key").unwrap_or_default());
+        let identity = read.map_err(|why| Unresolved {
+            reason: "SecretInvalid",
+            message: format!("Secret \"{ns}/{name}\": tls.crt and tls.key: {why}."),
+        })?;
+        known.insert(key, (version, identity.clone()));
+        Ok(identity)
+    }
+
+    fn set_loose(&self, item: &Item, loose: bool) {
+        let mut all = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
+        if loose {
+            all.insert(item.clone());
+        } else {
+            all.remove(item);
+        }
+    }
+
+    /// Those to look at when a Route or Revision changes, and now and then.
+    #[must_use]
+    pub fn loose(&self) -> Vec<Item> {
+        self.loose.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// Puts back what was served before a restart, so that no known host is answered 404 (APP-16).
+pub async fn restore(world: &World) {
+    for ingress in world.ingress.ingresses.all() {
+        if ingress.is_ours() && ingress.is_ready() {
+            program(world, &ingress).await;
+        }
+    }
+}
+
+/// The Ingresses that were refused a host: somebody may have let go of it.
+pub fn refused(world: &World) -> Vec<Item> {
+    let all = world.ingress.ingresses.all();
+    let refused = all.iter().filter(|ingress| ingress.ready().is_some_and(|c| c.reason == "NotOwned"));
+    refused.map(|ingress| item(ingress)).collect()
+}
+
+fn item(ingress: &Ingress) -> Item {
+    Item::new(Kind::Ingress, namespace(&ingress.metadata), name(&ingress.metadata))
+}
+
+impl Lookup for World {
+    fn service(&self, namespace: &str, name: &str) -> Option<Arc<Service>> {
+        self.ingress.services.get(namespace, name)
+    }
+
+    fn endpoints(&self, namespace: &str, name: &str) -> Option<Arc<Endpoints>> {
+        self.ingress.endpoints.get(namespace, name)
+    }
+
+    fn slices(&self, namespace: &str, service: &str) -> Vec<Arc<EndpointSlice>> {
+        let mut slices = self.ingress.slices.list(namespace);
+        slices.retain(|slice| label(&slice.metadata, SERVICE_LABEL) == Some(service));
+        slices
+    }
+
+    fn revision(&self, namespace: &str, name: &str) -> Option<Arc<Revision>> {
+        self.revisions.get(namespace, name)
+    }
+
+    fn route(&self, namespace: &str, name: &str) -> Option<Arc<Route>> {
+        self.routes.get(namespace, name)
+    }
+}

@@ -1,0 +1,219 @@
+//! From an Ingress's rules to what the publisher wants: values in, values out.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use dataplane::table::Edits;
+use ring_crypto::digest;
+
+use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
+use crate::kinds::shared::{name, namespace};
+use crate::publish::{HostRule, PathRule, Share};
+
+/// A split's backends with their weights, of which each takes its part of the split's percent.
+pub type Backends<'a> = &'a dyn Fn(&Split) -> Vec<(String, u32)>;
+
+/// One host's rules, gathered from all of the Ingress's that name it.
+#[derive(PartialEq)]
+struct Gathered {
+    paths: Vec<PathRule>,
+    inside_only: bool,
+}
+
+/// The hosts with their paths, or what is wrong with a header.
+pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>, String> {
+    let mut gathered: Vec<(String, Gathered)> = Vec::new();
+    for rule in &ingress.spec.rules {
+        let paths: Vec<_> =
+            rule.paths().iter().map(|path| path_rule(path, backends)).collect::<Result<_, _>>()?;
+        for host in rule.hosts.iter().flat_map(|host| spellings(host, rule.is_local())) {
+            match gathered.iter_mut().find(|(known, _)| *known == host) {
+                Some((_, known)) => {
+                    known.paths.extend(paths.iter().cloned());
+                    known.inside_only &= rule.is_local();
+                }
+                None => {
+                    gathered.push((host, Gathered { paths: paths.clone(), inside_only: rule.is_local() }));
+                }
+            }
+        }
+    }
+
+    let hash: Arc<str> = hash(ingress).into();
+    let redirected = ingress.spec.http_option == "Redirected";
+    let mut rules: Vec<(Gathered, HostRule)> = Vec::new();
+    for (host, gathered) in gathered {
+        if let Some((_, rule)) = rules.iter_mut().find(|(known, _)| *known == gathered) {
+            rule.hosts.push(host);
+            continue;
+        }
+        let rule = HostRule {
+            hosts: vec![host],
+            paths: gathered.paths.clone(),
+            splits: Vec::new(),
+            https_redirect: redirected && !gathered.inside_only,
+            inside_only: gathered.inside_only,
+            hash: Some(Arc::clone(&hash)),
+        };
+        rules.push((gathered, rule));
+    }
+    Ok(rules.into_iter().map(|(_, rule)| whole(rule)).collect())
+}
+
+/// A host whose only path takes everything needs no looking through paths.
+fn whole(mut rule: HostRule) -> HostRule {
+    if let [only] = rule.paths.as_slice()
+        && only.path.trim_end_matches('/').is_empty()
+        && only.headers.is_empty()
+    {
+        rule.splits.clone_from(&only.splits);
+        rule.paths.clear();
+    }
+    rule
+}
+
+/// X-KI-02: a host inside has shorter names as well.
+fn spellings(host: &str, local: bool) -> Vec<String> {
+    let host = host.to_ascii_lowercase();
+    let mut all = vec![host.clone()];
+    if local && let Some(short) = host.strip_suffix(CLUSTER_DOMAIN).and_then(|host| host.strip_suffix('.')) {
+        all.push(short.to_owned());
+        all.extend(short.strip_suffix(".svc").map(str::to_owned));
+    }
+    all
+}
+
+fn path_rule(path: &HttpPath, backends: Backends<'_>) -> Result<PathRule, String> {
+    let mut splits = Vec::new();
+    for split in path.splits.iter().filter(|split| split.percent > 0) {
+        let edits = edits(path, split)?;
+        let percent = u32::try_from(split.percent).unwrap_or(0);
+        let within = backends(split);
+        let total: u32 = within.iter().map(|(_, weight)| *weight).sum();
+        for (backend, weight) in within {
+            // Hundredths of the split's percent, so that its backends' parts stay whole numbers.
+            let weight = percent * 100 * weight / total.max(1);
+            splits.push(Share { backend, weight, edits: edits.clone() });
+        }
+    }
+    let headers = path.headers.iter().map(|(name, value)| (name.clone(), value.exact.clone())).collect();
+    Ok(PathRule { path: path.path.clone(), headers, splits })
+}
+
+/// X-KI-07: the path's headers, then the split's, which win.
+fn edits(path: &HttpPath, split: &Split) -> Result<Edits, String> {
+    let mut edits = Edits::default();
+    for (name, value) in path.append_headers.iter().chain(&split.append_headers) {
+        edits.set(name, value).map_err(|why| format!("appendHeaders: {name:?} {why}."))?;
+    }
+    if !path.rewrite_host.is_empty() {
+        edits
+            .set_host(&path.rewrite_host)
+            .map_err(|why| format!("rewriteHost: {:?} {why}.", path.rewrite_host))?;
+    }
+    Ok(edits)
+}
+
+/// X-KI-15: SHA-256 in hex over the spec's JSON, the namespace and the name.
+fn hash(ingress: &Ingress) -> String {
+    let mut text = serde_json::to_string(&ingress.spec).unwrap_or_default();
+    // As Go writes it, so that whoever computes it there gets the same.
+    for (plain, escaped) in [
+        ('<', "\\u003c"),
+        ('>', "\\u003e"),
+        ('&', "\\u0026"),
+        ('\u{2028}', "\\u2028"),
+        ('\u{2029}', "\\u2029"),
+    ] {
+        text = text.replace(plain, escaped);
+    }
+    text.push_str(namespace(&ingress.metadata));
+    text.push_str(name(&ingress.metadata));
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}"); // a String takes all
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn ingress(spec: Value) -> Ingress {
+        Ingress::new("ns", "a", serde_json::from_value(spec).unwrap())
+    }
+
+    fn split(service: &str, percent: i32) -> Value {
+        json!({"serviceNamespace": "ns", "serviceName": service, "servicePort": 80, "percent": percent})
+    }
+
+    fn made(spec: Value) -> Vec<HostRule> {
+        rules(&ingress(spec), &|split| vec![(split.service_name.clone(), 1)]).unwrap()
+    }
+
+    /// X-KI-02, X-KI-03: short names inside; hosts that several rules name have all their paths.
+    #[test]
+    fn hosts_inside_have_short_names_and_a_host_has_all_its_paths() {
+        let path = |path: &str, service: &str| json!({"path": path, "splits": [split(service, 100)]});
+        let found = made(json!({"rules": [
+            {"hosts": ["A.ns.svc.cluster.local"], "visibility": "ClusterLocal", "http": {"paths": [path("", "one")]}},
+            {"hosts": ["a.example.com"], "http": {"paths": [path("/x", "one")]}},
+            {"hosts": ["a.example.com"], "http": {"paths": [path("", "two")]}}
+        ]}));
+        let [inside, public] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(inside.hosts, ["a.ns.svc.cluster.local", "a.ns.svc", "a.ns"]);
+        assert!(inside.inside_only && !public.inside_only);
+        assert_eq!(inside.splits, [Share::new("one", 10_000)]);
+        let paths: Vec<_> = public.paths.iter().map(|path| path.path.as_str()).collect();
+        assert_eq!(paths, ["/x", ""]);
+    }
+
+    /// X-KI-06, X-KI-07, X-KI-08: shares in proportion, headers of path and split, the other Host.
+    #[test]
+    fn shares_carry_what_is_changed_on_the_way() {
+        let mut second = split("two", 40);
+        second["appendHeaders"] = json!({"X-Who": "split", "X-Two": "2"});
+        let spec = json!({"rules": [{"hosts": ["a"], "http": {"paths": [{
+            "rewriteHost": "inner.ns.svc", "appendHeaders": {"x-who": "path"},
+            "splits": [split("one", 60), second, split("none", 0)]
+        }]}}]});
+        let backends = |split: &Split| match split.service_name.as_str() {
+            "one" => vec![("one".to_owned(), 30), ("uno".to_owned(), 70)],
+            other => vec![(other.to_owned(), 100)],
+        };
+        let found = rules(&ingress(spec), &backends).unwrap();
+        let shares: Vec<_> = found[0].splits.iter().map(|s| (s.backend.as_str(), s.weight)).collect();
+        assert_eq!(shares, [("one", 1_800), ("uno", 4_200), ("two", 4_000)]);
+        let edits = |at: usize| found[0].splits[at].edits.headers().collect::<Vec<_>>();
+        assert_eq!(edits(0), [("x-who", "path")]);
+        assert_eq!(edits(2), [("X-Two", "2"), ("X-Who", "split")]);
+        assert_eq!(found[0].splits[2].edits.host(), Some("inner.ns.svc"));
+    }
+
+    #[test]
+    fn a_header_that_would_break_the_message_is_told() {
+        let mut bad = split("one", 100);
+        bad["appendHeaders"] = json!({"Content-Length": "1"});
+        let spec = json!({"rules": [{"hosts": ["a"], "http": {"paths": [{"splits": [bad]}]}}]});
+        let why = rules(&ingress(spec), &|_| Vec::new()).unwrap_err();
+        assert_eq!(why, "appendHeaders: \"Content-Length\" is a header that the proxy writes itself.");
+    }
+
+    /// X-KI-15: worked out independently with `printf '%s' '{...}nsa' | sha256sum`.
+    #[test]
+    fn the_hash_is_the_one_that_upstream_computes() {
+        let spec = json!({"rules": [{"hosts": ["a"], "visibility": "ExternalIP",
+            "http": {"paths": [{"splits": [split("one", 100)]}]}}]});
+        let json = concat!(
+            r#"{"rules":[{"hosts":["a"],"visibility":"ExternalIP","http":{"paths":[{"splits":["#,
+            r#"{"serviceNamespace":"ns","serviceName":"one","servicePort":80,"percent":100}]}]}}]}"#
+        );
+        let ingress = ingress(spec);
+        assert_eq!(serde_json::to_string(&ingress.spec).unwrap(), json);
+        assert_eq!(hash(&ingress), "8b0d49a134748a7e841200e483cf73e29b061dbe681e8eed3fd05f79ec34bbe7");
+    }
+}

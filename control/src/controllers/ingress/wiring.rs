@@ -1,0 +1,89 @@
+//! Who is looked at when what changes.
+
+use std::time::Duration;
+
+use crate::controllers::cache::follow;
+use crate::controllers::queue::{Item, Kind};
+use crate::controllers::world::{Error, World};
+use crate::controllers::{Task, either, itself, list};
+use crate::kinds::networking::ingress::Ingress;
+use crate::kinds::shared::{label, name, namespace};
+
+use super::{SERVICE_LABEL, item, splits};
+
+/// Between two looks at what leads to names outside: their addresses change without telling anybody.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+pub async fn list_all(world: &World) -> Result<(), Error> {
+    let room = &world.ingress;
+    list(world, &room.services).await?;
+    list(world, &room.endpoints).await?;
+    list(world, &room.slices).await?;
+    list(world, &room.secrets).await?;
+    list(world, &room.ingresses).await
+}
+
+pub fn watches(world: &World) -> Vec<Task<'_>> {
+    let api = || world.client.clone();
+    let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
+    vec![
+        Box::pin(follow(kube::Api::all(api()), &world.ingress.ingresses, move |change| {
+            if let (before, Some(after)) = change
+                && (after.is_ours() || before.is_some_and(|before| before.is_ours()))
+            {
+                look(vec![item(after)]);
+            } else if change.1.is_none() {
+                look(vec![itself(Kind::Ingress, change)]);
+            }
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.ingress.services, move |change| {
+            let meta = either(change).map(|service| &service.metadata);
+            look(meta.map(|meta| of_service(world, namespace(meta), name(meta))).unwrap_or_default());
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.ingress.endpoints, move |change| {
+            let meta = either(change).map(|endpoints| &endpoints.metadata);
+            look(meta.map(|meta| of_service(world, namespace(meta), name(meta))).unwrap_or_default());
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.ingress.slices, move |change| {
+            // A slice that changes its label leaves one Service and comes to another.
+            for slice in [change.0, change.1].into_iter().flatten() {
+                if let Some(service) = label(&slice.metadata, SERVICE_LABEL) {
+                    look(of_service(world, namespace(&slice.metadata), service));
+                }
+            }
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.ingress.secrets, move |change| {
+            let meta = either(change).map(|secret| &secret.metadata);
+            look(meta.map(|meta| of_secret(world, namespace(meta), name(meta))).unwrap_or_default());
+        })),
+        Box::pin(async move {
+            loop {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                look_again(world);
+            }
+        }),
+    ]
+}
+
+/// Something changed that Ingresses lead to without a Service between.
+pub fn look_again(world: &World) {
+    world.ingress.loose().into_iter().for_each(|item| world.look_at(item));
+}
+
+/// The Ingresses that send to a Service: of its namespace, for they may send nowhere else.
+fn of_service(world: &World, ns: &str, service: &str) -> Vec<Item> {
+    let sends = |ingress: &Ingress| {
+        splits(ingress).any(|split| split.service_namespace == ns && split.service_name == service)
+    };
+    let ingresses = world.ingress.ingresses.list(ns);
+    ingresses.iter().filter(|ingress| ingress.is_ours() && sends(ingress)).map(|i| item(i)).collect()
+}
+
+fn of_secret(world: &World, ns: &str, secret: &str) -> Vec<Item> {
+    let shows = |ingress: &Ingress| {
+        let mut tls = ingress.spec.tls.iter();
+        tls.any(|tls| tls.secret_namespace == ns && tls.secret_name == secret)
+    };
+    let ingresses = world.ingress.ingresses.all();
+    ingresses.iter().filter(|ingress| ingress.is_ours() && shows(ingress)).map(|i| item(i)).collect()
+}

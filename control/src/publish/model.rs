@@ -1,0 +1,119 @@
+//! What was said so far, by identity, and what of it has to be compiled anew.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use dataplane::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
+use dataplane::table::{Backend, Endpoint, Route, Table};
+use dataplane::tls::{Certificates, Identity};
+
+use super::rule::HostRule;
+use super::{BackendSpec, StreamSpec, SubscriberSpec};
+
+#[derive(Default)]
+pub(super) struct Model {
+    pub(super) backends: BTreeMap<String, BackendEntry>,
+    /// The counters of backends that are gone while somebody still counts on them: instances that drain,
+    /// requests under an old table. One that comes back under its name goes on with the same ones.
+    pub(super) loads: HashMap<String, Weak<BackendLoad>>,
+    pub(super) routes: BTreeMap<String, Vec<HostRule>>,
+    /// Who has a host.
+    pub(super) owners: HashMap<String, String>,
+    /// Whose rules name a backend, by its key.
+    pub(super) users: HashMap<String, BTreeSet<String>>,
+    /// Hosts from the command line: nobody takes them.
+    pub(super) fixed: HashMap<String, Arc<Route>>,
+    /// The last id given to an address that is not of the fleet.
+    pub(super) address_id: u64,
+    /// From the operator's files.
+    pub(super) own_certificates: Arc<Certificates>,
+    /// From objects, by their owners.
+    pub(super) certificates_of: BTreeMap<String, Vec<(String, Identity)>>,
+    /// Both together.
+    pub(super) certificates: Arc<Certificates>,
+    pub(super) streams: BTreeMap<String, (StreamSpec, Arc<StreamTally>)>,
+    pub(super) subscribers: BTreeMap<String, (SubscriberSpec, Arc<SubscriberTally>)>,
+    /// Counts changes; `published <= changes`.
+    pub(super) changes: u64,
+    pub(super) published: u64,
+    /// Until the first table is complete none is handed down (APP-16).
+    pub(super) open: bool,
+    /// The last table, for what has not changed since.
+    pub(super) table: Table,
+    /// Whose rules have to be compiled anew.
+    pub(super) stale: BTreeSet<String>,
+    /// Hosts that their owners let go.
+    pub(super) gone: Vec<String>,
+    pub(super) streams_stale: bool,
+}
+
+impl Model {
+    pub(super) fn backend(&mut self, key: &str) -> &mut BackendEntry {
+        let loads = &self.loads;
+        self.backends.entry(key.to_owned()).or_insert_with(|| BackendEntry {
+            load: loads.get(key).and_then(Weak::upgrade).unwrap_or_default(),
+            ..BackendEntry::default()
+        })
+    }
+
+    /// An address that nobody knew before. Instances count from the clock's milliseconds, so small numbers
+    /// are free for these.
+    pub(super) fn endpoint(&mut self, address: SocketAddr) -> Arc<Endpoint> {
+        self.address_id += 1;
+        Arc::new(Endpoint { id: self.address_id, address, load: Arc::new(EndpointLoad::default()) })
+    }
+
+    /// The backend is another one now: so are the routes that lead to it.
+    pub(super) fn touch(&mut self, key: &str) {
+        if let Some(entry) = self.backends.get_mut(key) {
+            entry.made = None;
+        }
+        self.stale.extend(self.users.get(key).into_iter().flatten().cloned());
+    }
+
+    /// Takes the rules of `owner` away, with what they alone needed.
+    pub(super) fn take_rules(&mut self, owner: &str) -> bool {
+        let Some(rules) = self.routes.remove(owner) else { return false };
+        for host in rules.iter().flat_map(|rule| &rule.hosts) {
+            self.owners.remove(host);
+            self.gone.push(host.clone());
+        }
+        for key in rules.iter().flat_map(HostRule::backends) {
+            let Some(users) = self.users.get_mut(key) else { continue };
+            users.remove(owner);
+            if users.is_empty() {
+                self.users.remove(key);
+            }
+        }
+        true
+    }
+
+    /// Addresses that no rule leads to any more.
+    pub(super) fn drop_unused(&mut self, keys: impl IntoIterator<Item = String>) {
+        for key in keys {
+            if !self.users.contains_key(&key) && self.backends.get(&key).is_some_and(|entry| entry.attached) {
+                self.backends.remove(&key);
+            }
+        }
+    }
+
+    pub(super) fn merge_certificates(&mut self) {
+        let mut merged = (*self.own_certificates).clone();
+        for (host, identity) in self.certificates_of.values().flatten() {
+            merged.insert(host, identity.clone());
+        }
+        self.certificates = Arc::new(merged);
+    }
+}
+
+#[derive(Default)]
+pub(super) struct BackendEntry {
+    pub(super) spec: Option<BackendSpec>,
+    pub(super) endpoints: Vec<Arc<Endpoint>>,
+    pub(super) load: Arc<BackendLoad>,
+    /// Its endpoints are given addresses; goes with the last rule that names it.
+    pub(super) attached: bool,
+    /// As the cores have it, until it changes.
+    pub(super) made: Option<Arc<Backend>>,
+}

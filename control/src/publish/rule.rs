@@ -1,0 +1,61 @@
+//! What a controller says about hosts, before it is compiled.
+
+use std::sync::Arc;
+
+use dataplane::table::Edits;
+
+/// Hosts that share one division of their requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostRule {
+    /// Lower case, without port; `*.PARENT` and `*` too.
+    pub hosts: Vec<String>,
+    /// Tried before `splits`.
+    pub paths: Vec<PathRule>,
+    /// Of what no path takes.
+    pub splits: Vec<Share>,
+    /// Clients without TLS are sent to HTTPS.
+    pub https_redirect: bool,
+    /// Not for the public listener.
+    pub inside_only: bool,
+    /// What probes are told.
+    pub hash: Option<Arc<str>>,
+}
+
+/// Requests whose path begins with these segments and that bring these headers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PathRule {
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub splits: Vec<Share>,
+}
+
+/// A backend's share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Its key.
+    pub backend: String,
+    pub weight: u32,
+    pub edits: Edits,
+}
+
+impl HostRule {
+    /// All requests of `hosts` by these shares.
+    #[must_use]
+    pub fn new(hosts: Vec<String>, splits: Vec<Share>) -> Self {
+        Self { hosts, splits, ..Self::default() }
+    }
+
+    /// The keys of all its backends.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        let paths = self.paths.iter().flat_map(|path| &path.splits);
+        paths.chain(&self.splits).map(|share| share.backend.as_str())
+    }
+}
+
+impl Share {
+    /// A share whose requests pass unchanged.
+    #[must_use]
+    pub fn new(backend: impl Into<String>, weight: u32) -> Self {
+        Self { backend: backend.into(), weight, edits: Edits::default() }
+    }
+}

@@ -1,0 +1,188 @@
+use super::*;
+
+type Last = Arc<Mutex<Vec<Table>>>;
+
+fn publisher() -> (Publisher, Last) {
+    let tables = Last::default();
+    let seen = Arc::clone(&tables);
+    (Publisher::new(Arc::new(move |table| seen.lock().unwrap().push(table))), tables)
+}
+
+fn spec() -> BackendSpec {
+    BackendSpec {
+        concurrency_max: 1,
+        when_empty: WhenEmpty::Refuse,
+        protocol: Protocol::Http1,
+        timeouts: Timeouts::NONE,
+    }
+}
+
+fn rule(host: &str, key: &str) -> Vec<HostRule> {
+    vec![HostRule::new(vec![host.into()], vec![Share::new(key, 100)])]
+}
+
+/// APP-16: nothing leaves before everything stored is in.
+#[tokio::test]
+async fn no_table_leaves_before_the_first_complete_one() {
+    let (publisher, tables) = publisher();
+    publisher.set_backend("ns/r", spec());
+    publisher.set_route("ns/a", rule("a.ns.test", "ns/r")).unwrap();
+    publisher.flow().await;
+    publisher.set_endpoints("ns/r", Vec::new());
+    assert!(tables.lock().unwrap().is_empty());
+
+    publisher.open();
+    assert_eq!(tables.lock().unwrap().len(), 1);
+    assert!(tables.lock().unwrap()[0].route("a.ns.test").is_some());
+}
+
+#[tokio::test]
+async fn a_burst_of_changes_costs_one_table_and_no_change_costs_none() {
+    let (publisher, tables) = publisher();
+    publisher.open();
+    let change = |n: usize| {
+        let publisher = &publisher;
+        async move {
+            publisher.set_backend(&format!("ns/r{n}"), spec());
+            publisher.flow().await;
+        }
+    };
+    futures_util::future::join_all((0..100).map(change)).await;
+    assert_eq!(tables.lock().unwrap().len(), 2);
+
+    publisher.set_backend("ns/r1", spec());
+    publisher.flow().await;
+    assert_eq!(tables.lock().unwrap().len(), 2);
+}
+
+/// SRV-REQ-04: the first owner keeps its host, and loses it only by letting go.
+#[test]
+fn a_host_has_one_owner_at_a_time() {
+    let (publisher, _) = publisher();
+    publisher.set_route("ns/a", rule("x", "ns/r")).unwrap();
+    let taken = publisher.set_route("ns/b", rule("x", "ns/r")).unwrap_err();
+    assert_eq!(taken, HostTaken { host: "x".into(), owner: "ns/a".into() });
+    publisher.set_route("ns/a", rule("y", "ns/r")).unwrap();
+    publisher.set_route("ns/b", rule("x", "ns/r")).unwrap();
+}
+
+#[test]
+fn certificates_stay_in_every_later_table() {
+    let (publisher, tables) = publisher();
+    publisher.set_certificates(Certificates::default());
+    publisher.set_backend("ns/r", spec());
+    publisher.open();
+    publisher.set_certificates(Certificates::default());
+    publisher.set_endpoints("ns/r", Vec::new());
+    let tables = tables.lock().unwrap();
+    let same = |a: usize, b: usize| Arc::ptr_eq(&tables[a].certificates, &tables[b].certificates);
+    assert_eq!((tables.len(), same(0, 1), same(1, 2)), (3, false, true));
+}
+
+#[test]
+fn counters_outlive_tables() {
+    let (publisher, tables) = publisher();
+    publisher.set_backend("ns/r", spec());
+    publisher.set_route("ns/a", rule("a", "ns/r")).unwrap();
+    publisher.open();
+    publisher.set_endpoints("ns/r", Vec::new());
+    let tables = tables.lock().unwrap();
+    let load = |table: &Table| Arc::clone(&table.route("a").unwrap().splits[0].backend.load);
+    assert!(Arc::ptr_eq(&load(&tables[0]), &load(&tables[1])));
+    assert!(Arc::ptr_eq(&load(&tables[0]), &publisher.load("ns/r")));
+}
+
+/// A Revision that is deleted and made again while its instances drain.
+#[test]
+fn a_backend_that_comes_back_counts_on() {
+    let (publisher, tables) = publisher();
+    publisher.open();
+    let fleets = publisher.load("ns/r");
+    publisher.remove_backend("ns/r");
+    let before = tables.lock().unwrap().len();
+    publisher.set_endpoints("ns/r", Vec::new());
+    assert_eq!(tables.lock().unwrap().len(), before, "a good-bye is no news");
+
+    publisher.set_backend("ns/r", spec());
+    assert!(Arc::ptr_eq(&fleets, &publisher.load("ns/r")));
+}
+
+#[test]
+fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
+    let (publisher, tables) = publisher();
+    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    publisher.set_static_route("App.Example", Protocol::Http1, &[address(1), address(2)]);
+    publisher.set_static_route("*", Protocol::Http1, &[address(3)]);
+    publisher.open();
+    let tables = tables.lock().unwrap();
+    let endpoints = |host: &str| tables[0].route(host).unwrap().splits[0].backend.endpoints.clone();
+    assert_eq!(endpoints("app.example").len(), 2);
+    assert_eq!(endpoints("else")[0].address, address(3));
+    let mut ids: Vec<_> = endpoints("app.example").iter().chain(&endpoints("x")).map(|e| e.id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
+}
+
+/// APP-08: a change makes anew what it touches, and nothing else.
+#[test]
+fn a_change_leaves_other_routes_as_they_are() {
+    let (publisher, tables) = publisher();
+    publisher.set_backend("ns/r", spec());
+    publisher.set_backend("ns/s", spec());
+    publisher.set_route("ns/a", rule("a", "ns/r")).unwrap();
+    publisher.set_route("ns/b", rule("b", "ns/s")).unwrap();
+    publisher.set_stream("/brokers/ns/b", StreamSpec { name: "b".into(), event_bytes_max: 1 });
+    publisher.open();
+    publisher.set_endpoints("ns/r", Vec::new());
+    publisher.remove_route("ns/b");
+    publisher.open();
+
+    let tables = tables.lock().unwrap();
+    let same = |host: &str, of: usize, and: usize| {
+        Arc::ptr_eq(tables[of].route(host).unwrap(), tables[and].route(host).unwrap())
+    };
+    assert!(same("b", 0, 1), "not touched");
+    assert!(!same("a", 0, 1), "its backend is another one");
+    assert!(same("a", 1, 2) && tables[2].route("b").is_none());
+    assert!(Arc::ptr_eq(&tables[0].streams["/brokers/ns/b"], &tables[2].streams["/brokers/ns/b"]));
+}
+
+/// APP-12: addresses stay the same endpoints while they are listed, and go with the last rule.
+#[test]
+fn given_addresses_live_as_long_as_a_rule_names_them() {
+    let (publisher, tables) = publisher();
+    let [one, two] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    publisher.set_addresses("service/x", Protocol::H2c, &[one]);
+    publisher.set_route("ns/a", rule("a", "service/x")).unwrap();
+    publisher.open();
+    publisher.set_addresses("service/x", Protocol::H2c, &[one, two]);
+    publisher.open();
+    let endpoints = |at: usize| {
+        let tables = tables.lock().unwrap();
+        tables[at].route("a").unwrap().splits[0].backend.endpoints.clone()
+    };
+    assert!(Arc::ptr_eq(&endpoints(0)[0], &endpoints(1)[0]));
+    assert_eq!((endpoints(1).len(), publisher.answers("service/x")), (2, true));
+    publisher.remove_route("ns/a");
+    assert!(!publisher.answers("service/x"));
+}
+
+/// A host moves from one owner to another in one table; what the command line names nobody takes.
+#[test]
+fn a_host_moves_and_a_fixed_one_stays() {
+    let (publisher, tables) = publisher();
+    publisher.set_static_route("fixed", Protocol::Http1, &[SocketAddr::from(([127, 0, 0, 1], 1))]);
+    publisher.set_backend("ns/r", spec());
+    publisher.set_route("ns/a", rule("*.x", "ns/r")).unwrap();
+    publisher.set_route("ns/c", rule("fixed", "ns/r")).unwrap();
+    publisher.open();
+    publisher.remove_route("ns/a");
+    publisher.remove_route("ns/c");
+    publisher.set_route("ns/b", rule("*.x", "ns/r")).unwrap();
+    publisher.open();
+    let tables = tables.lock().unwrap();
+    assert!(tables.iter().all(|table| table.route("y.x").is_some()));
+    assert!(
+        tables.iter().all(|table| &*table.route("fixed").unwrap().splits[0].backend.key == "static/fixed")
+    );
+}

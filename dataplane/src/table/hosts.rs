@@ -1,0 +1,365 @@
+//! Routes by host name: a map that costs the same to ask with 10 hosts or 100,000, and is cheap to change.
+//!
+//! [`SHARDS`] small open-addressed arrays, each behind an `Arc`. A copy of the map shares all of them; a
+//! change copies the one it is in, so one new route among 100,000 costs some hundred slots and not the map.
+//! A slot is one cache line and holds the name itself: asking touches the shard's entry in the list, the
+//! slot, and the route.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::ops::Index;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::Route;
+
+/// Arrays that the names are spread over; a power of two. More make a change cheaper and each copy of the
+/// list dearer (24 bytes and one count up for each).
+const SHARDS: usize = 1024;
+const SHARD_SHIFT: u32 = u64::BITS - SHARDS.ilog2();
+
+/// Slots of a shard's first array.
+const SLOTS_MIN: usize = 2;
+
+/// Taken slots of every eight, at most: with more, walks over neighbours get long.
+const TAKEN_OF_EIGHT_MAX: usize = 6;
+
+/// Bytes of a name that fit into its slot; `NAME.NAMESPACE.svc.cluster.local` mostly does.
+const SHORT_BYTES_MAX: usize = 54;
+
+/// Host names and their routes. Names are lower case, without port and trailing dot; `*.PARENT` stands for
+/// every name with one label more than `PARENT`.
+#[derive(Clone)]
+pub struct Hosts {
+    shards: Vec<Shard>,
+    hasher: RandomState,
+    /// Names in all shards.
+    len: usize,
+    /// Names that begin with `*.`; without any, none is looked for.
+    wildcards: usize,
+}
+
+#[derive(Clone)]
+struct Shard {
+    /// Length 0 or a power of two.
+    slots: Arc<[Slot]>,
+    taken: u32,
+}
+
+/// One host. Aligned so that it is on one cache line.
+#[derive(Clone, Default)]
+#[repr(align(64))]
+struct Slot {
+    /// `None`: free.
+    route: Option<Arc<Route>>,
+    name: Name,
+}
+
+#[derive(Clone)]
+enum Name {
+    Short { bytes: [u8; SHORT_BYTES_MAX], length: u8 },
+    Long(Arc<str>),
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Self::Short { bytes: [0; SHORT_BYTES_MAX], length: 0 }
+    }
+}
+
+impl Name {
+    fn new(name: &[u8]) -> Self {
+        match name.len() {
+            length @ 0..=SHORT_BYTES_MAX => {
+                let mut bytes = [0; SHORT_BYTES_MAX];
+                bytes[..length].copy_from_slice(name);
+                Self::Short { bytes, length: length as u8 }
+            }
+            _ => Self::Long(String::from_utf8_lossy(name).into()),
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { bytes, length } => &bytes[..usize::from(*length)],
+            Self::Long(name) => name.as_bytes(),
+        }
+    }
+}
+
+impl Default for Hosts {
+    fn default() -> Self {
+        let empty: Arc<[Slot]> = Arc::new([]);
+        let shard = Shard { slots: empty, taken: 0 };
+        Self { shards: vec![shard; SHARDS], hasher: RandomState::default(), len: 0, wildcards: 0 }
+    }
+}
+
+/// What a wildcard is kept under: `*.example.com` as `.example.com`, which is no host's name.
+fn key(host: &str) -> &str {
+    match host.strip_prefix('*') {
+        Some(parent) if parent.len() > 1 && parent.starts_with('.') => parent,
+        _ => host,
+    }
+}
+
+impl Hosts {
+    /// The route of a host that is asked for: its own, or that of the wildcard above it.
+    #[must_use]
+    pub fn find(&self, host: &str) -> Option<&Arc<Route>> {
+        if host.starts_with('.') {
+            return None; // no name; it would meet a wildcard's key
+        }
+        let own = self.probe(host);
+        if own.is_some() || self.wildcards == 0 {
+            return own;
+        }
+        self.probe(&host[host.find('.')?..])
+    }
+
+    /// The route kept under exactly this name, wildcards included.
+    #[must_use]
+    pub fn get(&self, host: &str) -> Option<&Arc<Route>> {
+        self.probe(key(host))
+    }
+
+    #[must_use]
+    pub fn contains_key(&self, host: &str) -> bool {
+        self.get(host).is_some()
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Gives `host` a route, instead of the one it may have.
+    pub fn insert(&mut self, host: &str, route: Arc<Route>) {
+        let name = key(host);
+        let hash = self.hash(name);
+        let shard = &mut self.shards[shard_of(hash)];
+        let fresh = match shard.position(name, hash) {
+            Some(at) => {
+                shard.own()[at].route = Some(route);
+                false
+            }
+            None => {
+                if (shard.taken as usize + 1) * 8 > shard.slots.len() * TAKEN_OF_EIGHT_MAX {
+                    shard.rebuild((shard.slots.len() * 2).max(SLOTS_MIN), &self.hasher, |_| true);
+                }
+                shard.put(Slot { route: Some(route), name: Name::new(name.as_bytes()) }, hash);
+                shard.taken += 1;
+                true
+            }
+        };
+        self.len += usize::from(fresh);
+        self.wildcards += usize::from(fresh && name.len() != host.len());
+    }
+
+    pub fn remove(&mut self, host: &str) {
+        let name = key(host);
+        let hash = self.hash(name);
+        let shard = &mut self.shards[shard_of(hash)];
+        if shard.position(name, hash).is_none() {
+            return;
+        }
+        shard.taken -= 1;
+        // Neighbours may stand where they do because of this one, so all are put anew.
+        let slots = if shard.taken == 0 { 0 } else { shard.slots.len() };
+        shard.rebuild(slots, &self.hasher, |slot| slot.name.as_bytes() != name.as_bytes());
+        self.len -= 1;
+        self.wildcards -= usize::from(name.len() != host.len());
+    }
+
+    /// All names with their routes, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (String, &Arc<Route>)> {
+        self.shards.iter().flat_map(|shard| shard.slots.iter()).filter_map(|slot| {
+            let name = String::from_utf8_lossy(slot.name.as_bytes());
+            let name = if name.starts_with('.') { format!("*{name}") } else { name.into_owned() };
+            Some((name, slot.route.as_ref()?))
+        })
+    }
+
+    /// All routes; one that several hosts share comes several times.
+    pub fn values(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.shards.iter().flat_map(|shard| shard.slots.iter()).filter_map(|slot| slot.route.as_ref())
+    }
+
+    fn probe(&self, name: &str) -> Option<&Arc<Route>> {
+        let hash = self.hash(name);
+        let shard = &self.shards[shard_of(hash)];
+        shard.slots[shard.position(name, hash)?].route.as_ref()
+    }
+
+    fn hash(&self, name: &str) -> u64 {
+        self.hasher.hash_one(name.as_bytes())
+    }
+}
+
+/// The upper bits choose the shard, the lower ones the slot.
+fn shard_of(hash: u64) -> usize {
+    (hash >> SHARD_SHIFT) as usize
+}
+
+impl Shard {
+    /// Where the name stands.
+    fn position(&self, name: &str, hash: u64) -> Option<usize> {
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut at = hash as usize & mask;
+        // Ends at a free slot: a fourth of them is.
+        while let Some(slot) = self.slots.get(at) {
+            slot.route.as_ref()?;
+            if slot.name.as_bytes() == name.as_bytes() {
+                return Some(at);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// The slots for writing; copied first if another map has them too.
+    fn own(&mut self) -> &mut [Slot] {
+        Arc::make_mut(&mut self.slots)
+    }
+
+    /// Puts a name that is not there yet. There is a free slot.
+    fn put(&mut self, slot: Slot, hash: u64) {
+        let slots = self.own();
+        place(slots, slot, hash);
+    }
+
+    /// The same names in an array of `length`, without those that `keep` does not want.
+    fn rebuild(&mut self, length: usize, hasher: &RandomState, keep: impl Fn(&Slot) -> bool) {
+        let mut slots = vec![Slot::default(); length];
+        for slot in self.slots.iter().filter(|slot| slot.route.is_some() && keep(slot)) {
+            place(&mut slots, slot.clone(), hasher.hash_one(slot.name.as_bytes()));
+        }
+        self.slots = slots.into();
+    }
+}
+
+fn place(slots: &mut [Slot], slot: Slot, hash: u64) {
+    let mask = slots.len() - 1;
+    let mut at = hash as usize & mask;
+    while slots[at].route.is_some() {
+        at = (at + 1) & mask;
+    }
+    slots[at] = slot;
+}
+
+impl Index<&str> for Hosts {
+    type Output = Arc<Route>;
+
+    /// # Panics
+    /// The host has no route. For tests; the data plane asks by [`Hosts::find`].
+    fn index(&self, host: &str) -> &Arc<Route> {
+        match self.get(host) {
+            Some(route) => route,
+            None => panic!("no route for {host}"),
+        }
+    }
+}
+
+impl fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn numbered(number: u8) -> Arc<Route> {
+        Arc::new(Route { hash: Some(number.to_string().into()), ..Route::default() })
+    }
+
+    fn number(route: &Arc<Route>) -> u8 {
+        route.hash.as_deref().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_slot_is_one_cache_line() {
+        assert_eq!(size_of::<Slot>(), 64);
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_one_label_and_yields_to_a_name() {
+        let mut hosts = Hosts::default();
+        for (host, of) in [("*.example.com", 1), ("a.example.com", 2), ("*.a.example.com", 3)] {
+            hosts.insert(host, numbered(of));
+        }
+        for (host, of) in [
+            ("b.example.com", Some(1)),
+            ("a.example.com", Some(2)),
+            ("b.a.example.com", Some(3)),
+            ("c.b.example.com", None),
+            ("example.com", None),
+            (".example.com", None),
+            ("", None),
+            ("*.example.com", Some(1)),
+        ] {
+            assert_eq!(hosts.find(host).map(number), of, "{host:?}");
+        }
+        hosts.remove("*.example.com");
+        assert!(hosts.find("b.example.com").is_none() && hosts.find("b.a.example.com").is_some());
+    }
+
+    #[test]
+    fn a_copy_keeps_what_it_was_copied_from() {
+        let mut hosts = Hosts::default();
+        for n in 0..200_u8 {
+            hosts.insert(&format!("app-{n}.example.com"), numbered(n));
+        }
+        let before = hosts.clone();
+        hosts.insert("app-7.example.com", numbered(201));
+        hosts.remove("app-8.example.com");
+        assert_eq!((number(&before["app-7.example.com"]), number(&hosts["app-7.example.com"])), (7, 201));
+        assert!(before.contains_key("app-8.example.com") && !hosts.contains_key("app-8.example.com"));
+        assert_eq!((before.len(), hosts.len(), hosts.values().count()), (200, 199, 199));
+    }
+
+    /// What a list that is looked through from front to back says.
+    fn oracle<'a>(list: &'a BTreeMap<String, u8>, host: &str) -> Option<&'a u8> {
+        list.get(host).or_else(|| {
+            let (first, rest) = host.split_once('.')?;
+            if first.is_empty() { None } else { list.get(&format!("*.{rest}")) }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_finds_what_a_plain_list_finds(
+            edits in prop::collection::vec(("(\\*\\.)?[ab]{1,2}(\\.[ab]{1,2}){0,2}(\\.a{45,60})?", any::<Option<u8>>()), 0..120),
+            asked in prop::collection::vec("[ab]{0,2}(\\.[ab]{1,2}){0,3}(\\.a{45,60})?", 0..60),
+        ) {
+            let (mut hosts, mut list) = (Hosts::default(), BTreeMap::new());
+            for (host, number) in edits {
+                match number {
+                    Some(number) => {
+                        hosts.insert(&host, numbered(number));
+                        list.insert(host, number);
+                    }
+                    None => {
+                        hosts.remove(&host);
+                        list.remove(&host);
+                    }
+                }
+            }
+            prop_assert_eq!(hosts.len(), list.len());
+            for host in asked.iter().chain(list.keys().filter(|host| !host.starts_with('*'))) {
+                prop_assert_eq!(hosts.find(host).map(number), oracle(&list, host).copied(), "{}", host);
+            }
+        }
+    }
+}

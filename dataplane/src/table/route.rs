@@ -1,0 +1,329 @@
+//! Where one host's requests go: branches by path and header, shares by weight, and what is changed on the way.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::{Backend, Endpoint, Protocol, Timeouts, WhenEmpty};
+use crate::http::codec::{Name, RequestView};
+use crate::http::headers::Peer;
+
+/// Where one host's requests go.
+#[derive(Debug, Default)]
+pub struct Route {
+    /// The shares of what no branch takes. Empty: such a path is served by nobody.
+    pub splits: Vec<Split>,
+    /// Tried first, in this order; [`Route::new`] sorts them.
+    pub branches: Vec<Branch>,
+    /// Clients without TLS are sent to the same host and path by HTTPS, if there is any.
+    pub https_redirect: bool,
+    /// Not for the public: only the private listener and deliveries of our own reach it.
+    pub inside_only: bool,
+    /// What a probe is told: names the object, as it was, that this route was made of.
+    pub hash: Option<Arc<str>>,
+}
+
+/// A part of a host's requests.
+#[derive(Debug)]
+pub struct Branch {
+    /// Whole segments from the path's beginning: `/a` takes `/a` and `/a/b`, not `/ab`. Without a slash at
+    /// its end; empty takes every path.
+    pub path: Box<str>,
+    /// Names with the values that the request has to bring, all of them. A name's case does not matter.
+    pub headers: Vec<(Box<str>, Box<str>)>,
+    pub splits: Vec<Split>,
+}
+
+/// A backend's share.
+#[derive(Debug)]
+pub struct Split {
+    /// 0 gets no traffic.
+    pub weight: u32,
+    pub backend: Arc<Backend>,
+    /// What is changed in requests that go this way.
+    pub edits: Option<Arc<Edits>>,
+}
+
+/// Changes to a request's head on the way to its instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Edits {
+    host: Option<Box<str>>,
+    set: Vec<(Box<str>, Box<str>)>,
+}
+
+/// Why a header may not be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadEdit {
+    #[error("is not a header name")]
+    Name,
+    #[error("has bytes that no header value may have")]
+    Value,
+    #[error("is a header that the proxy writes itself")]
+    Own,
+    #[error("is not a host")]
+    Host,
+}
+
+/// What a request says about where it goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// With port, in any case.
+    pub host: &'a str,
+    /// With query.
+    pub path: &'a str,
+    /// The whole head; none when we ask for ourselves.
+    pub request: Option<RequestView<'a>>,
+    /// From inside: what is not for the public may be reached.
+    pub inside: bool,
+    /// Without TLS, where TLS could have been.
+    pub plain: bool,
+}
+
+impl<'a> Ask<'a> {
+    /// A client's request.
+    #[must_use]
+    pub fn client(request: RequestView<'a>, peer: &Peer) -> Self {
+        Self {
+            host: request.authority(),
+            path: request.path(),
+            request: Some(request),
+            inside: peer.is_inside(),
+            plain: peer.is_plain(),
+        }
+    }
+
+    /// A request of our own.
+    #[must_use]
+    pub fn ours(host: &'a str, path: &'a str) -> Self {
+        Self { host, path, request: None, inside: true, plain: false }
+    }
+
+    fn says(&self, name: &str, value: &str) -> bool {
+        let fields = self.request.into_iter().flat_map(RequestView::fields);
+        let mut named = fields.filter(|(found, _)| found.eq_ignore_ascii_case(name));
+        named.any(|(_, found)| found == value.as_bytes())
+    }
+}
+
+impl Route {
+    /// All requests by these shares.
+    #[must_use]
+    pub fn of(splits: Vec<Split>) -> Self {
+        Self { splits, ..Self::default() }
+    }
+
+    /// `branches` in the order in which they are tried: the longest path first, of equals the one with more
+    /// headers, then as they came.
+    #[must_use]
+    pub fn new(mut branches: Vec<Branch>, splits: Vec<Split>) -> Self {
+        branches.sort_by_key(|branch| std::cmp::Reverse((branch.path.len(), branch.headers.len())));
+        Self { splits, branches, ..Self::default() }
+    }
+
+    /// All requests of `host` to given addresses, which nobody starts or watches (`--route`).
+    #[must_use]
+    pub fn to_addresses(host: &str, addresses: &[SocketAddr]) -> Self {
+        let backend = Backend {
+            key: format!("static/{host}").into(),
+            endpoints: addresses.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
+            concurrency_max: 0,
+            when_empty: WhenEmpty::Refuse,
+            protocol: Protocol::Http1,
+            timeouts: Timeouts::NONE,
+            load: Arc::default(),
+        };
+        Self::of(vec![Split::new(1, Arc::new(backend))])
+    }
+
+    /// The shares that a request falls to. Empty: nobody serves its path.
+    #[must_use]
+    pub fn way(&self, ask: &Ask<'_>) -> &[Split] {
+        self.branches.iter().find(|branch| branch.takes(ask)).map_or(&self.splits, |branch| &branch.splits)
+    }
+
+    /// The shares of all branches.
+    pub fn all_splits(&self) -> impl Iterator<Item = &Split> {
+        self.branches.iter().flat_map(|branch| &branch.splits).chain(&self.splits)
+    }
+}
+
+impl Branch {
+    fn takes(&self, ask: &Ask<'_>) -> bool {
+        let below = ask.path.strip_prefix(&*self.path);
+        let whole = |rest: &str| self.path.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']);
+        below.is_some_and(whole) && self.headers.iter().all(|(name, value)| ask.says(name, value))
+    }
+}
+
+impl Split {
+    /// A share that changes nothing.
+    #[must_use]
+    pub fn new(weight: u32, backend: Arc<Backend>) -> Self {
+        Self { weight, backend, edits: None }
+    }
+}
+
+impl Edits {
+    /// The instance is to see this Host.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn set_host(&mut self, host: &str) -> Result<(), BadEdit> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+        if host.is_empty() || !host.bytes().all(fits) {
+            return Err(BadEdit::Host);
+        }
+        self.host = Some(host.into());
+        Ok(())
+    }
+
+    /// The instance is to see this header with this value, whatever the client sent under its name.
+    ///
+    /// # Errors
+    /// Not a header, or one that frames the message or tells of this hop.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadEdit> {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(token) {
+            return Err(BadEdit::Name);
+        }
+        if value.bytes().any(|byte| byte != b'\t' && (byte < b' ' || byte == 0x7f)) || value.trim() != value {
+            return Err(BadEdit::Value);
+        }
+        let ours = !matches!(
+            Name::of(name.as_bytes()),
+            Name::Other | Name::Internal | Name::NetworkProbe | Name::NetworkHash
+        );
+        if ours {
+            return Err(BadEdit::Own);
+        }
+        self.set.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+        self.set.push((name.into(), value.into()));
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.host.is_none() && self.set.is_empty()
+    }
+
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
+    /// What is set, in order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.set.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// Whether a header of that name does not pass.
+    #[must_use]
+    pub fn replaces(&self, name: &[u8]) -> bool {
+        self.set.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::http::codec::{Parsed, RequestHead, parse_request};
+
+    fn branch(path: &str, headers: &[(&str, &str)]) -> Branch {
+        let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Branch { path: path.into(), headers, splits: Vec::new() }
+    }
+
+    /// The branch, by its place after sorting, that takes a request.
+    fn taken(route: &Route, text: &str) -> Option<(String, usize)> {
+        let mut head = RequestHead::default();
+        assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), crate::http::headers::Scheme::Http);
+        let ask = Ask::client(head.view(text.as_bytes()), &peer);
+        let branch = route.branches.iter().find(|branch| branch.takes(&ask))?;
+        Some((branch.path.to_string(), branch.headers.len()))
+    }
+
+    /// X-KI-04: whole segments, the longest first; the query is no part of the path.
+    #[test]
+    fn the_longest_path_of_whole_segments_wins() {
+        let route = Route::new(vec![branch("/a", &[]), branch("/a/b", &[]), branch("/c", &[])], Vec::new());
+        for (path, of) in [
+            ("/a", Some("/a")),
+            ("/a/", Some("/a")),
+            ("/a?b", Some("/a")),
+            ("/a/c", Some("/a")),
+            ("/a/b/c", Some("/a/b")),
+            ("/a/bc", Some("/a")),
+            ("/ab", None),
+            ("/", None),
+            ("/A", None),
+            ("/?/a", None),
+        ] {
+            let text = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(taken(&route, &text).map(|(path, _)| path).as_deref(), of, "{path}");
+        }
+    }
+
+    /// X-KI-05: all headers listed, names in any case, values to the byte; more of them come first.
+    #[test]
+    fn headers_decide_between_equal_paths() {
+        let branches =
+            vec![branch("", &[]), branch("", &[("tag", "x")]), branch("", &[("Tag", "x"), ("Other", "y")])];
+        let route = Route::new(branches, Vec::new());
+        for (fields, of) in [
+            ("", 0),
+            ("Tag: x\r\n", 1),
+            ("TAG: x\r\nother: y\r\n", 2),
+            ("Tag: X\r\n", 0),
+            ("Tag: xy\r\n", 0),
+            ("Other: y\r\n", 0),
+        ] {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            assert_eq!(taken(&route, &text), Some((String::new(), of)), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn an_edit_that_would_break_the_message_is_refused() {
+        let mut edits = Edits::default();
+        for (name, value, why) in [
+            ("", "x", BadEdit::Name),
+            ("a b", "x", BadEdit::Name),
+            ("a:", "x", BadEdit::Name),
+            ("X", "a\r\nb: c", BadEdit::Value),
+            ("X", " a", BadEdit::Value),
+            ("Content-Length", "1", BadEdit::Own),
+            ("transfer-encoding", "chunked", BadEdit::Own),
+            ("Host", "a", BadEdit::Own),
+        ] {
+            assert_eq!(edits.set(name, value), Err(why), "{name}: {value}");
+        }
+        assert_eq!(edits.set_host("a b"), Err(BadEdit::Host));
+        assert!(edits.is_empty());
+        edits.set("X-One", "1").unwrap();
+        edits.set("x-one", "2").unwrap();
+        assert_eq!(edits.headers().collect::<Vec<_>>(), [("x-one", "2")]);
+        assert!(edits.replaces(b"X-ONE") && !edits.replaces(b"X-On"));
+    }
+
+    proptest! {
+        /// Of all branches whose segments begin the path, the one with the most segments' bytes.
+        #[test]
+        fn the_rule_taken_is_the_longest_that_fits(
+            paths in prop::collection::vec("(/[ab]{1,2}){0,3}", 0..12),
+            asked in "(/[ab]{1,2}){1,4}/?(\\?a)?",
+        ) {
+            let route = Route::new(paths.iter().map(|path| branch(path, &[])).collect(), Vec::new());
+            let path = asked.split('?').next().unwrap_or_default();
+            let segments: Vec<_> = path.split('/').skip(1).collect();
+            let fits = |branch: &&String| {
+                let wanted: Vec<_> = branch.split('/').skip(1).collect();
+                segments.len() >= wanted.len() && segments[..wanted.len()] == wanted[..]
+            };
+            let longest = paths.iter().filter(fits).max_by_key(|branch| branch.len()).cloned();
+            let text = format!("GET {asked} HTTP/1.1\r\nHost: a\r\n\r\n");
+            prop_assert_eq!(taken(&route, &text).map(|(path, _)| path), longest);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Another control plane's Ingress objects, served by the built binary: what upstream's conformance suite
+//! for ingresses asks of them.
+#![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+
+use http::Request;
+use kit::api::{condition, is_ready};
+use kit::http2::{Client, Instance, run};
+use kit::kingress::{backend, core_service, ingress, path, rule, split};
+use kit::manifest::{NAMESPACE, service, with};
+use kit::{Api, Appliance, Call, PATIENCE, Setup, Upstream};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const HOST: &str = "app.example.com";
+
+fn appliance() -> Appliance {
+    Setup::new(BIN).flag("private", "127.0.0.1:0").start()
+}
+
+fn serve(api: Api, object: &Value) -> Value {
+    api.create(object);
+    api.wait_ready("Ingress", NAMESPACE, object["metadata"]["name"].as_str().unwrap(), PATIENCE)
+}
+
+/// What the upstream saw of a call.
+fn seen(appliance: &Appliance, call: Call) -> Value {
+    let response = call.host(HOST).send(appliance.http());
+    assert_eq!(response.status, 200, "{response}");
+    response.json()
+}
+
+/// APP-12, X-KI-04, X-KI-05: by whole segments of the path, the longest first, and by headers.
+#[test]
+fn path_and_headers_choose_the_backend() {
+    let appliance = appliance();
+    let names = ["root", "foo", "deep", "beta"];
+    let upstreams = names.map(Upstream::start);
+    for (name, upstream) in names.iter().zip(&upstreams) {
+        backend(appliance.api(), name, "http", &[upstream.address()]);
+    }
+    let beta = with(path("", "beta"), "/headers", json!({ "X-Ring": { "exact": "beta" } }));
+    let paths = [path("", "root"), path("/foo", "foo"), path("/foo/deep", "deep"), beta];
+    serve(appliance.api(), &ingress("paths", json!([rule(HOST, &paths)])));
+
+    for (target, name) in [
+        ("/", "root"),
+        ("/foo", "foo"),
+        ("/foo/", "foo"),
+        ("/foo?x=/deep", "foo"),
+        ("/foobar", "root"),
+        ("/foo/deep/er", "deep"),
+        ("/foo/deeper", "foo"),
+    ] {
+        assert_eq!(seen(&appliance, Call::get(target))["name"], name, "{target}");
+    }
+    let ring = |value| seen(&appliance, Call::get("/").header("x-ring", value))["name"].clone();
+    assert_eq!((ring("beta"), ring("Beta")), (json!("beta"), json!("root")));
+
+    let only = ingress("only", json!([rule("only.example.com", &[path("/foo", "foo")])]));
+    serve(appliance.api(), &only);
+    let other = Call::get("/bar").host("only.example.com").send(appliance.http());
+    assert_eq!(other.status, 404, "{other}");
+    assert!(other.text().contains("takes this path"), "{other}");
+}
+
+/// X-KI-06, X-KI-07, X-KI-08: shares of the requests, headers set by path and by split, another Host.
+#[test]
+fn splits_divide_requests_and_change_them() {
+    let appliance = appliance();
+    let [one, two] = ["one", "two"].map(Upstream::start);
+    backend(appliance.api(), "one", "http", &[one.address()]);
+    backend(appliance.api(), "two", "http", &[two.address()]);
+    let second = with(split("two", 30), "/appendHeaders", json!({ "X-Who": "split", "X-Two": "2" }));
+    let whole = json!({
+        "splits": [split("one", 70), second],
+        "appendHeaders": { "X-Who": "path" }, "rewriteHost": "inner.ns.svc",
+    });
+    serve(appliance.api(), &ingress("splits", json!([rule(HOST, &[whole])])));
+
+    let mut counts = BTreeMap::<String, u32>::new();
+    for _ in 0..1_000 {
+        let seen = seen(&appliance, Call::get("/").header("x-who", "client"));
+        let name = seen["name"].as_str().unwrap().to_owned();
+        let headers = &seen["headers"];
+        let expected = if name == "one" { ("path", None) } else { ("split", Some("2")) };
+        assert_eq!((headers["x-who"].as_str().unwrap(), headers["x-two"].as_str()), expected);
+        assert_eq!(headers["host"], "inner.ns.svc");
+        assert_eq!(headers["x-forwarded-host"], HOST);
+        *counts.entry(name).or_default() += 1;
+    }
+    // Within ten points, as upstream's suite has it.
+    assert!((600..=800).contains(&counts["one"]), "{counts:?}");
+}
+
+/// X-KI-03, X-KI-02: what is for callers inside is a 404 on the public listener, under all of its names.
+#[test]
+fn a_cluster_local_rule_is_for_the_private_listener() {
+    let appliance = appliance();
+    let upstream = Upstream::start("inside");
+    backend(appliance.api(), "inside", "http", &[upstream.address()]);
+    let local =
+        with(rule("in.ns.svc.cluster.local", &[path("", "inside")]), "/visibility", json!("ClusterLocal"));
+    serve(appliance.api(), &ingress("both", json!([local, rule(HOST, &[path("", "inside")])])));
+
+    let status = |host: &str, to| Call::get("/").host(host).send(to).status;
+    for host in ["in.ns.svc.cluster.local", "in.ns.svc", "in.ns"] {
+        assert_eq!((status(host, appliance.http()), status(host, appliance.private())), (404, 200), "{host}");
+    }
+    assert_eq!((status(HOST, appliance.http()), status(HOST, appliance.private())), (200, 200));
+}
+
+/// X-KI-15, X-KI-16: probes are answered with the hash of what is routed, and never reach a backend.
+#[test]
+fn a_probe_is_told_the_hash_of_what_is_routed() {
+    let appliance = appliance();
+    let upstream = Upstream::start("one");
+    backend(appliance.api(), "one", "http", &[upstream.address()]);
+    serve(appliance.api(), &ingress("probed", json!([rule(HOST, &[path("/x", "one")])])));
+    let probe = |target: &str, hash: Option<&str>| {
+        let call = Call::get(target).host(HOST).header("K-Network-Probe", "probe");
+        let call = hash.into_iter().fold(call, |call, hash| call.header("K-Network-Hash", hash));
+        let response = call.send(appliance.http());
+        (response.status, response.header("K-Network-Hash").map(str::to_owned))
+    };
+
+    let (status, first) = probe("/x", Some("override"));
+    let first = first.unwrap();
+    assert!(status == 200 && first.len() == 64 && first.bytes().all(|b| b.is_ascii_hexdigit()), "{first}");
+    assert_eq!(probe("/x", Some("mine")), (200, Some("mine".to_owned())));
+    assert_eq!(probe("/x", None).0, 400);
+    assert_eq!(probe("/y", Some("override")).0, 404);
+    assert_eq!(upstream.requests(), 0);
+
+    let rules = json!([rule(HOST, &[path("/x", "one"), path("/y", "one")])]);
+    appliance.api().patch("Ingress", NAMESPACE, "probed", &json!({ "spec": { "rules": rules } }));
+    appliance.api().wait_ready("Ingress", NAMESPACE, "probed", PATIENCE);
+    let (status, second) = probe("/y", Some("override"));
+    assert!(status == 200 && second != Some(first), "another spec has another hash");
+    let plain = seen(&appliance, Call::get("/x").header("K-Network-Hash", "from outside"));
+    assert_eq!(plain["headers"]["k-network-hash"], Value::Null);
+}
+
+/// X-KI-14, APP-09: while an Ingress goes from one backend to another and back, no request fails.
+#[test]
+fn a_change_of_backend_fails_no_request() {
+    let appliance = appliance();
+    let [one, two] = ["one", "two"].map(Upstream::start);
+    backend(appliance.api(), "one", "http", &[one.address()]);
+    backend(appliance.api(), "two", "http", &[two.address()]);
+    serve(appliance.api(), &ingress("turns", json!([rule(HOST, &[path("", "one")])])));
+
+    let (stop, http) = (Arc::new(AtomicBool::new(false)), appliance.http());
+    let callers: Vec<_> = (0..2)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                let mut answers = 0;
+                while !stop.load(SeqCst) {
+                    let response = Call::get("/").host(HOST).send(http);
+                    assert_eq!(response.status, 200, "{response}");
+                    answers += 1;
+                }
+                answers
+            })
+        })
+        .collect();
+    for turn in 0..20 {
+        let (name, other) = if turn % 2 == 0 { ("two", "one") } else { ("one", "two") };
+        let rules = json!([rule(HOST, &[path("", name)])]);
+        appliance.api().patch("Ingress", NAMESPACE, "turns", &json!({ "spec": { "rules": rules } }));
+        appliance.api().wait_ready("Ingress", NAMESPACE, "turns", PATIENCE);
+        // APP-10, X-KI-17: ready means that every core has it.
+        for _ in 0..5 {
+            assert_ne!(seen(&appliance, Call::get("/"))["name"], other, "turn {turn}");
+        }
+    }
+    stop.store(true, SeqCst);
+    assert!(callers.into_iter().all(|caller| caller.join().unwrap() > 0));
+}
+
+/// X-KI-01, X-KI-18, X-KI-17: another class is left alone; ours says where it is served, and why not yet.
+#[test]
+fn the_status_tells_how_far_it_is_and_a_foreign_class_has_none() {
+    let appliance = appliance();
+    let api = appliance.api();
+    let foreign = with(
+        ingress("foreign", json!([rule("foreign.example.com", &[path("", "late")])])),
+        "/metadata/annotations",
+        json!({ "networking.knative.dev/ingress-class": "kourier.ingress.networking.knative.dev" }),
+    );
+    api.create(&foreign);
+    let rules = json!([rule(HOST, &[path("", "late")])]);
+    api.create(&ingress("late", rules.clone()));
+    let says = |reason: &'static str| {
+        api.wait_for("Ingress", NAMESPACE, "late", PATIENCE, move |object| {
+            condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
+        })
+    };
+    says("ServiceNotFound");
+    let upstream = Upstream::start("late");
+    let port = json!([{ "name": "http", "port": 80 }]);
+    core_service(
+        api,
+        &json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "late", "namespace": NAMESPACE },
+                 "spec": { "ports": port } }),
+    );
+    says("NoEndpoints");
+    let address = upstream.address();
+    api.create(&json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": "late-x", "namespace": NAMESPACE,
+                      "labels": { "kubernetes.io/service-name": "late" } },
+        "ports": [{ "name": "http", "port": address.port() }],
+        "endpoints": [{ "addresses": [address.ip()] }],
+    }));
+    let ready = api.wait_ready("Ingress", NAMESPACE, "late", PATIENCE);
+    assert_eq!(ready["status"]["publicLoadBalancer"]["ingress"][0]["ip"], "127.0.0.1");
+    assert!(ready["status"]["privateLoadBalancer"]["ingress"][0]["domainInternal"].is_string());
+    assert_eq!(seen(&appliance, Call::get("/"))["name"], "late");
+
+    // A second one for the same host waits until the first lets go.
+    api.create(&ingress("second", rules));
+    api.wait_for("Ingress", NAMESPACE, "second", PATIENCE, |object| {
+        condition(object, "Ready").is_some_and(|ready| ready["reason"] == "NotOwned")
+    });
+    api.delete("Ingress", NAMESPACE, "late");
+    api.wait_ready("Ingress", NAMESPACE, "second", PATIENCE);
+    assert_eq!(seen(&appliance, Call::get("/"))["name"], "late");
+
+    let left = api.get("Ingress", NAMESPACE, "foreign").unwrap();
+    assert_eq!(left["status"], Value::Null);
+    assert_eq!(Call::get("/").host("foreign.example.com").send(appliance.http()).status, 404);
+}
+
+/// X-KI-11: a port called `h2c` is spoken to in HTTP/2, stream by stream.
+#[test]
+fn a_port_named_h2c_is_spoken_to_in_http2() {
+    let appliance = appliance();
+    let instance = Instance::start();
+    backend(appliance.api(), "grpc", "h2c", &[instance.address()]);
+    serve(appliance.api(), &ingress("h2c", json!([rule(HOST, &[path("", "grpc")])])));
+    let answer = run(async {
+        let (client, _ended) = Client::open(appliance.http()).await;
+        client.call(Request::get(format!("http://{HOST}/")).body(()).unwrap()).await.unwrap()
+    });
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(instance.requests(), 1);
+}
+
+/// APP-16: a restarted appliance routes by its Ingresses before it accepts anything.
+#[test]
+fn a_restart_serves_what_was_served() {
+    let mut appliance = appliance();
+    let upstream = Upstream::start("one");
+    backend(appliance.api(), "one", "http", &[upstream.address()]);
+    serve(appliance.api(), &ingress("stays", json!([rule(HOST, &[path("", "one")])])));
+    appliance.restart();
+    assert_eq!(seen(&appliance, Call::get("/"))["name"], "one");
+}
+
+/// X-KI-08 as upstream's suite has it: a public host leads to the private listener, under another Host.
+#[test]
+fn a_rewritten_host_may_lead_to_our_private_listener() {
+    let appliance = appliance();
+    let (api, upstream) = (appliance.api(), Upstream::start("one"));
+    backend(api, "one", "http", &[upstream.address()]);
+    let local = rule("in.ns.svc.cluster.local", &[path("", "one")]);
+    let object = ingress("inner", json!([with(local, "/visibility", json!("ClusterLocal"))]));
+    let served = serve(api, &object);
+    let name = &served["status"]["privateLoadBalancer"]["ingress"][0]["domainInternal"];
+    let front = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "front", "namespace": NAMESPACE },
+                        "spec": { "type": "ExternalName", "externalName": name } });
+    core_service(api, &front);
+    let outer = with(path("", "front"), "/rewriteHost", json!("in.ns.svc.cluster.local"));
+    serve(api, &ingress("outer", json!([rule(HOST, &[outer])])));
+    let seen = seen(&appliance, Call::get("/"));
+    assert_eq!((&seen["name"], &seen["headers"]["host"]), (&json!("one"), &json!("in.ns.svc.cluster.local")));
+}
+
+/// APP-12: a backend may be a name outside, or a Service of the appliance itself, asleep or not.
+#[test]
+fn a_backend_may_be_a_name_or_a_service_of_ours() {
+    const IMAGE: &str = "example.com/hello";
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let (api, upstream) = (appliance.api(), Upstream::start("named"));
+    let named = |name: &str, to: &str, port: u16| {
+        json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": NAMESPACE },
+                "spec": { "type": "ExternalName", "externalName": to,
+                          "ports": [{ "port": 80, "targetPort": port }] } })
+    };
+    core_service(api, &named("outside", "localhost", upstream.address().port()));
+    core_service(api, &named("own", "hello.default.svc.cluster.local", 80));
+    serve(api, &ingress("outside", json!([rule(HOST, &[path("", "outside")])])));
+    assert_eq!(seen(&appliance, Call::get("/"))["name"], "named");
+
+    api.create(&ingress("own", json!([rule("own.example.com", &[path("", "own")])])));
+    api.create(&service("hello", IMAGE, "me"));
+    api.wait_for("Ingress", NAMESPACE, "own", PATIENCE, is_ready);
+    let response = Call::get("/").host("own.example.com").send(appliance.http());
+    assert_eq!(response.status, 200, "{response}");
+    assert!(response.text().contains("me"), "{response}");
+}
