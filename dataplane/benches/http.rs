@@ -12,7 +12,9 @@ use sluicegate_dataplane::http::codec::{
 };
 use sluicegate_dataplane::http::headers::{ForClient, Peer, Scheme, put_request, put_response};
 use sluicegate_dataplane::proxy::pick;
-use sluicegate_dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
+use sluicegate_dataplane::table::{
+    Ask, Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty,
+};
 
 /// What a load generator sends.
 const SMALL: &[u8] = b"GET / HTTP/1.1\r\nHost: app.default.example.com\r\n\r\n";
@@ -44,7 +46,7 @@ fn heads(c: &mut Criterion) {
         group.bench_function(format!("write a {name} request"), |b| {
             b.iter(|| {
                 out.clear();
-                put_request(&mut out, head.view(black_box(text)), &peer, &mut rng);
+                put_request(&mut out, head.view(black_box(text)), &peer, None, &mut rng);
             });
         });
     }
@@ -72,11 +74,37 @@ fn route_and_pick(c: &mut Criterion) {
                 || format!("app-{}.default.example.com:8080", rng.usize(..hosts)),
                 |host| {
                     let mut rng = Rng::with_seed(2);
-                    let backend = pick::backend(table.route(&host).expect("made above"), &mut rng);
-                    pick::instance(backend.expect("has weight"), &[], &mut rng).is_some()
+                    let route = table.route(&host).expect("made above");
+                    let split = pick::split(route.way(&Ask::ours(&host, "/")), &mut rng);
+                    pick::instance(&split.expect("has weight").backend, &[], &mut rng).is_some()
                 },
                 BatchSize::SmallInput,
             );
+        });
+    }
+    group.finish();
+}
+
+/// The route alone, and what a publish costs that changes one of many.
+fn hosts(c: &mut Criterion) {
+    let mut group = c.benchmark_group("http/hosts");
+    for hosts in [10, 100_000] {
+        let table = table_of(hosts);
+        let mut rng = Rng::with_seed(1);
+        group.bench_function(format!("look up one of {hosts}"), |b| {
+            b.iter_batched(
+                || format!("app-{}.default.example.com:8080", rng.usize(..hosts)),
+                |host| table.route(&host).expect("made above").way(&Ask::ours(&host, "/")).len(),
+                BatchSize::SmallInput,
+            );
+        });
+        let changed = Arc::clone(&table.hosts["app-0.default.example.com"]);
+        group.bench_function(format!("change one of {hosts}"), |b| {
+            b.iter(|| {
+                let mut next = table.clone();
+                next.hosts.insert("app-0.default.example.com", Arc::clone(&changed));
+                next
+            });
         });
     }
     group.finish();
@@ -96,10 +124,9 @@ fn table_of(hosts: usize) -> Table {
                 load: Arc::default(),
             })
         };
-        let splits =
-            vec![Split { weight: 80, backend: backend("a") }, Split { weight: 20, backend: backend("b") }];
+        let splits = vec![Split::new(80, backend("a")), Split::new(20, backend("b"))];
         let name = format!("app-{host}.default.example.com");
-        table.hosts.insert(name.into(), Arc::new(Route { splits, https_redirect: false }));
+        table.hosts.insert(&name, Arc::new(Route::of(splits)));
     }
     table
 }
@@ -127,5 +154,5 @@ fn bodies(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, heads, route_and_pick, bodies);
+criterion_group!(benches, heads, hosts, route_and_pick, bodies);
 criterion_main!(benches);
