@@ -6,19 +6,22 @@
 //! Deliberately absent: why something is routed (controllers) and how a core learns of a swap (data plane).
 
 mod compile;
+mod quotas;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use dataplane::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
+use dataplane::load::{BackendLoad, EndpointLoad, Quota, StreamTally, SubscriberTally};
 use dataplane::table::{
-    Backend, Delivery, Endpoint, Filter, Protocol, Reply, Route, Split, Table, Target, Timeouts, WhenEmpty,
+    Backend, Delivery, Endpoint, Filter, Keeping, Protocol, Reply, Route, Split, Table, Target, Timeouts,
+    WhenEmpty,
 };
 use dataplane::tls::Certificates;
 
 use crate::fleet::EndpointSink;
+pub use quotas::{QuotaRules, Quotas};
 
 /// Weight of the only backend of a host.
 const WEIGHT_WHOLE: u32 = 100;
@@ -61,6 +64,8 @@ pub struct HostTaken {
 pub struct StreamSpec {
     pub name: String,
     pub event_bytes_max: u32,
+    pub keeping: Keeping,
+    pub quota: Arc<Quota>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

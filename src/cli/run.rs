@@ -95,7 +95,8 @@ fn serve(config: Config) -> Result<()> {
     let Control { synced, admin, thread: control } = control;
     synced.blocking_recv().context("the control thread ended at its start")??;
 
-    let shared = Shared { tables: Arc::clone(&tables), signals, stop: Arc::new(Stop::default()) };
+    let stop = Arc::new(Stop::default());
+    let shared = Shared { tables: Arc::clone(&tables), signals, log: config.log.clone(), stop };
     let homes = logs::assign(&config.data, config.workers)?;
     let terms = Terms::new(&tables).context("TLS")?;
     let mut https = sockets.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
@@ -104,10 +105,9 @@ fn serve(config: Config) -> Result<()> {
     let cores = Cores::start(&shared, places, move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })?;
-    let counters = cores.counters.clone();
     drop(admin.send(Arc::new(Admin {
         tables: Arc::clone(&tables),
-        cores: counters,
+        cores: cores.counters.clone(),
         health: Arc::clone(&health),
     })));
     announce(&ready)?;
@@ -164,6 +164,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
         http_port: sockets.http[0].local_addr()?.port(),
         events_url_base: format!("http://{events}"),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
+        quotas: config.quotas.clone(),
     })
 }
 

@@ -39,7 +39,7 @@ use tokio::sync::oneshot;
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{name, namespace};
-use crate::publish::Publisher;
+use crate::publish::{Publisher, QuotaRules};
 use cache::{Cache, Change, follow};
 use queue::{Item, Kind};
 use world::{Error, Object, World};
@@ -62,6 +62,7 @@ pub struct ControlConfig {
     pub events_url_base: String,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
+    pub quotas: QuotaRules,
 }
 
 /// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was

@@ -12,6 +12,7 @@ pub mod eventing;
 pub mod flows;
 pub mod messaging;
 pub mod names;
+pub mod quantity;
 pub mod serving;
 pub mod shared;
 
