@@ -11,9 +11,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use control::publish::QuotaRules;
 use serde::Deserialize;
 
-pub(crate) use value::{CertificateRule, ImageRule, RouteRule};
+pub(crate) use value::{Bytes, CertificateRule, ImageRule, QuotaRule, RouteRule};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -82,6 +83,24 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) route: Vec<RouteRule>,
 
+    /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
+    #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
+    pub(crate) log_bytes: Option<Bytes>,
+
+    /// Undelivered events of all namespaces together; beyond it senders are answered 429 [default: none]
+    #[arg(long, value_name = "BYTES", env = "SLUICEGATE_EVENT_QUOTA")]
+    pub(crate) event_quota: Option<Bytes>,
+
+    /// Undelivered events of one namespace (`*` = of each that is not named); may be given more than once
+    #[arg(
+        long,
+        value_name = "NAMESPACE=BYTES",
+        env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA",
+        value_delimiter = ';'
+    )]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) namespace_event_quota: Vec<QuotaRule>,
+
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -104,6 +123,8 @@ pub(crate) struct Config {
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
     pub(crate) routes: Vec<RouteRule>,
+    pub(crate) log: wal::Options,
+    pub(crate) quotas: QuotaRules,
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
@@ -134,6 +155,11 @@ impl Config {
             manifests: either(given.manifests, file.manifests),
             images: either(given.image, file.image),
             routes: either(given.route, file.route),
+            log: log_options(given.log_bytes.or(file.log_bytes))?,
+            quotas: quota_rules(
+                given.event_quota.or(file.event_quota),
+                either(given.namespace_event_quota, file.namespace_event_quota),
+            ),
             kubeconfig: given.kubeconfig.or(file.kubeconfig),
         };
         config.check()?;
@@ -175,6 +201,31 @@ impl Config {
     }
 }
 
+/// Smallest event log of a core, in bytes: eight segments, each with room for the largest record twice.
+const LOG_BYTES_MIN: u64 = 64 << 20;
+/// Largest, in bytes: beyond it opening the log would read for minutes.
+const LOG_BYTES_MAX: u64 = 1 << 40;
+/// Segments that a small log is divided into at least, so that space comes back in small pieces.
+const LOG_SEGMENTS_MIN: u64 = 8;
+
+fn log_options(bytes: Option<Bytes>) -> Result<wal::Options, String> {
+    let mut options = wal::Options::default();
+    let Some(Bytes(bytes)) = bytes else { return Ok(options) };
+    if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) {
+        return Err(format!("log-bytes: {bytes} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}"));
+    }
+    options.log_bytes_max = bytes;
+    while u64::from(options.segment_bytes) * LOG_SEGMENTS_MIN > bytes {
+        options.segment_bytes /= 2;
+    }
+    Ok(options)
+}
+
+fn quota_rules(all: Option<Bytes>, namespaces: Vec<QuotaRule>) -> QuotaRules {
+    let namespaces = namespaces.into_iter().map(|rule| (rule.namespace, rule.bytes.0)).collect();
+    QuotaRules { all: all.map_or(0, |bytes| bytes.0), namespaces }
+}
+
 fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
@@ -185,7 +236,7 @@ fn either<T>(given: Vec<T>, file: Vec<T>) -> Vec<T> {
 
 /// Variables with our prefix that no flag has. `SLUICEGATE_LOG` is the log filter.
 fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(), String> {
-    const KNOWN: [&str; 16] = [
+    const KNOWN: [&str; 19] = [
         "CONFIG",
         "DATA",
         "WORKERS",
@@ -198,6 +249,9 @@ fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(),
         "IMAGE",
         "ROUTE",
         "LOG",
+        "LOG_BYTES",
+        "EVENT_QUOTA",
+        "NAMESPACE_EVENT_QUOTA",
         "HTTPS",
         "TLS_CERT",
         "KUBECONFIG",
@@ -239,6 +293,33 @@ mod tests {
         let tls_cert = vec!["a=/c.pem,/k.pem".parse().unwrap()];
         let certificate = Settings { tls_cert, ..Settings::default() };
         assert!(Config::decide(certificate).unwrap_err().starts_with("tls-cert: a"));
+    }
+
+    /// APP-07: a small log has small segments, and none is too small for the largest record.
+    #[test]
+    fn a_small_log_is_divided_and_one_too_small_is_refused() {
+        for (text, segment) in [("64Mi", 8 << 20), ("100Mi", 8 << 20), ("128Mi", 16 << 20), ("1Ti", 64 << 20)]
+        {
+            let options = log_options(Some(text.parse().unwrap())).unwrap();
+            assert_eq!(options.segment_bytes, segment, "{text}");
+        }
+        assert_eq!(log_options(None).unwrap().log_bytes_max, 8 << 30);
+        let why = log_options(Some(Bytes(1 << 20))).unwrap_err();
+        assert!(why.starts_with("log-bytes: 1048576 is not between"), "{why}");
+    }
+
+    #[test]
+    fn quotas_are_named_by_namespace() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sluicegate.toml");
+        std::fs::write(&path, "event-quota = \"1Gi\"\nnamespace-event-quota = [\"a=1Mi\", \"*=5k\"]\n")
+            .unwrap();
+        let config = Config::decide(Settings { config: Some(path), ..Settings::default() }).unwrap();
+        let namespaces = vec![("a".to_owned(), 1 << 20), ("*".to_owned(), 5000)];
+        assert_eq!(config.quotas, QuotaRules { all: 1 << 30, namespaces });
+        for bad in ["a", "=1", "A=1", "a=much"] {
+            assert!(bad.parse::<QuotaRule>().is_err(), "{bad}");
+        }
     }
 
     #[test]

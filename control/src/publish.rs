@@ -7,20 +7,23 @@
 
 mod compile;
 mod model;
+mod quotas;
 mod rule;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dataplane::load::BackendLoad;
+use dataplane::load::{BackendLoad, Quota};
 use dataplane::table::{
-    Backend, Delivery, Endpoint, Filter, Protocol, Reply, Route, Split, Table, Target, Timeouts, WhenEmpty,
+    Backend, Delivery, Endpoint, Filter, Keeping, Protocol, Reply, Route, Split, Table, Target, Timeouts,
+    WhenEmpty,
 };
 use dataplane::tls::{Certificates, Identity};
 
 use crate::fleet::EndpointSink;
 use model::Model;
+pub use quotas::{QuotaRules, Quotas};
 pub use rule::{HostRule, PathRule, Share};
 
 /// Weight of the only backend of a host.
@@ -53,6 +56,8 @@ pub struct HostTaken {
 pub struct StreamSpec {
     pub name: String,
     pub event_bytes_max: u32,
+    pub keeping: Keeping,
+    pub quota: Arc<Quota>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

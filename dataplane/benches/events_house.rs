@@ -81,6 +81,8 @@ fn table(port: u16) -> Table {
     let stream = sluicegate_dataplane::table::Stream {
         name: "broker/ns/b/1".into(),
         event_bytes_max: 1 << 20,
+        keeping: Default::default(),
+        quota: Arc::default(),
         subscribers: vec![Arc::new(subscriber)],
         tally: Arc::default(),
     };
@@ -103,6 +105,7 @@ fn run(events: u64) -> Duration {
         log: wal::Options::default(),
         tables: Arc::clone(&tables),
         signals: signals.clone(),
+        counters: Arc::default(),
         seed: 1,
     };
     let config = CoreConfig {

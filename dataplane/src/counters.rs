@@ -2,7 +2,49 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts of one core; all only rise, except `connections_open`.
+/// One core's event logs, the one it writes and those it runs empty, as of the last second.
+#[derive(Debug, Default)]
+pub struct LogCounters {
+    pub flushes: AtomicU64,
+    pub flushed_bytes: AtomicU64,
+    /// Live records that were moved forward.
+    pub moved_bytes: AtomicU64,
+    /// In segment files, and how many there may be. Not counts: they fall.
+    pub bytes: AtomicU64,
+    pub bytes_max: AtomicU64,
+    /// What some subscriber still needs; falls as well.
+    pub live_bytes: AtomicU64,
+    /// Records that were passed over because the disk had changed them, or could not be read.
+    pub damaged: AtomicU64,
+    /// Segments whose file was cut short or is unreadable; falls when nobody needs them any more.
+    pub broken: AtomicU64,
+    /// Gaps in what was acknowledged, found at the start.
+    pub holes: AtomicU64,
+    /// Logs that take nothing more until a restart.
+    pub failed: AtomicU64,
+}
+
+impl LogCounters {
+    pub(crate) fn show(&self, stats: &[wal::Stat], failed: u64) {
+        type Pick = fn(&wal::Stat) -> u64;
+        let all: [(&AtomicU64, Pick); 8] = [
+            (&self.flushes, |stat| stat.flushes),
+            (&self.flushed_bytes, |stat| stat.flushed_bytes),
+            (&self.moved_bytes, |stat| stat.moved_bytes),
+            (&self.bytes, |stat| stat.bytes),
+            (&self.bytes_max, |stat| stat.bytes_max),
+            (&self.live_bytes, |stat| stat.live_bytes),
+            (&self.damaged, |stat| stat.damaged),
+            (&self.broken, |stat| stat.broken as u64),
+        ];
+        for (shown, pick) in all {
+            shown.store(stats.iter().map(pick).sum(), Relaxed);
+        }
+        self.failed.store(failed, Relaxed);
+    }
+}
+
+/// Counts of one core; all only rise, except `connections_open` and some of `log`.
 #[derive(Debug, Default)]
 pub struct CoreCounters {
     pub connections_open: AtomicU64,
@@ -25,6 +67,7 @@ pub struct CoreCounters {
     pub http2_floods: [AtomicU64; crate::h2::meter::Flood::NAMES.len()],
     /// ... cut because they broke the protocol or one of the limits that h2 keeps.
     pub http2_violations: AtomicU64,
+    pub log: LogCounters,
     /// Connections opened to instances, and requests that found one open.
     pub upstream_opened: AtomicU64,
     pub upstream_reused: AtomicU64,

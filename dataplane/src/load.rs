@@ -81,6 +81,62 @@ pub struct StreamTally {
     pub accepted: CachePadded<AtomicU64>,
     /// Events refused at the door, with a 4xx or 5xx answer.
     pub refused: AtomicU64,
+    /// Of the accepted: answered before they were durable, because the stream's owner wants it so.
+    pub accepted_unflushed: AtomicU64,
+    /// Of the refused: because a quota was used up.
+    pub over_quota: AtomicU64,
+    /// Bytes in the logs that some subscriber still needs. Not a count: it falls.
+    pub kept_bytes: AtomicU64,
+}
+
+/// Bytes that some streams may keep together, over all cores; each belongs to a wider one or to none.
+#[derive(Debug, Default)]
+pub struct Quota {
+    /// Whose it is, for the refusal: `namespace NAME`.
+    pub name: Box<str>,
+    /// 0 = no limit.
+    pub bytes_max: u64,
+    used: CachePadded<AtomicU64>,
+    within: Option<Arc<Quota>>,
+}
+
+impl PartialEq for Quota {
+    /// The same rule, whatever is used of it.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.bytes_max, &self.within) == (&other.name, other.bytes_max, &other.within)
+    }
+}
+
+impl Eq for Quota {}
+
+impl Quota {
+    #[must_use]
+    pub fn new(name: &str, bytes_max: u64, within: Option<Arc<Self>>) -> Self {
+        Self { name: name.into(), bytes_max, used: CachePadded::default(), within }
+    }
+
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// The narrowest quota that is used up. Nothing is reserved, so that each core may go beyond it by what it
+    /// takes in at a time.
+    #[must_use]
+    pub fn exhausted(&self) -> Option<&Self> {
+        if self.bytes_max != 0 && self.used() >= self.bytes_max {
+            return Some(self);
+        }
+        self.within.as_deref().and_then(Self::exhausted)
+    }
+
+    /// One who kept `before` bytes keeps `now`.
+    pub(crate) fn account(&self, before: u64, now: u64) {
+        self.used.fetch_add(now.wrapping_sub(before), Relaxed); // wraps around to a subtraction
+        if let Some(wider) = &self.within {
+            wider.account(before, now);
+        }
+    }
 }
 
 /// What became of one subscriber's share:
@@ -94,6 +150,10 @@ pub struct SubscriberTally {
     pub dead_lettered: AtomicU64,
     /// Given up without a dead letter sink; each has a log line with the reason.
     pub dropped: AtomicU64,
+    /// Of the dropped: by the stream's retention.
+    pub expired: AtomicU64,
+    /// Of the dropped: their records were damaged on the disk.
+    pub damaged: AtomicU64,
     /// Attempts after the first.
     pub retries: AtomicU64,
     /// Answers whose body went nowhere while the delivery counts as done: no event (AMB-33), a reply that
@@ -112,6 +172,21 @@ mod tests {
         assert!(load.try_enter(1).is_none());
         drop(first);
         assert!(load.try_enter(1).is_some());
+    }
+
+    #[test]
+    fn a_quota_is_exhausted_by_its_own_streams_or_by_all_together_and_recovers() {
+        let all = Arc::new(Quota::new("all", 100, None));
+        let [a, b] = [60, 0].map(|max| Quota::new("namespace", max, Some(Arc::clone(&all))));
+        let named = |quota: &Quota| quota.exhausted().map(|full| full.name.to_string());
+        a.account(0, 59);
+        assert_eq!((named(&a), named(&b)), (None, None));
+        a.account(59, 60);
+        assert_eq!((named(&a).as_deref(), named(&b)), (Some("namespace"), None));
+        b.account(0, 40);
+        assert_eq!(named(&b).as_deref(), Some("all"));
+        a.account(60, 3);
+        assert_eq!((named(&a), named(&b), all.used()), (None, None, 43));
     }
 
     #[test]

@@ -16,7 +16,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::events::filter::cesql::Expression;
-use crate::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
+use crate::events::limits::UNHURRIED_FLUSH;
+use crate::load::{BackendLoad, EndpointLoad, Quota, StreamTally, SubscriberTally};
 use crate::tls::Certificates;
 pub use hosts::Hosts;
 pub use route::{Ask, BadEdit, Branch, Edits, Route, Split};
@@ -115,8 +116,47 @@ pub struct Stream {
     pub name: Box<str>,
     /// Largest event taken in, attributes and data together, in bytes.
     pub event_bytes_max: u32,
+    pub keeping: Keeping,
+    pub quota: Arc<Quota>,
     pub subscribers: Vec<Arc<Subscriber>>,
     pub tally: Arc<StreamTally>,
+}
+
+/// How a stream's events are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Keeping {
+    pub durability: Durability,
+    /// The oldest events beyond so many bytes, over all cores, are dropped though somebody waits for them;
+    /// 0 = never.
+    pub retention_bytes: u64,
+    /// Events older than this are dropped though somebody waits for them; `Duration::ZERO` = never.
+    pub retention_time: Duration,
+    /// Events are kept for so long, for replay, though everybody has had them.
+    pub history_time: Duration,
+}
+
+/// What a 202 promises.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The event survives a power cut.
+    #[default]
+    Flush,
+    /// The event is flushed within this time, and lost if the process ends before.
+    Interval(Duration),
+    /// The event is flushed some time, and lost if the process ends before.
+    None,
+}
+
+impl Durability {
+    /// How long an acknowledged event may stay unflushed; `None` = not at all.
+    #[must_use]
+    pub const fn patience(self) -> Option<Duration> {
+        match self {
+            Self::Flush => None,
+            Self::Interval(patience) => Some(patience),
+            Self::None => Some(UNHURRIED_FLUSH),
+        }
+    }
 }
 
 /// One reader of a stream, independent of all others.

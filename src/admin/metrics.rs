@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use dataplane::counters::CoreCounters;
+use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::meter::Flood;
-use dataplane::load::SubscriberTally;
+use dataplane::load::{StreamTally, SubscriberTally};
 use dataplane::proxy::Refusal;
 use dataplane::publish::Tables;
-use dataplane::table::{Backend, Table};
+use dataplane::table::{Backend, Subscriber, Table};
 use dataplane::tls::Outcome;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
@@ -76,6 +76,7 @@ impl Collector for Cores {
         for (core, counts) in self.0.iter().enumerate() {
             gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
         }
+        self.logs(&mut out)?;
         BREAKDOWNS.iter().try_for_each(|what| self.by_reason(&mut out, what))
     }
 }
@@ -114,6 +115,37 @@ const BREAKDOWNS: [Breakdown; 3] = [
 ];
 
 impl Cores {
+    fn logs(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&LogCounters) -> &AtomicU64;
+        let counters: [(&str, &str, Pick); 5] = [
+            ("log_flushes", "Writes made durable", |l| &l.flushes),
+            ("log_flushed_bytes", "Bytes made durable", |l| &l.flushed_bytes),
+            ("log_moved_bytes", "Live records moved forward to make room", |l| &l.moved_bytes),
+            ("log_damaged", "Records passed over because the disk lost or changed them", |l| &l.damaged),
+            ("log_holes", "Gaps in what was acknowledged, found at the start", |l| &l.holes),
+        ];
+        for (name, help, pick) in counters {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (core, counts) in self.0.iter().enumerate() {
+                counter(&mut family, &[("core", &core.to_string())], pick(&counts.log).load(Relaxed))?;
+            }
+        }
+        let gauges: [(&str, &str, Pick); 5] = [
+            ("log_bytes", "Bytes in segment files", |l| &l.bytes),
+            ("log_bytes_limit", "Bytes that segment files may take", |l| &l.bytes_max),
+            ("log_live_bytes", "Bytes of records that somebody still needs", |l| &l.live_bytes),
+            ("log_broken_segments", "Segment files cut short or unreadable", |l| &l.broken),
+            ("log_failed", "Logs that take nothing more until a restart", |l| &l.failed),
+        ];
+        for (name, help, pick) in gauges {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (core, counts) in self.0.iter().enumerate() {
+                gauge(&mut family, &[("core", &core.to_string())], pick(&counts.log).load(Relaxed))?;
+            }
+        }
+        Ok(())
+    }
+
     fn by_reason(&self, out: &mut DescriptorEncoder<'_>, what: &Breakdown) -> fmt::Result {
         let mut family = out.encode_descriptor(what.name, what.help, None, MetricType::Counter)?;
         for (core, counts) in self.0.iter().enumerate() {
@@ -168,18 +200,25 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     let mut streams: Vec<_> = table.streams.iter().collect();
     streams.sort_by_key(|(path, _)| *path);
 
-    let mut family = out.encode_descriptor(
-        "stream_accepted",
-        "Events acknowledged and taken in again",
-        None,
-        MetricType::Counter,
-    )?;
-    for (path, stream) in &streams {
-        counter(&mut family, &[("stream", path)], stream.tally.accepted.load(Relaxed))?;
+    type Count = fn(&StreamTally) -> &AtomicU64;
+    let counts: [(&str, &str, Count); 4] = [
+        ("stream_accepted", "Events acknowledged and taken in again", |t| &t.accepted),
+        ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| {
+            &t.accepted_unflushed
+        }),
+        ("stream_refused", "Events refused", |t| &t.refused),
+        ("stream_over_quota", "Of those: because a quota was used up", |t| &t.over_quota),
+    ];
+    for (name, help, pick) in counts {
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (path, stream) in &streams {
+            counter(&mut family, &[("stream", path)], pick(&stream.tally).load(Relaxed))?;
+        }
     }
-    let mut family = out.encode_descriptor("stream_refused", "Events refused", None, MetricType::Counter)?;
+    let help = "Bytes of events that somebody still needs";
+    let mut family = out.encode_descriptor("stream_kept_bytes", help, None, MetricType::Gauge)?;
     for (path, stream) in &streams {
-        counter(&mut family, &[("stream", path)], stream.tally.refused.load(Relaxed))?;
+        gauge(&mut family, &[("stream", path)], stream.tally.kept_bytes.load(Relaxed))?;
     }
 
     type Pick = fn(&SubscriberTally) -> u64;
@@ -204,6 +243,8 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
             counter(&mut family, &labels, pick(&subscriber.tally))?;
         }
     }
+    let each = streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (&***path, r)));
+    dropped(out, each)?;
     let mut family = out.encode_descriptor(
         "subscriber_pending",
         "Events not yet come to an end",
@@ -215,6 +256,26 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     {
         let labels = [("stream", &***path), ("subscriber", &*subscriber.label)];
         gauge(&mut family, &labels, pending(&subscriber.tally))?;
+    }
+    Ok(())
+}
+
+/// The events of `subscriber_dropped`, by what became of them.
+fn dropped<'a>(
+    out: &mut DescriptorEncoder<'_>,
+    subscribers: impl Iterator<Item = (&'a str, &'a Arc<Subscriber>)>,
+) -> fmt::Result {
+    let help = "Events dropped, by reason";
+    let mut family = out.encode_descriptor("subscriber_dropped_by", help, None, MetricType::Counter)?;
+    for (path, subscriber) in subscribers {
+        let tally = &subscriber.tally;
+        let (expired, damaged) = (tally.expired.load(Relaxed), tally.damaged.load(Relaxed));
+        // Read one after the other while cores count.
+        let rest = tally.dropped.load(Relaxed).saturating_sub(expired + damaged);
+        for (reason, count) in [("retention", expired), ("damaged", damaged), ("undeliverable", rest)] {
+            let labels = [("stream", path), ("subscriber", &*subscriber.label), ("reason", reason)];
+            counter(&mut family, &labels, count)?;
+        }
     }
     Ok(())
 }

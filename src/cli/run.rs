@@ -96,7 +96,8 @@ fn serve(config: Config) -> Result<()> {
     let Control { synced, admin, thread: control } = control;
     synced.blocking_recv().context("the control thread ended at its start")??;
 
-    let shared = Shared { tables: Arc::clone(&tables), signals, stop: Arc::new(Stop::default()) };
+    let stop = Arc::new(Stop::default());
+    let shared = Shared { tables: Arc::clone(&tables), signals, log: config.log.clone(), stop };
     let homes = logs::assign(&config.data, config.workers)?;
     let terms = Terms::new(&tables).context("TLS")?;
     let mut https = sockets.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
@@ -169,6 +170,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
         },
         events_url_base: format!("http://{events}"),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
+        quotas: config.quotas.clone(),
     })
 }
 

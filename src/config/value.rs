@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use control::kinds::names::is_dns1123_label;
+use control::kinds::quantity;
 use dataplane::table::Protocol;
 use serde::Deserialize;
 
@@ -35,6 +37,41 @@ pub(crate) struct CertificateRule {
     pub(crate) host: String,
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
+}
+
+/// An amount like `10Gi`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Bytes(pub(crate) u64);
+
+/// `NAMESPACE=BYTES`: how much of its events may wait.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct QuotaRule {
+    /// `*` for each that is not named.
+    pub(crate) namespace: String,
+    pub(crate) bytes: Bytes,
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        quantity::bytes(text).map(Self).ok_or_else(|| format!("{text:?} is no amount of bytes, like 10Gi"))
+    }
+}
+
+impl FromStr for QuotaRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (namespace, bytes) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not NAMESPACE=BYTES"))?;
+        if namespace != "*" && !is_dns1123_label(namespace) {
+            return Err(format!("{namespace:?} is not a namespace's name"));
+        }
+        Ok(Self { namespace: namespace.to_owned(), bytes: bytes.parse()? })
+    }
 }
 
 impl FromStr for ImageRule {
@@ -105,6 +142,22 @@ impl TryFrom<String> for CertificateRule {
 }
 
 impl TryFrom<String> for ImageRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Bytes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for QuotaRule {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {

@@ -88,6 +88,36 @@ impl Bookmark {
         debug_assert!(self.done.first().is_none_or(|range| range.start > self.low));
     }
 
+    /// What both call done.
+    pub(crate) fn common(&self, other: &Self) -> Self {
+        let (mut mine, mut others) = (self.ranges().peekable(), other.ranges().peekable());
+        let mut both = Self::default();
+        while let (Some(one), Some(two)) = (mine.peek(), others.peek()) {
+            both.complete(one.start.max(two.start)..one.end.min(two.end));
+            if one.end <= two.end {
+                mine.next();
+            } else {
+                others.next();
+            }
+        }
+        both
+    }
+
+    /// All that is done, what lies below the low mark first.
+    fn ranges(&self) -> impl Iterator<Item = Range<Position>> {
+        std::iter::once(Position::ORIGIN..self.low).chain(self.done.iter().cloned())
+    }
+
+    /// As it is written down: with so many of its ranges, those nearest to the low mark.
+    pub(crate) fn cut(&self, ranges_max: usize) -> Self {
+        Self { low: self.low, done: self.done.iter().take(ranges_max).cloned().collect() }
+    }
+
+    /// Ranges beyond the low mark that end after `from`.
+    pub(crate) fn done_from(&self, from: Position) -> &[Range<Position>] {
+        &self.done[self.done.partition_point(|range| range.end <= from)..]
+    }
+
     /// Drops claims about positions from `end` on: nothing is there yet.
     pub(crate) fn clamp(&mut self, end: Position) {
         self.low = self.low.min(end);
@@ -118,11 +148,18 @@ mod tests {
         assert_eq!(mark, Bookmark::at(Position::new(60)));
     }
 
+    fn ranges_of(ranges: &[(u64, u64)]) -> Bookmark {
+        let mut mark = Bookmark::default();
+        ranges.iter().for_each(|(start, length)| mark.complete(range(*start, start + length)));
+        mark
+    }
+
     proptest! {
         #[test]
         fn a_bookmark_knows_exactly_what_was_completed(
             low in 0_u64..20,
             ranges in proptest::collection::vec((0_u64..100, 0_u64..12), 0..40),
+            others in proptest::collection::vec((0_u64..100, 0_u64..12), 0..40),
         ) {
             let mut mark = Bookmark::at(Position::new(low));
             let mut done = [false; 128];
@@ -136,6 +173,12 @@ mod tests {
             }
             for pair in mark.done().windows(2) {
                 prop_assert!(pair[0].end < pair[1].start);
+            }
+            let other = ranges_of(&others);
+            let both = mark.common(&other);
+            for at in 0..128 {
+                let at = Position::new(at);
+                prop_assert_eq!(both.is_done(at), mark.is_done(at) && other.is_done(at), "at {}", at);
             }
             let open = mark.next_open(Position::ORIGIN).get() as usize;
             prop_assert!(done[..open].iter().all(|done| *done) && !done[open]);

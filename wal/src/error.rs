@@ -11,7 +11,7 @@ pub enum Error {
     #[error("{file}: not a segment of this log (it begins with {found:02x?}); move it away")]
     Foreign { file: PathBuf, found: [u8; 8] },
     #[error(
-        "{file}: log format {found}, this program reads {readable} only; \
+        "{file}: log format {found}, this program reads up to {readable}; \
          start the version that wrote it"
     )]
     Format { file: PathBuf, found: u32, readable: u32 },

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::bookmark::Bookmark;
 use crate::codec::{Kind, record_bytes};
 use crate::ledger::encode_bookmark;
 use crate::limits::RANGES_MAX;
@@ -65,12 +66,12 @@ fn padding(end: u64, capacity: u32) -> usize {
     usize::try_from(page_end - end).expect("less than a page")
 }
 
-/// A low mark that is durable when everything below `at` is.
+/// A bookmark, as it was written down, that is durable when everything below `at` is.
 pub(crate) struct MarkInFlight {
     pub(crate) at: Position,
     pub(crate) stream: u32,
     pub(crate) subscriber: Box<str>,
-    pub(crate) low: Position,
+    pub(crate) mark: Bookmark,
 }
 
 impl Log {
@@ -157,6 +158,12 @@ impl Log {
         }
     }
 
+    /// Appended and not yet durable, in bytes.
+    #[must_use]
+    pub const fn staged_bytes(&self) -> usize {
+        self.staged_bytes
+    }
+
     /// Why the log takes nothing any more, if so.
     #[must_use]
     pub fn poison(&self) -> Option<&str> {
@@ -176,7 +183,7 @@ impl Log {
         if !std::mem::take(&mut self.bookmarks_dirty) {
             return;
         }
-        for (stream, subscriber, payload, low) in self.dirty_bookmarks() {
+        for (stream, subscriber, payload, mark) in self.dirty_bookmarks() {
             if self.make_room(record_bytes(payload.len()), For::Control).is_err() {
                 self.bookmarks_dirty = true;
                 return;
@@ -188,16 +195,16 @@ impl Log {
             }
             self.stage(Kind::Bookmark, stream, 0, 0, &[&payload]);
             let at = self.visible;
-            self.marks_in_flight.push_back(MarkInFlight { at, stream, subscriber, low });
+            self.marks_in_flight.push_back(MarkInFlight { at, stream, subscriber, mark });
         }
     }
 
-    fn dirty_bookmarks(&self) -> Vec<(u32, Box<str>, Vec<u8>, Position)> {
+    fn dirty_bookmarks(&self) -> Vec<(u32, Box<str>, Vec<u8>, Bookmark)> {
         let mut changed = Vec::new();
         for (id, stream) in &self.ledger.streams {
             for (subscriber, kept) in stream.bookmarks.iter().filter(|(_, kept)| kept.dirty) {
                 let payload = encode_bookmark(subscriber, &kept.mark, RANGES_MAX);
-                changed.push((*id, subscriber.clone(), payload, kept.mark.low()));
+                changed.push((*id, subscriber.clone(), payload, kept.mark.cut(RANGES_MAX)));
             }
         }
         changed
@@ -205,12 +212,12 @@ impl Log {
 
     fn settle_marks(&mut self) {
         while self.marks_in_flight.front().is_some_and(|mark| mark.at <= self.durable) {
-            let Some(MarkInFlight { stream, subscriber, low, .. }) = self.marks_in_flight.pop_front() else {
+            let Some(MarkInFlight { stream, subscriber, mark, .. }) = self.marks_in_flight.pop_front() else {
                 return;
             };
             let known = self.ledger.streams.get_mut(&stream);
             if let Some(kept) = known.and_then(|known| known.bookmarks.get_mut(&subscriber)) {
-                kept.durable_low = Some(low);
+                kept.durable = Some(mark);
             }
         }
     }

@@ -4,7 +4,10 @@ use crate::codec::{u32_at, u64_at};
 use crate::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
-pub(crate) const FORMAT: u32 = 1;
+/// What is written. Since 2 there are moved events, which a program of version 1 would take for damage.
+pub(crate) const FORMAT: u32 = 2;
+/// The oldest that is read.
+pub(crate) const FORMAT_MIN: u32 = 1;
 /// No log grows to this position; a sum of positions below it cannot overflow.
 const BASE_MAX: u64 = 1 << 62;
 const MAGIC: [u8; 8] = *b"SLUICWAL";
@@ -67,7 +70,7 @@ impl Header {
         let (Some(format), Some(salt)) = (u32_at(&bytes, 8), u32_at(&bytes, 12)) else {
             return Door::Torn;
         };
-        if format != FORMAT && format != 0 {
+        if !(FORMAT_MIN..=FORMAT).contains(&format) && format != 0 {
             return Door::OtherFormat(format); // before the checksum: another format may keep it elsewhere
         }
         match (u64_at(&bytes, 16), u32_at(&bytes, 24), u32_at(&bytes, 60)) {
@@ -98,8 +101,13 @@ mod tests {
         assert_eq!(Header::decode(b"PNG\r\n and more"), Door::Foreign(*b"PNG\r\n an"));
 
         let mut newer = good;
-        newer[8] = 2;
-        assert_eq!(Header::decode(&newer), Door::OtherFormat(2));
+        newer[8] = 3;
+        assert_eq!(Header::decode(&newer), Door::OtherFormat(3));
+        let mut older = good;
+        older[8] = 1;
+        let crc = crc32c::crc32c(&older[..60]);
+        older[60..64].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Header::decode(&older), Door::Good(HEADER));
         let mut flipped = good;
         flipped[20] ^= 1;
         assert_eq!(Header::decode(&flipped), Door::Torn);

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use crate::bookmark::Bookmark;
 use crate::position::Position;
 
 /// Events that share one time in memory, 8 bytes: a search for a time reads so many records at most, some
@@ -182,13 +183,12 @@ impl Index {
         native.into_iter().chain(moved.filter(|spot| spot.offset >= offset)).min_by_key(|spot| spot.offset)
     }
 
-    /// Events at or after `floor` that lie in this segment.
-    pub(crate) fn count_in(&self, base: u64, floor: Position) -> usize {
+    /// Events in this segment that are not done.
+    pub(crate) fn count_in(&self, base: u64, done: &Bookmark) -> usize {
         let native = self.chunks.binary_search_by_key(&base, |chunk| chunk.base).ok();
-        let native =
-            native.map_or(0, |nth| self.chunks[nth].offsets.len() - self.chunks[nth].first_from(floor));
+        let native = native.map_or(0, |nth| self.chunks[nth].open(done));
         let moved = self.moved.iter().filter(|chunk| chunk.base == base);
-        native + moved.map(|chunk| chunk.origins.len() - chunk.rank(floor)).sum::<usize>()
+        native + moved.map(|chunk| chunk.open(done)).sum::<usize>()
     }
 
     /// The oldest event that was moved.
@@ -206,16 +206,17 @@ impl Index {
         count.sum::<u64>() + moved.sum::<u64>()
     }
 
-    /// For each segment with events at or after `floor`: its base and what they take, never 0.
+    /// For each segment with events that are not done: its base and what they take, never 0.
     /// Of a chunk that is needed in part the share is taken by number, not by size.
-    pub(crate) fn live_bytes(&self, floor: Position) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn live_bytes<'a>(&'a self, done: &'a Bookmark) -> impl Iterator<Item = (u64, u64)> + 'a {
         let share = |bytes: u64, live: usize, all: usize| (bytes * live as u64 / all as u64).max(1);
-        let native = self.chunks.iter().rev().map_while(move |chunk| {
-            let live = chunk.offsets.len() - chunk.first_from(floor);
+        let above = |chunk: &&Chunk| chunk.first_from(done.low()) < chunk.offsets.len();
+        let native = self.chunks.iter().rev().take_while(above).filter_map(move |chunk| {
+            let live = chunk.open(done);
             (live > 0).then(|| (chunk.base, share(chunk.bytes, live, chunk.offsets.len())))
         });
         let moved = self.moved.iter().filter_map(move |chunk| {
-            let live = chunk.origins.len() - chunk.rank(floor);
+            let live = chunk.open(done);
             (live > 0).then(|| (chunk.base, share(chunk.bytes, live, chunk.origins.len())))
         });
         native.chain(moved)
@@ -253,12 +254,39 @@ impl Chunk {
         self.offsets.partition_point(|offset| u64::from(*offset) < wanted)
     }
 
+    /// Events that are not done.
+    fn open(&self, done: &Bookmark) -> usize {
+        let limit = self.offsets.last().map_or(self.base, |last| self.base + u64::from(*last));
+        open(done, Position::new(self.base), Position::new(limit), self.offsets.len(), |at| {
+            self.first_from(at)
+        })
+    }
+
     const fn spot(&self, offset: u32) -> Spot {
         Spot { origin: Position::new(self.base + offset as u64), base: self.base, offset }
     }
 }
 
+/// Of `events` between two positions: how many are not done. `before` counts those before a position.
+fn open(
+    done: &Bookmark,
+    first: Position,
+    last: Position,
+    events: usize,
+    before: impl Fn(Position) -> usize,
+) -> usize {
+    let ranges = done.done_from(first).iter().take_while(|range| range.start <= last);
+    let settled: usize = ranges.map(|range| before(range.end) - before(range.start)).sum();
+    events - before(done.low()) - settled
+}
+
 impl Moved {
+    /// Events that are not done.
+    fn open(&self, done: &Bookmark) -> usize {
+        let last = self.origins[self.origins.len() - 1];
+        open(done, self.origins[0], last, self.origins.len(), |at| self.rank(at))
+    }
+
     fn rank(&self, from: Position) -> usize {
         if self.origins[0] >= from { 0 } else { self.origins.partition_point(|origin| *origin < from) }
     }
@@ -284,8 +312,14 @@ mod tests {
             let found = index.first_from(from).map(|spot| (spot.origin.get(), spot.base, spot.offset));
             assert_eq!(found.as_ref(), wanted.first().copied(), "from {from}");
             assert_eq!(index.count_from(from), wanted.len() as u64, "from {from}");
-            let live: u64 = index.live_bytes(from).map(|(_, bytes)| bytes).sum();
-            assert_eq!(live, 10 * wanted.len() as u64, "from {from}");
+            let live = |done: &Bookmark| index.live_bytes(done).map(|(_, bytes)| bytes).sum::<u64>();
+            assert_eq!(live(&Bookmark::at(from)), 10 * wanted.len() as u64, "from {from}");
+            let mut done = Bookmark::at(from);
+            done.complete(Position::new(1000)..Position::new(3100));
+            let open = wanted.iter().filter(|(origin, ..)| !done.is_done(Position::new(*origin))).count();
+            assert_eq!(live(&done), 10 * open as u64, "from {from}");
+            let counted: usize = [0, 1000, 3000].map(|base| index.count_in(base, &done)).iter().sum();
+            assert_eq!(counted, open, "from {from}");
         }
         for (origin, base, offset) in events {
             let origin = Position::new(origin);

@@ -35,16 +35,16 @@ pub(crate) struct Stream {
 /// A bookmark and how much of it is written down.
 pub(crate) struct Kept {
     pub(crate) mark: Bookmark,
-    /// The low mark that a crash would leave. Space is reclaimed by this one.
-    pub(crate) durable_low: Option<Position>,
+    /// What a crash would leave of it. Space is reclaimed by this one.
+    pub(crate) durable: Option<Bookmark>,
     /// Changed since it was last staged.
     pub(crate) dirty: bool,
 }
 
 impl Kept {
-    /// Nothing below is needed any more, not even after a crash.
-    fn floor(&self) -> Position {
-        self.durable_low.map_or(self.mark.low(), |durable| durable.min(self.mark.low()))
+    /// What is not needed any more, not even after a crash.
+    fn done(&self) -> Bookmark {
+        self.durable.as_ref().map_or_else(|| self.mark.clone(), |durable| durable.common(&self.mark))
     }
 }
 
@@ -54,9 +54,10 @@ impl Stream {
         self.bookmarks.values().map(|kept| kept.mark.low()).min()
     }
 
-    /// What a crash would leave as that; `None` when there is no subscriber and nothing is kept.
-    pub(crate) fn floor(&self) -> Option<Position> {
-        self.bookmarks.values().map(Kept::floor).min()
+    /// What no subscriber needs, not even after a crash; `None` when there is no subscriber and nothing is
+    /// kept.
+    pub(crate) fn done(&self) -> Option<Bookmark> {
+        self.bookmarks.values().map(Kept::done).reduce(|all, one| all.common(&one))
     }
 
     /// Forgets a segment that is no more.
@@ -69,10 +70,10 @@ impl Stream {
     /// was dropped there are several of one, and the oldest is the event; what nobody needs is left.
     pub(crate) fn settle_copies(&mut self) {
         let copies = std::mem::take(&mut self.copies);
-        let Some(floor) = self.floor() else { return };
+        let Some(done) = self.done() else { return };
         let mut seen = HashSet::new();
         let lost = copies.into_iter().filter(|Copied { spot, .. }| {
-            spot.origin >= floor && !self.index.has_native(spot.origin) && seen.insert(spot.origin)
+            !done.is_done(spot.origin) && !self.index.has_native(spot.origin) && seen.insert(spot.origin)
         });
         let mut lost: Vec<_> = lost.collect();
         lost.sort_unstable_by_key(|copy| (copy.spot.base, copy.spot.origin));
@@ -168,8 +169,8 @@ impl Ledger {
             }
             Kind::Bookmark => {
                 if let Some((subscriber, mark)) = decode_bookmark(found.payload) {
-                    let durable_low = Some(mark.low());
-                    self.keep(stream, subscriber, Kept { mark, durable_low, dirty: false });
+                    let durable = Some(mark.clone());
+                    self.keep(stream, subscriber, Kept { mark, durable, dirty: false });
                 }
             }
             Kind::ForgetBookmark => {
@@ -281,7 +282,7 @@ mod tests {
         ledger.declare(1, "a");
         ledger.declare(2, "b");
         for subscriber in ["x", "y", "x"] {
-            let kept = Kept { mark: mark(8, &[]), durable_low: None, dirty: true };
+            let kept = Kept { mark: mark(8, &[]), durable: None, dirty: true };
             assert!(ledger.keep(1, subscriber, kept));
         }
         assert_eq!(ledger.bookmarks, 2);
@@ -298,7 +299,7 @@ mod tests {
     fn a_name_declared_again_leaves_no_older_stream_behind_that_would_hold_space_for_ever() {
         let mut ledger = Ledger::default();
         ledger.declare(1, "a");
-        ledger.keep(1, "x", Kept { mark: mark(8, &[]), durable_low: None, dirty: false });
+        ledger.keep(1, "x", Kept { mark: mark(8, &[]), durable: None, dirty: false });
         ledger.declare(2, "a");
         assert_eq!((ledger.find("a"), ledger.streams.len(), ledger.bookmarks), (Some(2), 1, 0));
     }

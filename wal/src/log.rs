@@ -208,7 +208,7 @@ impl Log {
         check_name(subscriber)?;
         self.check_room("bookmarks_max", self.ledger.bookmarks, self.options.bookmarks_max)?;
         self.check_snapshot(bookmark_bytes(subscriber, 0))?;
-        self.ledger.keep(stream.0, subscriber, Kept { mark, durable_low: None, dirty: true });
+        self.ledger.keep(stream.0, subscriber, Kept { mark, durable: None, dirty: true });
         self.bookmarks_dirty = true;
         Ok(())
     }

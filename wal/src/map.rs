@@ -88,6 +88,19 @@ impl Map {
     }
 }
 
+/// Reads the pages that hold these bytes of a map, and waits for the disk.
+pub(crate) fn populate(bytes: &[u8]) {
+    let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
+    let before = bytes.as_ptr().addr() % page_bytes;
+    let start = bytes.as_ptr().wrapping_sub(before).cast_mut().cast();
+    // SAFETY: the bytes are borrowed, so the pages that hold them are mapped meanwhile; populating changes no
+    // byte of them and no protection, and an address that the kernel does not like is an error.
+    unsafe {
+        // A failure is the reader's to find out: it meets the same page.
+        let _ = libc::madvise(start, bytes.len() + before, libc::MADV_POPULATE_READ);
+    }
+}
+
 /// Pages of all maps that could not be had so far: when it has not risen, no map has to be asked.
 pub(crate) fn faults() -> usize {
     FAULTS.load(Ordering::Acquire)
@@ -290,6 +303,19 @@ mod tests {
         drop(bytes);
         assert!(map.release());
         assert!(!Map::new(&whole, length).unwrap().is_broken(), "a slot that is used again is whole");
+    }
+
+    #[test]
+    fn pages_are_read_ahead_or_left_alone() {
+        let page = 64 << 10;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![7; 3 * page]).unwrap();
+        let map = Map::new(&file, u32::try_from(3 * page).unwrap()).unwrap();
+        let bytes = map.slice(100..3 * page).unwrap();
+        file.set_len(page as u64).unwrap();
+        populate(&bytes);
+        populate(&bytes[..0]);
+        assert!(bytes[..page - 100].iter().all(|byte| *byte == 7) && !map.is_broken());
     }
 
     /// Two more shelves than the first, all found by the handler.

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::bookmark::Bookmark;
 use crate::codec::{HEADER_BYTES, Kind, ORIGIN_BYTES, decode, record_bytes};
 use crate::index::{Copied, Spot};
 use crate::limits::{MOVE_SLACK_SEGMENTS, MOVE_STEP_BYTES};
@@ -29,6 +30,8 @@ pub(crate) struct Moving {
     copies: HashMap<u32, Vec<Copied>>,
     /// The last copy's end.
     end: Position,
+    /// What no subscriber needs, by stream, as of the step under way.
+    done: HashMap<u32, Option<Bookmark>>,
 }
 
 /// What a step came upon.
@@ -56,9 +59,10 @@ impl Log {
     /// One bounded step of moving live records forward; nothing when none is under way.
     pub fn move_on(&mut self) {
         let Some(mut moving) = self.moving.take() else { return };
+        moving.done.clear(); // bookmarks have moved since the last step
         let mut left = MOVE_STEP_BYTES;
         while left > 0 && self.is_there(moving.base) {
-            let (next, bytes) = match self.next_to_move(&moving) {
+            let (next, bytes) = match self.next_to_move(&mut moving) {
                 Next::Pass(next) => (next, (next - moving.offset) as usize),
                 Next::Copy { stream, at_ms, spot, payload, next } => {
                     let bytes = record_bytes(ORIGIN_BYTES + payload.len());
@@ -118,11 +122,12 @@ impl Log {
             base: victim.base(),
             offset: victim.begun,
             copies: HashMap::new(),
+            done: HashMap::new(),
             end: Position::ORIGIN,
         });
     }
 
-    fn next_to_move(&self, moving: &Moving) -> Next {
+    fn next_to_move(&self, moving: &mut Moving) -> Next {
         let Some(segment) = self.segment(moving.base) else { return Next::End };
         let Some(bytes) = self.durable_bytes(segment) else { return Next::End };
         if moving.offset >= segment.used {
@@ -140,7 +145,8 @@ impl Log {
         let stream = found.head.stream;
         let known = self.ledger.streams.get(&stream);
         let needed = known.is_some_and(|known| {
-            known.floor().is_some_and(|floor| origin >= floor) && known.index.holds(spot)
+            let done = moving.done.entry(stream).or_insert_with(|| known.done());
+            done.as_ref().is_some_and(|done| !done.is_done(origin)) && known.index.holds(spot)
         });
         if !needed {
             return Next::Pass(next);
@@ -197,10 +203,10 @@ impl Log {
     fn finish(&mut self, moving: Moving) {
         self.copies_from = None;
         let is_complete = self.ledger.streams.iter().all(|(id, stream)| {
-            let Some(floor) = stream.floor() else { return true };
+            let Some(done) = stream.done() else { return true };
             let copies = moving.copies.get(id).map_or(&[][..], Vec::as_slice);
-            let copied = copies.iter().filter(|copy| copy.spot.origin >= floor).count();
-            copied == stream.index.count_in(moving.base, floor)
+            let copied = copies.iter().filter(|copy| !done.is_done(copy.spot.origin)).count();
+            copied == stream.index.count_in(moving.base, &done)
         });
         if !is_complete {
             return; // a bookmark came that begins before what was thought to be dead: once more, later

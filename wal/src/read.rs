@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
+use crate::bookmark::Bookmark;
 use crate::codec::{HEADER_BYTES, decode, record_bytes};
 use crate::index::Spot;
 use crate::limits::DAMAGE_TOLD_MAX;
@@ -24,6 +25,8 @@ pub struct Record {
     pub since: Position,
     /// Where to read on.
     pub next: Position,
+    /// Events between `since` and `position` that were damaged and are passed over.
+    pub damaged: u64,
     pub at_ms: u64,
     /// Out of the map, not copied; keeps the segment's memory alive.
     pub payload: Bytes,
@@ -54,7 +57,7 @@ impl Log {
     #[must_use]
     pub fn read(&self, stream: StreamId, from: Position) -> Option<Record> {
         let index = &self.ledger.streams.get(&stream.0)?.index;
-        let mut wanted = from;
+        let (mut wanted, mut damaged) = (from, 0);
         loop {
             let spot = index.first_from(wanted)?;
             if spot.base + u64::from(spot.offset) >= self.durable.get() {
@@ -64,11 +67,22 @@ impl Log {
             if let Some((at_ms, payload)) = self.take(segment, stream.0, spot) {
                 let next = Position::new(spot.origin.get() + record_bytes(payload.len()) as u64);
                 let position = spot.origin;
-                return Some(Record { position, since: from.min(position), next, at_ms, payload });
+                return Some(Record { position, since: from.min(position), next, damaged, at_ms, payload });
             }
             self.note_damage(segment, stream, spot);
+            damaged += 1;
             wanted = Position::new(spot.origin.get() + 1);
         }
+    }
+
+    /// Events of the stream that the bookmark does not call done, durable or not yet: a subscriber's
+    /// backlog. Looks at the index only, once for each of the bookmark's ranges.
+    #[must_use]
+    pub fn open_events(&self, stream: StreamId, mark: &Bookmark) -> u64 {
+        let Some(known) = self.ledger.streams.get(&stream.0) else { return 0 };
+        let from = |position| known.index.count_from(position);
+        let done = mark.done().iter().map(|range| from(range.start) - from(range.end));
+        from(mark.low()) - done.sum::<u64>()
     }
 
     /// Damage that readers met since the last call; the first [`DAMAGE_TOLD_MAX`] of it.

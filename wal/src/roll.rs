@@ -173,7 +173,7 @@ impl Log {
             records.push((Kind::Stream, *id, stream.name.as_bytes().to_vec()));
             for (subscriber, kept) in &mut stream.bookmarks {
                 records.push((Kind::Bookmark, *id, encode_bookmark(subscriber, &kept.mark, ranges_max)));
-                marks.push((*id, subscriber.clone(), kept.mark.low()));
+                marks.push((*id, subscriber.clone(), kept.mark.cut(ranges_max)));
                 kept.dirty = false;
             }
         }
@@ -184,11 +184,11 @@ impl Log {
         }
         let at = self.visible;
         let marks = marks.into_iter();
-        self.marks_in_flight.extend(marks.map(|(stream, subscriber, low)| MarkInFlight {
+        self.marks_in_flight.extend(marks.map(|(stream, subscriber, mark)| MarkInFlight {
             at,
             stream,
             subscriber,
-            low,
+            mark,
         }));
         self.bookmarks_dirty = false;
         self.forgotten.clear(); // what the snapshot does not list is forgotten

@@ -50,7 +50,7 @@ pub struct StreamStat {
 }
 
 impl Log {
-    /// Drops segments in which no stream's slowest (durable) bookmark needs anything; streams without
+    /// Drops segments in which no stream's (durable) bookmarks need anything; streams without
     /// a bookmark keep nothing. Their files go when the drop itself is durable. When too much of
     /// what is left is dead, begins to move live records ([`Log::is_moving`]).
     pub fn reclaim(&mut self) -> Reclaimed {
@@ -110,8 +110,8 @@ impl Log {
     pub(crate) fn live_bytes(&self) -> HashMap<u64, u64> {
         let mut live = HashMap::new();
         for stream in self.ledger.streams.values() {
-            let Some(floor) = stream.floor() else { continue };
-            for (base, bytes) in stream.index.live_bytes(floor) {
+            let Some(done) = stream.done() else { continue };
+            for (base, bytes) in stream.index.live_bytes(&done) {
                 *live.entry(base).or_insert(0) += bytes;
             }
         }

@@ -52,7 +52,7 @@ impl Log {
     #[must_use]
     pub fn live_bytes_of(&self, stream: StreamId) -> u64 {
         let Some(known) = self.ledger.streams.get(&stream.get()) else { return 0 };
-        known.floor().map_or(0, |floor| known.index.live_bytes(floor).map(|(_, bytes)| bytes).sum())
+        known.done().map_or(0, |done| known.index.live_bytes(&done).map(|(_, bytes)| bytes).sum())
     }
 
     /// `None` when it cannot be read: not durable yet, or damaged.

@@ -137,7 +137,7 @@ fn a_foreign_file_or_another_format_is_refused_by_name_and_left_alone() {
         fs::write(&path, bytes).unwrap();
         match Log::open(folder.path(), options()) {
             Err(Error::Foreign { file, .. }) => assert!(file == path && !format),
-            Err(Error::Format { file, found: 9, readable: 1 }) => assert!(file == path && format),
+            Err(Error::Format { file, found: 9, readable: 2 }) => assert!(file == path && format),
             other => panic!("{other:?}"),
         }
         assert_eq!(fs::read(&path).unwrap(), bytes);

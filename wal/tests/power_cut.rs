@@ -103,6 +103,8 @@ struct Model {
     /// Every bookmark since the last one known durable, oldest first.
     marks: BTreeMap<(StreamId, &'static str), Vec<Bookmark>>,
     never_durable: BTreeSet<(StreamId, &'static str)>,
+    /// All that was ever acknowledged: what everybody has had may be gone.
+    acknowledged: BTreeMap<(StreamId, &'static str), Bookmark>,
 }
 
 fn run(seed: u64, seen: &mut Seen) {
@@ -154,6 +156,7 @@ fn settle_in(log: &mut Log, model: &mut Model) -> Vec<StreamId> {
             if !log.bookmarks(stream).any(|(name, _)| name == subscriber) {
                 let mark = Bookmark::at(log.origin());
                 log.bookmark(stream, subscriber, mark.clone()).unwrap();
+                model.acknowledge(stream, subscriber, &mark);
                 model.marks.insert((stream, subscriber), vec![mark]);
                 model.never_durable.insert((stream, subscriber));
             }
@@ -274,7 +277,8 @@ fn acknowledge(log: &mut Log, model: &mut Model, streams: &[StreamId], rng: &mut
         }
     }
     log.bookmark(stream, subscriber, mark.clone()).unwrap();
-    marks.push(mark);
+    marks.push(mark.clone());
+    model.acknowledge(stream, subscriber, &mark);
 }
 
 /// One flush that the disk keeps its word on.
@@ -338,6 +342,18 @@ impl Attic {
 }
 
 impl Model {
+    fn acknowledge(&mut self, stream: StreamId, subscriber: &'static str, mark: &Bookmark) {
+        let all = self.acknowledged.entry((stream, subscriber)).or_default();
+        all.complete(Position::ORIGIN..mark.low());
+        mark.done().iter().for_each(|range| all.complete(range.clone()));
+    }
+
+    fn everybody_had(&self, position: Position, stream: StreamId) -> bool {
+        let had =
+            |subscriber| self.acknowledged.get(&(stream, subscriber)).is_some_and(|m| m.is_done(position));
+        SUBSCRIBERS.into_iter().all(had)
+    }
+
     /// Holds the recovered log against what was promised, then takes it as the new truth.
     fn compare(&mut self, log: &Log, seen: &mut Seen) {
         let mut found: BTreeMap<Position, Event> = BTreeMap::new();
@@ -356,7 +372,8 @@ impl Model {
         }
         let floors = self.compare_bookmarks(log);
         let needed = |position: Position, event: &Event| {
-            floors.get(&event.stream).is_some_and(|floor| position >= *floor)
+            let is_open = floors.get(&event.stream).is_some_and(|floor| position >= *floor);
+            is_open && !self.everybody_had(position, event.stream)
         };
         let last = found.keys().next_back().copied().unwrap_or_default();
         let batches: BTreeSet<u64> =

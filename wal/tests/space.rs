@@ -179,3 +179,47 @@ fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
     log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
     log.flush_blocking().unwrap();
 }
+
+/// APP-07: one event that is tried again and again holds its own bytes, not those of all that was acknowledged
+/// after it; and it is still there after a restart.
+#[test]
+fn an_unfinished_event_does_not_hold_what_is_done_beyond_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        || Options { segment_bytes: 64 << 10, log_bytes_max: 4 << 20, seed: 1, ..Options::default() };
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    let mut mark = Bookmark::at(log.end(stream));
+    log.bookmark(stream, "x", mark.clone()).unwrap();
+    let mut stuck = None;
+    for round in 0..40_u8 {
+        for nth in 0..100 {
+            let position = log.append(stream, 0, &[&[round], &[nth; 500]]).unwrap();
+            stuck = stuck.or_else(|| (nth == 3).then_some(position));
+        }
+        log.flush_blocking().unwrap();
+        let mut from = mark.next_open(mark.low());
+        while let Some(record) = log.read(stream, from) {
+            if Some(record.position) != stuck {
+                mark.complete(record.since..record.next);
+            }
+            from = record.next;
+        }
+        log.bookmark(stream, "x", mark.clone()).unwrap();
+        log.flush_blocking().unwrap();
+        log.reclaim();
+        log.move_on();
+        log.flush_blocking().unwrap();
+    }
+    let stat = log.stat();
+    assert!(stat.live_bytes < 2000, "{}", stat.live_bytes);
+    assert!(stat.segments <= 6, "{} segments of 40 rounds with 54 KB each", stat.segments);
+    drop(log);
+
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    let kept = log.bookmarks(stream).next().unwrap().1.clone();
+    let record = log.read(stream, kept.next_open(kept.low())).unwrap();
+    assert_eq!((Some(record.position), record.payload[1]), (stuck, 3));
+    assert!(log.read(stream, kept.next_open(record.next)).is_none(), "all others are done");
+}

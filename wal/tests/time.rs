@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use sluicegate_wal::{Bookmark, Log, Options, Position, StreamId};
+use sluicegate_wal::{Ahead, Bookmark, Log, Options, Position, StreamId};
 
 fn open(folder: &Path) -> Log {
     let options = Options { segment_bytes: 16 << 10, log_bytes_max: 2 << 20, seed: 1, ..Options::default() };
@@ -110,4 +110,31 @@ fn a_streams_size_is_known_from_both_ends() {
     assert_eq!(log.live_bytes_of(stream), 0, "nobody needs it");
     log.bookmark(stream, "x", Bookmark::at(all[100])).unwrap();
     assert_eq!(log.live_bytes_of(stream), 400 * record);
+}
+
+/// A reader that asks before it reads is told once for each window where the disk may have to be waited for,
+/// and never for what is recent.
+#[test]
+fn a_cold_backlog_is_paged_in_window_by_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    for at in 0..500_u64 {
+        log.append(stream, at, &[&[1; 200]]).unwrap();
+    }
+    log.flush_blocking().unwrap();
+    let ahead = Ahead { recent_bytes: 40 << 10, window_bytes: 4 << 10, record_bytes: 1 << 10 };
+    let cold = log.durable().get() - (40 << 10);
+    let (mut warm, mut windows, mut from) = (Position::ORIGIN..Position::ORIGIN, 0, Position::ORIGIN);
+    while let Some(record) = log.read(stream, from) {
+        if let Some(job) = log.page_in(stream, from, &warm, ahead) {
+            job.run();
+            warm = job.places();
+            windows += 1;
+        }
+        let is_recent = record.position.get() >= cold;
+        assert!(warm.contains(&record.position) || is_recent, "{}", record.position);
+        from = record.next;
+    }
+    assert!((cold / (4 << 10)..cold / (3 << 10)).contains(&windows), "{windows} for {cold} bytes");
 }

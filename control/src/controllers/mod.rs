@@ -40,7 +40,7 @@ use tokio::sync::oneshot;
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{name, namespace};
-use crate::publish::Publisher;
+use crate::publish::{Publisher, QuotaRules};
 use cache::{Cache, Change, follow};
 use queue::{Item, Kind};
 use world::{Error, Object, World};
@@ -65,6 +65,7 @@ pub struct ControlConfig {
     pub listeners: ingress::Listeners,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
+    pub quotas: QuotaRules,
 }
 
 /// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was

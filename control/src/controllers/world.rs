@@ -31,13 +31,14 @@ use crate::kinds::serving::route::Route;
 use crate::kinds::serving::service::Service;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{HasConditions, name, namespace};
-use crate::publish::Publisher;
+use crate::publish::{Publisher, Quotas};
 
 pub struct World {
     pub config: ControlConfig,
     pub client: Client,
     pub fleet: Fleet,
     pub publisher: Arc<Publisher>,
+    pub quotas: Quotas,
     pub queue: Arc<Queue>,
     pub resolver: Resolver,
     /// The operator's ConfigMaps.
@@ -107,6 +108,7 @@ impl World {
         Self {
             resolver: Resolver::new(client.clone(), Arc::clone(&queue)),
             recorder: Recorder::new(client.clone()),
+            quotas: Quotas::new(config.quotas.clone()),
             config,
             client,
             fleet,

@@ -13,6 +13,7 @@ pub mod flows;
 pub mod messaging;
 pub mod names;
 pub mod networking;
+pub mod quantity;
 pub mod serving;
 pub mod settings;
 pub mod shared;

@@ -128,6 +128,8 @@ fn streams(model: &mut Model) {
         let stream = Stream {
             name: spec.name.as_str().into(),
             event_bytes_max: spec.event_bytes_max,
+            keeping: spec.keeping,
+            quota: Arc::clone(&spec.quota),
             subscribers: readers.remove(path.as_str()).unwrap_or_default(),
             tally: Arc::clone(tally),
         };

@@ -16,7 +16,7 @@ use serde_json::Value;
 use sluicegate_control::controllers::{self, ControlConfig};
 use sluicegate_control::fleet::Fleet;
 use sluicegate_control::kinds::shared::{HasConditions, Verdict};
-use sluicegate_control::publish::Publisher;
+use sluicegate_control::publish::{Publisher, QuotaRules};
 use sluicegate_control::runtime::{Cause, Gone, Instance, InstanceSpec, Reporter, Runtime};
 use sluicegate_control::store::Store;
 use sluicegate_control::{api, kinds, store};
@@ -88,6 +88,7 @@ impl House {
             events_url_base: "http://127.0.0.1:8081".to_owned(),
             listeners: controllers::ingress::Listeners::default(),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
+            quotas: QuotaRules::default(),
         };
         let (client_inside, fleet_inside) = (client.clone(), fleet.clone());
         let work = tokio::task::spawn_local(async move {

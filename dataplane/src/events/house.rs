@@ -3,15 +3,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use ring::Ring;
 use wal::{AppendError, Log};
 
 use super::delivery::{Desk, Post};
 use super::ingress::{self, Intake};
-use super::keeper::{Keeper, LogFailed};
-use super::limits::SIGNAL_AGAIN;
+use super::keeper::{Keeper, LogFailed, wall_clock_ms};
+use super::limits::{RECLAIM_EVERY, SIGNAL_AGAIN};
 use super::{Answer, companions};
+use crate::counters::CoreCounters;
 use crate::signal::{Signal, Signals};
 use crate::table::{Stream, Table};
 
@@ -40,7 +42,8 @@ impl<P: Post + Clone> Events<P> {
     }
 
     /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
-    pub fn start(self: &Rc<Self>, core: usize, signals: &Signals) {
+    pub fn start(self: &Rc<Self>, core: usize, signals: &Signals, counters: &Arc<CoreCounters>) {
+        self.ring.spawn(Rc::clone(self).tend(Arc::clone(counters)));
         for (keeper, desk) in &self.logs {
             let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
@@ -52,6 +55,20 @@ impl<P: Post + Clone> Events<P> {
             });
             let desk = Rc::clone(desk);
             self.ring.spawn(async move { desk.tidy().await });
+        }
+    }
+
+    /// Once in [`RECLAIM_EVERY`]: retention, space, files, counters. Runs for ever.
+    async fn tend(self: Rc<Self>, counters: Arc<CoreCounters>) {
+        loop {
+            for (keeper, desk) in &self.logs {
+                desk.retain(wall_clock_ms());
+                keeper.tend();
+            }
+            let stats: Vec<_> = self.logs.iter().map(|(keeper, _)| keeper.log().stat()).collect();
+            let failed = self.logs.iter().filter(|(keeper, _)| keeper.log().poison().is_some()).count();
+            counters.log.show(&stats, failed as u64);
+            self.ring.sleep(RECLAIM_EVERY).await;
         }
     }
 
@@ -96,12 +113,13 @@ impl<P: Post + Clone> Events<P> {
             }
         };
         if let Some(stream) = stream.filter(|_| answer.status >= 400) {
-            stream.tally.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            stream.tally.refused.fetch_add(1, Relaxed);
         }
         answer
     }
 
-    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02).
+    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream's owner
+    /// wants it sooner.
     async fn take_in(
         &self,
         table: &Arc<Table>,
@@ -112,22 +130,32 @@ impl<P: Post + Clone> Events<P> {
         if events.is_empty() {
             return ingress::accepted(); // an empty batch
         }
+        if let Some(quota) = stream.quota.exhausted() {
+            stream.tally.over_quota.fetch_add(1, Relaxed);
+            return ingress::over_quota(quota);
+        }
+        let patience = stream.keeping.durability.patience();
         let appended = self.prepare(table, stream).and_then(|()| {
             let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(beside)).collect();
             let parts: Vec<[&[u8]; 2]> =
                 heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
             let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
             let feed = self.home.feed(&stream.name)?;
-            self.home.append(&feed, &records)
+            self.home.append_within(&feed, &records, patience.unwrap_or_default())
         });
         let end = match appended {
             Ok(range) => range.end,
             Err(why) => return ingress::not_stored(&why),
         };
+        let count = events.len() as u64;
+        if patience.is_some() {
+            stream.tally.accepted.fetch_add(count, Relaxed);
+            stream.tally.accepted_unflushed.fetch_add(count, Relaxed);
+            return ingress::accepted();
+        }
         match self.home.durable(end).await {
             Ok(()) => {
-                let count = events.len() as u64;
-                stream.tally.accepted.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+                stream.tally.accepted.fetch_add(count, Relaxed);
                 ingress::accepted()
             }
             Err(failed) => ingress::unavailable(&failed.to_string()),

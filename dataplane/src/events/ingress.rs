@@ -13,6 +13,7 @@ use super::Answer;
 use super::cloudevent::{Carriage, Event, Malformed, binary, carriage, structured};
 use super::limits::{HOPS_MAX, RETRY_AFTER_S};
 use super::record::{Companion, encode_head};
+use crate::load::Quota;
 use crate::table::{Stream, Table};
 
 /// The extension that carries the hops left. It is kept beside the event in the log and not shown
@@ -153,6 +154,16 @@ pub fn not_stored(why: &AppendError) -> Answer {
         AppendError::TooLarge { .. } => answer(413, &why.to_string()),
         _ => unavailable(&why.to_string()),
     }
+}
+
+/// 429: the sender's namespace, or all together, keep too much; passes when consumers get on.
+#[must_use]
+pub fn over_quota(quota: &Quota) -> Answer {
+    let (used, max, whose) = (quota.used(), quota.bytes_max, &quota.name);
+    let why = format!("undelivered events take {used} of {max} bytes, the quota of {whose}");
+    let mut answer = answer(429, &why);
+    answer.headers.push(("Retry-After".into(), RETRY_AFTER_S.to_string().into()));
+    answer
 }
 
 /// 503: it may work later.

@@ -9,17 +9,23 @@ use std::fs;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::{File, Ring, Tick};
-use wal::{AppendError, Log, Position, StreamId, Urgency};
+use wal::{AppendError, Bookmark, Log, Position, StreamId, Urgency};
 
 use super::bell::Bell;
 use super::delivery::Place;
-use super::limits::{BOOKMARK_EVERY, RECLAIM_EVERY};
+use super::limits::{BOOKMARK_EVERY, UNHURRIED_BYTES_MAX};
+use super::pager::Pager;
+use crate::table::Stream;
+
+/// The bookmark that keeps a stream's history; subscribers are named by uid.
+pub(super) const HISTORY: &str = "~history";
 
 /// A log with its waiting tasks.
 pub struct Keeper {
@@ -32,10 +38,13 @@ pub struct Keeper {
     dirty: RefCell<Vec<Rc<Place>>>,
     /// The core stops: bookmarks do not wait for company.
     hurry: Cell<bool>,
+    /// When the first of the staged events has to be flushed; `None`: at once, if there are any.
+    due: Cell<Option<Tick>>,
     /// There is something to flush.
     work: Bell,
     /// `durable` has moved, or the log failed.
     flushed: Bell,
+    pub(super) pager: Pager,
 }
 
 /// A stream as its readers see it.
@@ -49,12 +58,38 @@ pub struct Feed {
     touched: Cell<bool>,
     /// One for each subscriber's pump.
     readers: RefCell<Vec<Rc<Bell>>>,
+    /// What the newest table says of it.
+    stream: RefCell<Option<Arc<Stream>>>,
+    /// Bytes that count against its quota.
+    kept_bytes: Cell<u64>,
 }
 
 impl Feed {
     #[must_use]
     pub fn appended(&self) -> u64 {
         self.appended.get()
+    }
+
+    /// Takes the table's newest word; what is kept counts against the quota in it.
+    pub(super) fn follow(&self, stream: &Arc<Stream>) {
+        let kept = self.kept_bytes();
+        self.account(0);
+        self.stream.replace(Some(Arc::clone(stream)));
+        self.account(kept);
+    }
+
+    /// What this log keeps of the stream because somebody needs it.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.get()
+    }
+
+    pub(super) fn account(&self, now: u64) {
+        let Some(stream) = &*self.stream.borrow() else { return };
+        let before = self.kept_bytes.replace(now);
+        if before != now {
+            stream.tally.kept_bytes.fetch_add(now.wrapping_sub(before), Relaxed); // wraps to a subtraction
+            stream.quota.account(before, now);
+        }
     }
 
     pub(super) fn subscribe(&self, bell: &Rc<Bell>) {
@@ -89,8 +124,10 @@ impl Keeper {
             touched: RefCell::default(),
             dirty: RefCell::default(),
             hurry: Cell::new(false),
+            due: Cell::new(None),
             work: Bell::default(),
             flushed: Bell::default(),
+            pager: Pager::default(),
         })
     }
 
@@ -111,6 +148,8 @@ impl Keeper {
             appended_end: Cell::new(Position::ORIGIN),
             touched: Cell::new(false),
             readers: RefCell::default(),
+            stream: RefCell::default(),
+            kept_bytes: Cell::new(0),
         });
         self.feeds.borrow_mut().insert(name.into(), Rc::clone(&feed));
         self.work.ring();
@@ -119,7 +158,9 @@ impl Keeper {
 
     /// Drops a stream with all that is in it.
     pub fn forget_stream(&self, name: &str) {
-        self.feeds.borrow_mut().remove(name);
+        if let Some(feed) = self.feeds.borrow_mut().remove(name) {
+            feed.account(0);
+        }
         self.log.borrow_mut().forget_stream(name);
         self.work.ring();
     }
@@ -131,6 +172,16 @@ impl Keeper {
 
     /// Takes records that become durable together. Wait for the range's end with [`Keeper::durable`].
     pub fn append(&self, feed: &Rc<Feed>, records: &[&[&[u8]]]) -> Result<Range<Position>, AppendError> {
+        self.append_within(feed, records, Duration::ZERO)
+    }
+
+    /// The same for records that nobody waits for: they are flushed within `patience`, or sooner with others.
+    pub fn append_within(
+        &self,
+        feed: &Rc<Feed>,
+        records: &[&[&[u8]]],
+        patience: Duration,
+    ) -> Result<Range<Position>, AppendError> {
         let appended = self.try_append(feed, records).or_else(|refused| match refused {
             // Space may be free already and only nobody has looked.
             AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records),
@@ -138,6 +189,9 @@ impl Keeper {
         })?;
         feed.appended.set(feed.appended.get() + records.len() as u64);
         feed.appended_end.set(appended.end);
+        feed.account(feed.kept_bytes() + appended.end.get() - appended.start.get());
+        let due = self.ring.now() + patience;
+        self.due.set(Some(self.due.get().map_or(due, |earlier| earlier.min(due))));
         self.touch(feed);
         self.work.ring();
         Ok(appended)
@@ -158,6 +212,36 @@ impl Keeper {
             }
             many => log.append_batch(feed.id, wall_clock_ms(), many),
         }
+    }
+
+    /// What has to be done now and then, whether anything is flushed or not.
+    pub fn tend(&self) {
+        self.reclaim();
+        for broken in self.log.borrow_mut().look_at_files() {
+            tracing::error!(%broken, "a segment of the log lost records; those that are left are delivered");
+        }
+        self.tell_damage();
+        for feed in self.feeds.borrow().values() {
+            feed.account(self.log.borrow().live_bytes_of(feed.id));
+        }
+        self.work.ring(); // what was dropped is gone with the next flush; and a failure is to be told
+    }
+
+    /// Keeps events of the stream from here on though nobody reads them; `None` ends it.
+    pub(super) fn keep_history(&self, feed: &Feed, from: Option<Position>) {
+        let mut log = self.log.borrow_mut();
+        let kept = log.bookmarks(feed.id).find(|(name, _)| *name == HISTORY).map(|(_, mark)| mark.low());
+        match from {
+            Some(from) if kept.is_none_or(|kept| kept < from) => {
+                if let Err(why) = log.bookmark(feed.id, HISTORY, Bookmark::at(from)) {
+                    tracing::warn!(stream = %feed.id, %why, "no history is kept; it is tried again");
+                }
+            }
+            None if kept.is_some() => log.forget_bookmark(feed.id, HISTORY),
+            _ => return,
+        }
+        drop(log);
+        self.work.ring();
     }
 
     fn reclaim(&self) -> bool {
@@ -235,39 +319,42 @@ impl Keeper {
         let mut hand = Hand::default();
         let mut file: Option<(Arc<fs::File>, File)> = None;
         let mut lazy_since: Option<Tick> = None;
-        let mut reclaimed_at = self.ring.now();
         loop {
             let seen = self.work.count();
             if let Some(failed) = self.failure() {
                 self.flushed.ring();
                 return failed;
             }
-            match self.urgency() {
+            let now = self.ring.now();
+            let until = match self.urgency() {
                 Urgency::Nothing => {
                     lazy_since = None;
                     self.work.after(seen).await;
                     continue;
                 }
-                Urgency::Whenever if !self.hurry.get() => {
-                    let due = *lazy_since.get_or_insert(self.ring.now()) + BOOKMARK_EVERY;
-                    if self.ring.now() < due {
-                        let wait = due - self.ring.now();
-                        let _ = self.ring.timeout(wait, self.work.after(seen)).await; // either way: look again
-                        continue;
-                    }
+                Urgency::Whenever => Some(*lazy_since.get_or_insert(now) + BOOKMARK_EVERY),
+                // Bookmarks beside events that may wait for longer.
+                Urgency::Now if !self.dirty.borrow().is_empty() => {
+                    let lazy = *lazy_since.get_or_insert(now) + BOOKMARK_EVERY;
+                    self.may_wait().map(|due| due.min(lazy))
                 }
-                Urgency::Whenever | Urgency::Now => {}
+                Urgency::Now => self.may_wait(),
+            };
+            if let Some(until) = until.filter(|until| *until > now && !self.hurry.get()) {
+                let _ = self.ring.timeout(until - now, self.work.after(seen)).await; // either way: look again
+                continue;
             }
             lazy_since = None;
             hand.help(&mut self.log.borrow_mut());
             self.flush(&mut file).await;
             self.log.borrow_mut().move_on(); // a bounded step, and only if one is due
             self.tell_damage();
-            if self.ring.now() - reclaimed_at >= RECLAIM_EVERY {
-                reclaimed_at = self.ring.now();
-                self.reclaim();
-            }
         }
+    }
+
+    /// Until when the staged events may wait for company.
+    fn may_wait(&self) -> Option<Tick> {
+        self.due.get().filter(|_| self.log.borrow().staged_bytes() < UNHURRIED_BYTES_MAX)
     }
 
     fn failure(&self) -> Option<LogFailed> {
@@ -282,6 +369,9 @@ impl Keeper {
     async fn flush(&self, cached: &mut Option<(Arc<fs::File>, File)>) {
         self.write_bookmarks();
         let Some(flush) = self.log.borrow_mut().next_flush() else { return };
+        if self.log.borrow().urgency() != Urgency::Now {
+            self.due.set(None); // all events that were staged are in it
+        }
         let result = match self.file(cached, &flush.file) {
             Ok(file) => file.write_at_durable(flush.bytes.clone(), flush.offset).await,
             Err(error) => Err(error),
@@ -353,7 +443,7 @@ impl Hand {
     }
 }
 
-fn wall_clock_ms() -> u64 {
+pub(super) fn wall_clock_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

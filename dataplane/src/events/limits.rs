@@ -52,7 +52,29 @@ pub const ANSWER_BYTES_MAX: usize = 2 << 20;
 /// How often bookmarks become durable when no event takes them along: what a crash delivers twice.
 pub const BOOKMARK_EVERY: Duration = Duration::from_millis(100);
 
-/// How often old segments are looked through.
+/// The newest bytes of a log, in bytes, that are taken to be in memory: one segment. Older ones are read by a
+/// thread that may wait for the disk before a core touches them.
+pub const RECENT_BYTES: u64 = 64 << 20;
+
+/// What is read ahead at a time for one lagging subscriber, in bytes: some 2,000 events, 1 ms of a disk.
+pub const PAGE_IN_BYTES: u32 = 1 << 20;
+
+/// What is read beyond that, in bytes, so that a usual event that begins at the end is there whole.
+pub const PAGE_IN_RECORD_BYTES: u32 = 64 << 10;
+
+/// Threads of one core that read ahead at a time; more would not make a disk faster.
+pub const PAGERS_MAX: u32 = 4;
+
+/// How long events of streams that promise nothing wait for company before they are flushed alone, and so
+/// the longest that their delivery is late.
+pub const UNHURRIED_FLUSH: Duration = BOOKMARK_EVERY;
+
+/// Events that nobody waits for are flushed at once when they are this many bytes: the staging buffer stays
+/// small, and larger writes are hardly faster.
+pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
+
+/// How often old segments are looked through, segment files are looked at, and retention and quotas follow
+/// what is kept.
 pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
 /// A subscriber or stream that the table no longer names is forgotten after this long: control may

@@ -15,6 +15,7 @@ pub mod house;
 pub mod ingress;
 pub mod keeper;
 pub mod limits;
+mod pager;
 pub mod record;
 pub mod resolve;
 pub mod sender;

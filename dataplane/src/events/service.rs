@@ -5,10 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use ring::{Ring, Stream};
-use wal::{Log, Options};
+use wal::{Hole, Log, Options};
 
 use super::Answer;
 use super::house::Events;
@@ -16,6 +17,7 @@ use super::limits::BODY_BYTES_MAX;
 use super::resolve::{Resolver, system};
 use super::sender::Sender;
 use crate::core::{self, Local, MakeEvents};
+use crate::counters::CoreCounters;
 use crate::http::codec::RequestView;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Seat;
@@ -37,6 +39,7 @@ pub struct EventsConfig {
     pub log: Options,
     pub tables: Arc<Tables>,
     pub signals: Signals,
+    pub counters: Arc<CoreCounters>,
     pub seed: u64,
 }
 
@@ -56,14 +59,15 @@ struct Service {
 
 impl Service {
     fn open(config: EventsConfig, proxy: &Rc<Proxy>) -> io::Result<Rc<Self>> {
-        let EventsConfig { core, folder, others, log, tables, signals, seed } = config;
-        let home = open_log(core, &folder, &log)?;
-        let others = others.iter().map(|folder| open_log(core, folder, &log)).collect::<io::Result<_>>()?;
+        let EventsConfig { core, folder, others, log, tables, signals, counters, seed } = config;
+        let open = |folder: &Path| open_log(core, folder, &log, &counters);
+        let home = open(&folder)?;
+        let others = others.iter().map(|folder| open(folder)).collect::<io::Result<_>>()?;
         let resolver = Rc::new(Resolver::new(&proxy.ring, system));
         let sender =
             Sender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver), signals: signals.clone() };
         let events = Events::open(&proxy.ring, home, others, &sender, seed);
-        events.start(core, &signals);
+        events.start(core, &signals, &counters);
         let service = Rc::new(Self {
             ring: proxy.ring.clone(),
             limits: proxy.limits,
@@ -112,8 +116,14 @@ impl core::Events for Service {
     }
 }
 
-fn open_log(core: usize, folder: &Path, options: &Options) -> io::Result<Log> {
+fn open_log(core: usize, folder: &Path, options: &Options, counters: &CoreCounters) -> io::Result<Log> {
     let (log, recovery) = Log::open(folder, options.clone()).map_err(io::Error::other)?;
+    for Hole { file, from, to } in &recovery.holes {
+        let file =
+            file.as_ref().map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
+        tracing::error!(core, %file, %from, %to, "acknowledged events are gone: see the disk's log and wal verify");
+    }
+    counters.log.holes.fetch_add(recovery.holes.len() as u64, Relaxed);
     tracing::info!(core, folder = %folder.display(), ?recovery, "log open");
     Ok(log)
 }

@@ -53,6 +53,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         log: wal::Options { segment_bytes: 1 << 20, ..wal::Options::default() },
         tables: Arc::clone(&tables),
         signals: signals.clone(),
+        counters: Arc::default(),
         seed: 1,
     };
     let config = CoreConfig {
@@ -94,6 +95,8 @@ impl House {
         let broker = Arc::new(Broker {
             name: "broker/ns/b/1".into(),
             event_bytes_max: 1 << 20,
+            keeping: Default::default(),
+            quota: Arc::default(),
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });

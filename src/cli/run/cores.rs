@@ -18,6 +18,7 @@ use super::logs::Home;
 pub(super) struct Shared {
     pub(super) tables: Arc<Tables>,
     pub(super) signals: Signals,
+    pub(super) log: wal::Options,
     pub(super) stop: Arc<Stop>,
 }
 
@@ -66,7 +67,9 @@ impl Cores {
                 https,
                 private,
                 events: Some(events),
-                make_events: Some(dataplane::events::service::make(events_config(index, shared, home))),
+                make_events: Some(dataplane::events::service::make(events_config(
+                    index, shared, home, &counted,
+                ))),
                 tables: Arc::clone(&shared.tables),
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),
@@ -113,14 +116,15 @@ impl Cores {
     }
 }
 
-fn events_config(core: usize, shared: &Shared, home: Home) -> EventsConfig {
+fn events_config(core: usize, shared: &Shared, home: Home, counters: &Arc<CoreCounters>) -> EventsConfig {
     EventsConfig {
         core,
         folder: home.own,
         others: home.others,
-        log: wal::Options::default(),
+        log: wal::Options { seed: seed(core), ..shared.log.clone() },
         tables: Arc::clone(&shared.tables),
         signals: shared.signals.clone(),
+        counters: Arc::clone(counters),
         seed: seed(core),
     }
 }

@@ -7,6 +7,7 @@ use super::reference;
 use super::resolve::Unresolved;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::broker::Broker;
+use crate::kinds::eventing::keeping::keeping;
 use crate::kinds::shared::{Destination, name};
 use crate::publish::StreamSpec;
 use reconcile::status;
@@ -49,9 +50,13 @@ pub fn serve(world: &World, broker: &Broker) {
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.
     let name_in_log = format!("broker/{ns}/{name}/{uid}");
-    world
-        .publisher
-        .set_stream(&path(ns, name), StreamSpec { name: name_in_log, event_bytes_max: EVENT_BYTES_MAX });
+    let spec = StreamSpec {
+        name: name_in_log,
+        event_bytes_max: EVENT_BYTES_MAX,
+        keeping: keeping(&broker.metadata),
+        quota: world.quotas.of(ns),
+    };
+    world.publisher.set_stream(&path(ns, name), spec);
 }
 
 /// A destination's URL, if it exists and the data plane can speak to it.

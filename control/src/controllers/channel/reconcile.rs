@@ -6,13 +6,14 @@ use jiff::Timestamp;
 
 use crate::controllers::service::children::owner;
 use crate::kinds::conditions::Conditions;
+use crate::kinds::eventing::keeping::KEYS;
 use crate::kinds::messaging::channel::{
     ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelStatus, ChannelTemplate,
     DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
 };
 use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 use crate::kinds::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
-use crate::kinds::shared::{HasConditions, KReference, Status, Verdict, name, namespace};
+use crate::kinds::shared::{HasConditions, KReference, Status, Verdict, annotation, name, namespace};
 
 /// What carries a Channel's events.
 #[derive(Debug, Clone)]
@@ -31,6 +32,10 @@ pub fn make_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
     let mut backing = InMemoryChannel::new(namespace(&channel.metadata), name(&channel.metadata), spec);
     backing.metadata.owner_references = owner(channel);
     backing.metadata.annotations = Some(subscribable());
+    let kept = KEYS
+        .iter()
+        .filter_map(|key| Some(((*key).to_owned(), annotation(&channel.metadata, key)?.to_owned())));
+    backing.metadata.annotations.get_or_insert_default().extend(kept);
     Ok(backing)
 }
 
@@ -184,6 +189,17 @@ mod tests {
         assert_eq!((made.spec.delivery.unwrap().retry, made.spec.subscribers.len()), (Some(1), 0));
         channel.spec.delivery = Some(DeliverySpec { retry: Some(2), ..DeliverySpec::default() });
         assert_eq!(make_backing(&channel).unwrap().spec.delivery.unwrap().retry, Some(2));
+    }
+
+    #[test]
+    fn how_events_are_kept_is_said_on_the_channel_and_done_by_what_carries_them() {
+        let mut channel = channel(ChannelTemplate::in_memory());
+        let said = [("sluicegate.dev/durability", "none"), ("other", "x")];
+        let said = said.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        channel.metadata.annotations = Some(said.into());
+        let made = make_backing(&channel).unwrap().metadata;
+        assert_eq!(annotation(&made, "sluicegate.dev/durability"), Some("none"));
+        assert_eq!(annotation(&made, "other"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod reconcile;
 use super::broker::{EVENT_BYTES_MAX, deliverable};
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
+use crate::kinds::eventing::keeping::keeping;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::Subscription;
@@ -61,7 +62,13 @@ pub fn serve(
     // The uid makes a recreated channel start empty.
     let name_in_log = format!("channel/{ns}/{name}/{uid}");
     let path = path(ns, name);
-    world.publisher.set_stream(&path, StreamSpec { name: name_in_log, event_bytes_max: EVENT_BYTES_MAX });
+    let spec = StreamSpec {
+        name: name_in_log,
+        event_bytes_max: EVENT_BYTES_MAX,
+        keeping: keeping(&channel.metadata),
+        quota: world.quotas.of(ns),
+    };
+    world.publisher.set_stream(&path, spec);
     for before in &channel.spec.subscribers {
         if !subscribers.iter().any(|now| now.uid == before.uid) {
             world.publisher.remove_subscriber(&before.uid);

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, rules};
+use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, keeping, rules};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{
@@ -131,6 +131,7 @@ impl Resource for Broker {
         if class.is_empty() {
             problems.add(format!("metadata.annotations[{BROKER_CLASS}]"), "missing field(s)");
         }
+        keeping::validate(&self.metadata, problems);
         if let Some(config) = &self.spec.config {
             rules::validate_reference(config, "spec.config", problems);
         }

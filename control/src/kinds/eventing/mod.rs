@@ -3,6 +3,7 @@
 pub mod broker;
 pub mod event_type;
 pub mod filters;
+pub mod keeping;
 pub mod rules;
 pub mod trigger;
 

@@ -9,7 +9,7 @@ use super::subscribable::{SubscriberSpec, SubscriberStatus};
 use super::{API_VERSION, GROUP, IMMUTABLE, MISSING, MUST_NOT, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::eventing::rules;
+use crate::kinds::eventing::{keeping, rules};
 use crate::kinds::shared::{Addressable, DeliverySpec, DeliveryStatus, KReference, Status, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -134,6 +134,7 @@ impl Resource for Channel {
             Some(template) => template.validate("spec.channelTemplate", problems),
             None => problems.add("spec.channelTemplate", MISSING),
         }
+        keeping::validate(&self.metadata, problems);
         if !self.spec.subscribers.is_empty() {
             problems.add("spec.subscribers", MUST_NOT);
         }

@@ -8,7 +8,7 @@ use super::subscribable::{SubscriberSpec, SubscriberStatus, validate_subscribers
 use super::{GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::eventing::rules;
+use crate::kinds::eventing::{keeping, rules};
 use crate::kinds::shared::{Addressable, DeliverySpec, DeliveryStatus, Status, annotation, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -100,6 +100,7 @@ impl Resource for InMemoryChannel {
     }
 
     fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        keeping::validate(&self.metadata, problems);
         validate_subscribers(&self.spec.subscribers, "spec.subscribers", problems);
         let known = before.map(|before| before.spec.subscribers.as_slice()).unwrap_or_default();
         if let Some(user) = &self.spec.outsider

@@ -36,7 +36,10 @@ enum Passed {
 
 impl<P: Post> Pump<P> {
     pub(super) async fn attempt(self: &Rc<Self>, job: Job) {
-        let Some(payload) = self.payload(job.position) else { return };
+        self.bring(job.position).await;
+        let Some(payload) = self.payload(job.position) else {
+            return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
+        };
         let Ok(record) = Record::decode(payload) else { return }; // decoded once before: cannot be
         let order = self.order();
         match &job.leg {

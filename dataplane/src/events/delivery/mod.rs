@@ -4,11 +4,13 @@
 //! `attempt` one request and what its answer leads to, [`retry`] the arithmetic, `place` how far
 //! a subscriber has come.
 
+mod ahead;
 mod attempt;
 mod place;
 pub mod post;
 mod pump;
 pub mod request;
+mod retention;
 pub mod retry;
 mod sorter;
 
@@ -27,7 +29,7 @@ pub use post::{Post, PostError};
 
 use self::pump::{Order, Pump, Shop};
 use self::sorter::Sorter;
-use super::keeper::{Feed, Keeper};
+use super::keeper::{Feed, HISTORY, Keeper};
 use super::limits::{ABSENT_PATIENCE, TIDY_EVERY};
 use crate::table::{Stream, Table};
 
@@ -111,6 +113,7 @@ impl<P: Post> Desk<P> {
         named: &mut HashSet<Key, RandomState>,
     ) -> Result<(), AppendError> {
         let feed = self.shop.keeper.feed(&stream.name)?;
+        feed.follow(stream);
         let sorter = self.sorter(&feed);
         let (mut running, mut outcome) = (Vec::with_capacity(stream.subscribers.len()), Ok(()));
         for subscriber in &stream.subscribers {
@@ -201,8 +204,9 @@ impl<P: Post> Desk<P> {
                 absent.push(Absent::Stream(name.into()));
                 continue;
             }
-            let lost =
-                log.bookmarks(id).filter(|(subscriber, _)| !pumps.contains_key(&(id, (*subscriber).into())));
+            let lost = log.bookmarks(id).filter(|(subscriber, _)| {
+                *subscriber != HISTORY && !pumps.contains_key(&(id, (*subscriber).into()))
+            });
             absent.extend(lost.map(|(subscriber, _)| Absent::Subscriber(id, subscriber.into())));
         }
         absent

@@ -23,12 +23,14 @@ struct Progress {
     cursor: Position,
     /// By position: what a bookmark may call done when that event is.
     unfinished: BTreeMap<Position, Range<Position>>,
+    /// Events that were passed over because they are damaged, and not counted yet.
+    damaged: u64,
 }
 
 impl Place {
     #[must_use]
     pub fn new(stream: StreamId, subscriber: &str, mark: Bookmark) -> Self {
-        let progress = Progress { cursor: mark.low(), mark, unfinished: BTreeMap::new() };
+        let progress = Progress { cursor: mark.low(), mark, unfinished: BTreeMap::new(), damaged: 0 };
         Self {
             stream,
             subscriber: subscriber.into(),
@@ -46,6 +48,7 @@ impl Place {
                 return None;
             }
             progress.cursor = record.next;
+            progress.damaged += record.damaged;
             if progress.mark.is_done(record.position) {
                 // Between two done ranges lay only other streams' events.
                 progress.mark.complete(record.since..record.next);
@@ -63,6 +66,33 @@ impl Place {
             progress.mark.complete(progress.cursor..position);
             progress.cursor = position;
         }
+    }
+
+    /// Damaged events that [`Place::read`] has passed over since the last call.
+    pub fn take_damaged(&self) -> u64 {
+        std::mem::take(&mut self.progress.borrow_mut().damaged)
+    }
+
+    /// Gives up what was not read and lies before `end`; how many events that were. What is unfinished stays so.
+    pub fn give_up(&self, log: &Log, end: Position) -> u64 {
+        let progress = &mut *self.progress.borrow_mut();
+        let mut events = 0;
+        while progress.cursor < end {
+            let from = progress.mark.next_open(progress.cursor);
+            let done = progress.mark.done().iter().map(|range| range.start).find(|start| *start >= from);
+            let to = done.unwrap_or(end).min(end).max(from);
+            events += log.count(self.stream, from, to);
+            progress.mark.complete(from..to);
+            progress.cursor = to.max(Position::new(progress.cursor.get() + 1)).min(end);
+        }
+        events
+    }
+
+    /// Where [`Place::read`] looks next.
+    #[must_use]
+    pub fn next(&self) -> Position {
+        let progress = self.progress.borrow();
+        progress.mark.next_open(progress.cursor)
     }
 
     /// Where reading goes on.
@@ -130,6 +160,30 @@ mod tests {
         }
         assert_eq!(restored.mark().done(), []);
         assert!(read_all(&Place::new(ours, "s", restored.mark()), &log).is_empty());
+    }
+
+    /// What was done, and what was read and is unfinished, is not given up a second time.
+    #[test]
+    fn what_is_given_up_is_what_was_neither_read_nor_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = log(&folder);
+        let ours = log.stream("ours").unwrap();
+        let start = log.end(ours);
+        let all: Vec<_> = (0_u8..20).map(|n| log.append(ours, 0, &[&[n]]).unwrap()).collect();
+        log.flush_blocking().unwrap();
+        let mut mark = Bookmark::at(start);
+        mark.complete(all[5]..all[8]);
+        mark.complete(all[12]..all[13]);
+        let place = Place::new(ours, "s", mark);
+        let read: Vec<_> = (0..2).map(|_| place.read(&log, log.durable()).unwrap().position).collect();
+        assert_eq!(read, all[..2]);
+
+        assert_eq!(place.give_up(&log, all[15]), 15 - 2 - 4);
+        assert_eq!((place.give_up(&log, all[15]), place.give_up(&log, all[3])), (0, 0));
+        assert_eq!(place.read(&log, log.durable()).map(|record| record.position), Some(all[15]));
+        assert_eq!(place.mark().low(), start, "two are unfinished");
+        assert!(place.finish(all[0]) && place.finish(all[1]));
+        assert_eq!(place.mark().low(), all[15]);
     }
 
     /// EV-DLV-13: what is skipped is done, what is unfinished before it is not.

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,26 +40,32 @@ pub(super) struct Shop<P> {
 pub(super) struct Pump<P> {
     pub(super) shop: Rc<Shop<P>>,
     pub(super) place: Rc<Place>,
-    feed: Rc<Feed>,
+    pub(super) feed: Rc<Feed>,
     order: RefCell<Order>,
-    sorter: Rc<Sorter>,
+    pub(super) sorter: Rc<Sorter>,
     /// What the sorter has found for this subscriber.
     pub(super) line: Rc<Line>,
     /// Of the events that the sorter has passed, how many this pump knows of. Counts while in line.
-    known: Cell<u64>,
+    pub(super) known: Cell<u64>,
+    /// ... and of the damaged ones.
+    known_damaged: Cell<u64>,
     /// Rung by events that are wanted, ended attempts, a new order and a stop, and now and then.
-    bell: Rc<Bell>,
+    pub(super) bell: Rc<Bell>,
     in_flight: Cell<u32>,
-    retries: RefCell<BinaryHeap<Reverse<Retry>>>,
+    pub(super) retries: RefCell<BinaryHeap<Reverse<Retry>>>,
     stopped: Cell<bool>,
     /// The core stops: nothing new is begun.
     held: Cell<bool>,
     /// Events of the feed that are counted as offered.
     counted: Cell<u64>,
-    /// Events below were in the log before this pump: they are counted when they are read.
+    /// Events below were in the log before this pump.
     backlog_end: Position,
     /// Offered and not settled.
-    pending: Cell<u64>,
+    pub(super) pending: Cell<u64>,
+    /// What was read ahead for it: where records lie that a core may touch.
+    pub(super) warm: RefCell<Range<Position>>,
+    /// More is being read ahead.
+    pub(super) paging: Cell<bool>,
 }
 
 /// What the table says about the subscriber now.
@@ -84,9 +91,9 @@ pub(super) enum Leg {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Retry {
+pub(super) struct Retry {
     at: Tick,
-    job: Job,
+    pub(super) job: Job,
 }
 
 impl Ord for Retry {
@@ -108,6 +115,10 @@ pub(super) enum End {
     Filtered,
     DeadLettered,
     Dropped,
+    /// Dropped: too old, or too much.
+    Expired,
+    /// Dropped: the disk changed it.
+    Damaged,
 }
 
 enum Next {
@@ -128,10 +139,11 @@ impl<P: Post> Pump<P> {
         order: Order,
     ) -> Result<Rc<Self>, AppendError> {
         let name = &*order.subscriber.name;
-        let (kept, end) = {
+        let (kept, end, open) = {
             let log = shop.keeper.log();
             let kept = log.bookmarks(feed.id).find(|(found, _)| *found == name).map(|(_, mark)| mark.clone());
-            (kept, log.end(feed.id))
+            let open = kept.as_ref().map_or(0, |mark| log.open_events(feed.id, mark));
+            (kept, log.end(feed.id), open)
         };
         let is_new = kept.is_none();
         let place = Place::new(feed.id, name, kept.unwrap_or_else(|| Bookmark::at(end)));
@@ -147,6 +159,7 @@ impl<P: Post> Pump<P> {
             sorter: Rc::clone(sorter),
             line: Line::new(&bell),
             known: Cell::new(0),
+            known_damaged: Cell::new(0),
             bell,
             in_flight: Cell::new(0),
             retries: RefCell::default(),
@@ -155,7 +168,10 @@ impl<P: Post> Pump<P> {
             counted: Cell::new(feed.appended()),
             backlog_end: end,
             pending: Cell::new(0),
+            warm: RefCell::new(Position::ORIGIN..Position::ORIGIN),
+            paging: Cell::new(false),
         });
+        pump.offer(open);
         shop.ring.spawn(Rc::clone(&pump).run());
         Ok(pump)
     }
@@ -236,37 +252,54 @@ impl<P: Post> Pump<P> {
     }
 
     /// The next event that may be wanted.
-    fn next(&self) -> Option<wal::Record> {
+    fn next(self: &Rc<Self>) -> Option<wal::Record> {
+        let from = if self.line.is_in() { self.line.first()? } else { self.place.next() };
+        if !self.is_at_hand(from) {
+            return None; // the bell rings when it is
+        }
         let log = self.shop.keeper.log();
         if !self.line.is_in() {
             let sorted = self.sorter.cursor();
-            if let Some(record) = self.place.read(&log, sorted) {
-                return Some(record);
+            let record = self.place.read(&log, sorted);
+            self.lose(self.place.take_damaged(), End::Damaged);
+            if record.is_some() {
+                return record;
             }
+            // What is left up to there cannot be read.
+            self.lose(self.place.give_up(&log, sorted), End::Damaged);
             if !self.sorter.join(&self.line, self.place.cursor().max(self.backlog_end)) {
                 return None;
             }
-            self.place.skip_to(sorted);
             self.known.set(self.sorter.passed());
+            self.known_damaged.set(self.sorter.damaged());
         }
-        let found = self.line.take()?;
-        self.pass_by(found.passed, found.position);
-        self.known.set(found.passed + 1);
-        self.place.read(&log, self.sorter.cursor())
+        loop {
+            let found = self.line.take()?;
+            self.pass_by(found.passed, found.damaged, found.position);
+            self.known.set(found.passed + 1);
+            let after = Position::new(found.position.get() + 1);
+            if let Some(record) = self.place.read(&log, after) {
+                return Some(record);
+            }
+            self.place.skip_to(after); // damaged since it was sorted
+            self.lose(1, End::Damaged);
+        }
     }
 
     /// Counts what has come, and what of it went by unwanted.
-    fn catch_up(&self) {
+    pub(super) fn catch_up(&self) {
         self.count_arrivals();
         if !self.stopped.get() && self.line.is_in() && self.line.is_empty() {
-            self.pass_by(self.sorter.passed(), self.sorter.cursor());
+            self.pass_by(self.sorter.passed(), self.sorter.damaged(), self.sorter.cursor());
         }
     }
 
     /// None of the events up to here is wanted.
-    fn pass_by(&self, passed: u64, position: Position) {
+    pub(super) fn pass_by(&self, passed: u64, damaged: u64, position: Position) {
         let unwanted = passed - self.known.replace(passed);
-        if unwanted == 0 {
+        let lost = damaged - self.known_damaged.replace(damaged);
+        self.lose(lost, End::Damaged);
+        if unwanted + lost == 0 {
             return;
         }
         self.place.skip_to(position);
@@ -284,9 +317,6 @@ impl<P: Post> Pump<P> {
     }
 
     fn consider(self: &Rc<Self>, order: &Order, record: &wal::Record) {
-        if record.position < self.backlog_end {
-            self.offer(1);
-        }
         match Record::decode(record.payload.clone()) {
             Ok(event) if filter::wants(&order.subscriber.filter, &event) => {
                 self.begin(Job { position: record.position, attempt: 0, leg: Leg::Subscriber });
@@ -331,16 +361,34 @@ impl<P: Post> Pump<P> {
             return;
         }
         self.shop.keeper.moved(&self.place);
+        self.count(1, end);
+    }
+
+    /// Events that were not taken on come to an end.
+    pub(super) fn lose(&self, events: u64, end: End) {
+        if events > 0 && !self.stopped.get() {
+            self.shop.keeper.moved(&self.place);
+            self.count(events, end);
+        }
+    }
+
+    fn count(&self, events: u64, end: End) {
         let order = self.order.borrow();
         let tally = &order.subscriber.tally;
         let counter = match end {
             End::Delivered => &tally.delivered,
             End::Filtered => &tally.filtered,
             End::DeadLettered => &tally.dead_lettered,
-            End::Dropped => &tally.dropped,
+            End::Dropped | End::Expired | End::Damaged => &tally.dropped,
         };
-        counter.fetch_add(1, Relaxed);
-        let pending = self.pending.get().checked_sub(1).expect("an event is offered before it is settled");
+        counter.fetch_add(events, Relaxed);
+        match end {
+            End::Expired => drop(tally.expired.fetch_add(events, Relaxed)),
+            End::Damaged => drop(tally.damaged.fetch_add(events, Relaxed)),
+            _ => {}
+        }
+        let pending =
+            self.pending.get().checked_sub(events).expect("an event is offered before it is settled");
         self.pending.set(pending);
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Sorter {
     cursor: Cell<Position>,
     /// Events sorted since this sorter began.
     passed: Cell<u64>,
+    /// Damaged events that were passed over since then.
+    damaged: Cell<u64>,
     /// Who has read all that is sorted and cannot stand in line yet.
     waiting: RefCell<Vec<Rc<Line>>>,
     stopped: Cell<bool>,
@@ -58,8 +60,9 @@ pub(super) struct Line {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) position: Position,
-    /// Events that were sorted before this one.
+    /// Events that were sorted before this one, and damaged ones that were passed over.
     pub(super) passed: u64,
+    pub(super) damaged: u64,
 }
 
 impl Line {
@@ -81,8 +84,18 @@ impl Line {
         self.found.borrow().is_empty()
     }
 
+    /// Where the next one lies.
+    pub(super) fn first(&self) -> Option<Position> {
+        self.found.borrow().front().map(|found| found.position)
+    }
+
     pub(super) fn take(&self) -> Option<Found> {
         self.found.borrow_mut().pop_front()
+    }
+
+    /// The next one, if it lies before `end`.
+    pub(super) fn take_before(&self, end: Position) -> Option<Found> {
+        self.found.borrow_mut().pop_front_if(|found| found.position < end)
     }
 
     /// Too many: the subscriber leaves the line and reads the log from where it has come to.
@@ -113,6 +126,7 @@ impl Sorter {
             roll: RefCell::default(),
             cursor: Cell::new(keeper.log().durable()),
             passed: Cell::new(0),
+            damaged: Cell::new(0),
             waiting: RefCell::default(),
             stopped: Cell::new(false),
         });
@@ -144,6 +158,10 @@ impl Sorter {
 
     pub(super) fn passed(&self) -> u64 {
         self.passed.get()
+    }
+
+    pub(super) fn damaged(&self) -> u64 {
+        self.damaged.get()
     }
 
     /// Puts a subscriber that has read all events below the cursor in line. `false` if it comes from
@@ -192,7 +210,9 @@ impl Sorter {
         let mut sorted = 0;
         while sorted < RECORDS_PER_TURN_MAX {
             let Some(record) = self.keeper.log().read(self.feed.id, self.cursor.get()) else { break };
-            let found = Found { position: record.position, passed: self.passed.get() };
+            self.damaged.set(self.damaged.get() + record.damaged);
+            let (passed, damaged) = (self.passed.get(), self.damaged.get());
+            let found = Found { position: record.position, passed, damaged };
             match Record::decode(record.payload) {
                 Ok(event) => roll.index.visit(&event, |at| roll.lines[at].hand(found)),
                 // Each subscriber says that it cannot read it, and counts it as dropped.

@@ -2,6 +2,7 @@
 
 mod door;
 mod flow;
+mod keeping;
 mod outcome;
 mod reply;
 mod restart;
@@ -25,8 +26,10 @@ use super::Answer;
 use super::delivery::{Post, PostError};
 use super::encode::Outgoing;
 use super::house::Events;
+use crate::counters::CoreCounters;
+use crate::load::Quota;
 use crate::signal::Signals;
-use crate::table::{Backoff, Delivery, Filter, Reply, Stream, Subscriber, Table, Target};
+use crate::table::{Backoff, Delivery, Filter, Keeping, Reply, Stream, Subscriber, Table, Target};
 
 pub(super) const PATH: &str = "/brokers/ns/b";
 /// A broker that nobody listens to.
@@ -119,9 +122,13 @@ pub(super) struct Rig {
     pub(super) ring: Ring,
     pub(super) events: Rc<Events<Script>>,
     pub(super) signals: Signals,
+    pub(super) counters: Arc<CoreCounters>,
     script: Script,
     table: RefCell<Arc<Table>>,
     version: Cell<u64>,
+    /// Of the stream that is published next.
+    pub(super) keeping: Cell<Keeping>,
+    pub(super) quota: RefCell<Arc<Quota>>,
 }
 
 pub(super) fn options() -> Options {
@@ -157,10 +164,21 @@ impl Rig {
         }));
         let others = others.iter().map(|folder| open(folder)).collect();
         let events = Events::open(&ring, open(folder), others, &script, seed);
-        let signals = Signals::new(|| {});
-        events.start(0, &signals);
-        let (table, version) = (RefCell::default(), Cell::new(0));
-        Self { world, ring, events, signals, script, table, version }
+        let (signals, counters) = (Signals::new(|| {}), Arc::<CoreCounters>::default());
+        events.start(0, &signals, &counters);
+        let (table, version, keeping) = (RefCell::default(), Cell::new(0), Cell::default());
+        Self {
+            world,
+            ring,
+            events,
+            signals,
+            counters,
+            script,
+            table,
+            version,
+            keeping,
+            quota: RefCell::default(),
+        }
     }
 
     pub(super) fn rule(&self, rule: impl FnMut(&Call) -> Step + 'static) {
@@ -176,6 +194,8 @@ impl Rig {
         let stream = Arc::new(Stream {
             name: name.into(),
             event_bytes_max: 100_000,
+            keeping: self.keeping.get(),
+            quota: Arc::clone(&self.quota.borrow()),
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -185,6 +205,8 @@ impl Rig {
         let quiet = Stream {
             name: "broker/ns/quiet/1".into(),
             event_bytes_max: 100_000,
+            keeping: Keeping::default(),
+            quota: Arc::default(),
             subscribers: Vec::new(),
             tally: Arc::default(),
         };

@@ -1,0 +1,270 @@
+//! How long events are kept, what a 202 promises, and what is refused for keeping too much.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use ring::sim::Weather;
+
+use super::{PATH, Rig, Step, ends, folder, seconds, trigger};
+use crate::load::Quota;
+use crate::table::{Durability, Keeping, Stream};
+
+const URL: &str = "http://s/";
+
+fn unreachable(rig: &Rig) {
+    rig.rule(|_| Step::Status(503));
+}
+
+fn all(stream: &Stream) -> u64 {
+    ends(stream, 0).iter().sum()
+}
+
+fn lagging() -> crate::table::Subscriber {
+    let mut subscriber = trigger("t", URL);
+    subscriber.delivery.retries_max = 1000;
+    subscriber
+}
+
+async fn post_many(rig: &Rig, events: usize) {
+    for nth in 0..events {
+        assert_eq!(rig.post(&format!("{nth}"), "a").await, 202, "{nth}");
+    }
+}
+
+/// EV-RTE-02, AMB-47: a 202 of a stream that promises no flush leaves at once, is counted apart, and the event
+/// is delivered within the interval; by default it leaves when the event is durable.
+#[test]
+fn an_interval_answers_at_once_and_flushes_later() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let patience = Duration::from_millis(700);
+    for (durability, early) in
+        [(Durability::Flush, 0), (Durability::Interval(patience), 2), (Durability::None, 2)]
+    {
+        rig.keeping.set(Keeping { durability, ..Keeping::default() });
+        let stream = rig.publish(vec![trigger("t", URL)]);
+        rig.run(async {
+            rig.sync();
+            rig.rest(seconds(2)).await; // whatever is declared is flushed
+            let (before, begun) = (rig.calls(URL).len(), rig.ring.now());
+            assert_eq!(rig.post("a", "a").await, 202);
+            rig.rest(Duration::from_millis(50)).await;
+            assert_eq!(rig.post("b", "a").await, 202);
+            rig.rest(seconds(2)).await;
+            let calls = rig.calls(URL);
+            assert_eq!(calls.len(), before + 2);
+            let wait = calls[before].at - begun;
+            let together = calls[before + 1].at - calls[before].at < Duration::from_millis(40);
+            let is_late = matches!(durability, Durability::Interval(_)).then_some(patience);
+            assert!(is_late.is_none_or(|late| wait >= late), "{durability:?} {wait:?}");
+            assert!(wait <= patience + Duration::from_millis(100), "{durability:?} {wait:?}");
+            assert_eq!(together, durability != Durability::Flush, "{durability:?}: one flush for both");
+        });
+        assert_eq!(stream.tally.accepted.load(Relaxed), 2);
+        assert_eq!(stream.tally.accepted_unflushed.load(Relaxed), early);
+    }
+}
+
+/// APP-07: what is too much is dropped, oldest first, and counted; the rest is delivered.
+#[test]
+fn retention_by_size_drops_the_oldest_and_counts_them() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.keeping.set(Keeping { retention_bytes: 20_000, ..Keeping::default() });
+    let stream = rig.publish(vec![lagging()]);
+    unreachable(&rig);
+    rig.run(async {
+        post_many(&rig, 600).await;
+        rig.rest(seconds(5)).await;
+    });
+    let [_, _, _, dropped, pending] = ends(&stream, 0);
+    let record = stream.tally.kept_bytes.load(Relaxed) / pending.max(1);
+    assert!(dropped > 300 && pending > 50, "{dropped} {pending}");
+    assert!((100..20_000).contains(&(pending * record)), "{pending} of {record} bytes");
+    let tally = &stream.subscribers[0].tally;
+    assert_eq!((tally.expired.load(Relaxed), tally.damaged.load(Relaxed)), (dropped, 0));
+    let tried: std::collections::BTreeSet<_> = rig.ids(URL).into_iter().collect();
+
+    rig.rule(|_| Step::Status(202));
+    rig.run(async { rig.rest(seconds(5)).await });
+    let [delivered, _, _, dropped_in_all, pending_now] = ends(&stream, 0);
+    assert_eq!((dropped_in_all, pending_now, delivered), (dropped, 0, pending));
+    let later = rig.ids(URL);
+    assert!(later.contains(&"599".into()), "the newest stay");
+    assert!(tried.contains("0") && later.iter().filter(|id| *id == "300").count() == 0, "the oldest go");
+    assert_eq!(all(&stream), 600);
+}
+
+/// APP-07: what is too old is dropped with its retries, and counted.
+#[test]
+fn retention_by_time_drops_what_waits_for_a_retry_too() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.keeping.set(Keeping { retention_time: Duration::from_millis(1), ..Keeping::default() });
+    let stream = rig.publish(vec![lagging()]);
+    unreachable(&rig);
+    rig.run(async {
+        post_many(&rig, 50).await;
+        let posted = Instant::now(); // the log's clock is the wall's
+        while posted.elapsed() < Duration::from_millis(20) {
+            rig.rest(Duration::from_millis(1)).await;
+        }
+        rig.rest(seconds(3)).await;
+    });
+    assert_eq!(ends(&stream, 0)[3..], [50, 0]);
+    assert_eq!(stream.subscribers[0].tally.expired.load(Relaxed), 50);
+    assert_eq!(stream.tally.kept_bytes.load(Relaxed), 0, "its space is given back");
+}
+
+/// APP-07, DP-ACK-10: a namespace that keeps too much is told when to come again, and is served again by itself.
+#[test]
+fn a_used_up_quota_is_a_429_with_retry_after_until_consumers_get_on() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let everything = Arc::new(Quota::new("all namespaces", 0, None));
+    rig.quota.replace(Arc::new(Quota::new("namespace ns", 10_000, Some(Arc::clone(&everything)))));
+    let stream = rig.publish(vec![lagging()]);
+    unreachable(&rig);
+    let headers = [("ce-specversion", "1.0"), ("ce-id", "x"), ("ce-source", "/s"), ("ce-type", "t")];
+    let taken = rig.run(async {
+        let mut taken = 0;
+        let refused = loop {
+            let answer = rig.request("POST", PATH, &headers, b"data").await;
+            match answer.status {
+                202 => taken += 1,
+                _ => break answer,
+            }
+            assert!(taken < 1000, "no quota");
+        };
+        assert_eq!(refused.status, 429);
+        assert!(refused.headers.iter().any(|(name, _)| &**name == "Retry-After"));
+        let text = String::from_utf8_lossy(&refused.body).into_owned();
+        assert!(text.contains("of 10000 bytes, the quota of namespace ns"), "{text}");
+        taken
+    });
+    assert_eq!((stream.tally.over_quota.load(Relaxed), stream.tally.refused.load(Relaxed)), (1, 1));
+    assert_eq!(everything.used(), stream.tally.kept_bytes.load(Relaxed));
+
+    rig.rule(|_| Step::Status(202));
+    rig.run(async {
+        rig.rest(seconds(8)).await;
+        assert_eq!(rig.post("again", "t").await, 202);
+        rig.rest(seconds(2)).await;
+    });
+    assert_eq!(ends(&stream, 0)[0] + ends(&stream, 0)[4], taken + 1);
+    assert_eq!(everything.used(), stream.tally.kept_bytes.load(Relaxed));
+}
+
+/// A stream with a history keeps what everybody has had, and gives it back when it has none any more.
+#[test]
+fn a_history_is_kept_for_replay_until_it_is_over() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let live = |rig: &Rig| rig.counters.log.live_bytes.load(Relaxed);
+    for (history_time, is_kept) in [(seconds(3600), true), (Duration::ZERO, false), (seconds(3600), true)] {
+        rig.keeping.set(Keeping { history_time, ..Keeping::default() });
+        let stream = rig.publish(vec![trigger("t", URL)]);
+        rig.run(async {
+            rig.sync();
+            rig.rest(seconds(3)).await;
+            post_many(&rig, 10).await;
+            rig.rest(seconds(3)).await;
+        });
+        assert_eq!(ends(&stream, 0), [10, 0, 0, 0, 0]);
+        assert_eq!(live(&rig) > 0, is_kept, "{history_time:?}");
+    }
+}
+
+/// EV-DLV-13: an event that the disk changed is dropped with its reason, before or after it was first looked
+/// at, and nobody waits for it for ever.
+#[test]
+fn a_damaged_event_is_counted_as_dropped_and_the_others_are_delivered() {
+    for lags in [false, true] {
+        let folder = folder();
+        let rig = Rig::new(folder.path());
+        let stream = rig.publish(vec![lagging()]);
+        unreachable(&rig);
+        rig.run(async {
+            let events = if lags { 2000 } else { 400 };
+            post_many(&rig, events).await;
+            rig.rest(seconds(1)).await;
+        });
+        let file = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let file = file.filter(|path| path.extension().is_some_and(|ext| ext == "seg")).min().unwrap();
+        let file = fs::File::options().read(true).write(true).open(file).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 55_000).unwrap();
+        file.write_all_at(&[!byte[0]], 55_000).unwrap();
+
+        rig.rule(|_| Step::Status(202));
+        rig.run(async { rig.rest(seconds(10)).await });
+        let [delivered, _, _, dropped, pending] = ends(&stream, 0);
+        assert_eq!((dropped, pending), (1, 0), "{lags}: {delivered}");
+        assert_eq!(stream.subscribers[0].tally.damaged.load(Relaxed), 1);
+        assert_eq!(rig.counters.log.damaged.load(Relaxed), 1);
+    }
+}
+
+/// EV-DLV-13: a backlog larger than what is taken to be in memory is read ahead by threads, and delivered whole
+/// and once, from the bookmark on after a restart and while its events are tried again.
+#[test]
+fn a_cold_backlog_is_read_ahead_and_delivered_whole() {
+    const EVENTS: usize = 850;
+    let folder = folder();
+    let large = || wal::Options { segment_bytes: 8 << 20, log_bytes_max: 256 << 20, ..super::options() };
+    let rig = |seed| Rig::with(folder.path(), &[], seed, Weather::calm(), large());
+    let first = rig(1);
+    first.publish(vec![lagging()]);
+    unreachable(&first);
+    first.run(async {
+        let body = vec![7; 95_000];
+        for nth in 0..EVENTS {
+            let id = nth.to_string();
+            let headers = [("ce-specversion", "1.0"), ("ce-id", &*id), ("ce-source", "/s"), ("ce-type", "t")];
+            assert_eq!(first.request("POST", PATH, &headers, &body).await.status, 202);
+        }
+        first.rest(seconds(2)).await; // retries of the oldest
+        first.events.drain().await;
+    });
+    first.end();
+
+    let second = rig(2);
+    let stream = second.publish(vec![lagging()]);
+    second.run(async {
+        second.sync();
+        let begun = Instant::now(); // threads read while the simulated clock runs ahead
+        while ends(&stream, 0)[0] < EVENTS as u64 && begun.elapsed() < seconds(30) {
+            second.rest(Duration::from_millis(10)).await;
+        }
+    });
+    assert_eq!(ends(&stream, 0), [EVENTS as u64, 0, 0, 0, 0]);
+    let mut ids = second.ids(URL);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), second.calls(URL).len()), (EVENTS, EVENTS));
+}
+
+/// APP-07: space comes back by itself when nothing is appended any more.
+#[test]
+fn an_idle_log_gives_its_space_back() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![lagging()]);
+    unreachable(&rig);
+    let bytes = || rig.counters.log.bytes.load(Relaxed);
+    rig.run(async {
+        let body = vec![7; 90_000];
+        let headers = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+        for _ in 0..100 {
+            assert_eq!(rig.request("POST", PATH, &headers, &body).await.status, 202);
+        }
+        rig.rest(seconds(2)).await;
+        assert!(bytes() >= 9 << 20, "{}", bytes());
+        rig.rule(|_| Step::Status(202));
+        rig.rest(seconds(20)).await;
+        assert!(bytes() <= 2 << 20, "{}", bytes());
+    });
+}
