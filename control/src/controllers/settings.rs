@@ -1,5 +1,7 @@
 //! The operator's ConfigMaps: made at the start, read at every look.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
 use kube::api::PostParams;
@@ -76,4 +78,28 @@ pub(super) fn changed(world: &World) {
         let meta = &revision.metadata;
         world.look_at(Item::new(Kind::Revision, namespace(meta), name(meta)));
     }
+    for route in world.routes.all() {
+        world.look_at(Item::new(Kind::Route, namespace(&route.metadata), name(&route.metadata)));
+    }
+    for mapping in world.domain_mappings.all() {
+        world.look_at(Item::new(Kind::DomainMapping, namespace(&mapping.metadata), name(&mapping.metadata)));
+    }
+}
+
+/// Whether a DomainMapping may claim its domain by itself.
+#[must_use]
+pub(super) fn autocreates_claims(world: &World) -> bool {
+    network(world, "autocreate-cluster-domain-claims").is_some_and(|text| text.eq_ignore_ascii_case("true"))
+}
+
+/// How long a new Revision takes to get all of its traffic; zero = at once.
+#[must_use]
+pub(super) fn rollout_duration(world: &World) -> Duration {
+    Duration::from_secs(network(world, "rollout-duration").and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
+/// A value of ConfigMap `config-network`.
+fn network(world: &World, key: &str) -> Option<String> {
+    let found = world.config_maps.get(NAMESPACE, "config-network")?;
+    Some(found.data.as_ref()?.get(key)?.trim().to_owned())
 }

@@ -2,19 +2,25 @@
 
 pub mod hosts;
 pub mod reconcile;
+pub mod rollout;
 pub mod traffic;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::queue::{Item, Kind};
+use super::settings;
 use super::world::{Error, World, now};
-use crate::kinds::serving::annotations::CONFIGURATION;
+use crate::kinds::duration;
+use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::{INGRESS_READY, Route};
-use crate::kinds::shared::{HasConditions, Verdict, label, name, namespace};
+use crate::kinds::shared::{Condition, HasConditions, Verdict, annotation, label, name, namespace};
+use crate::publish::HostRule;
 use hosts::Naming;
-use reconcile::{Outcome, status};
+use reconcile::{Outcome, ROLLOUT_IN_PROGRESS, status};
+use rollout::divide;
 use traffic::{Lookup, resolve, rules};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
@@ -28,24 +34,43 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     };
     let naming = naming(world);
     let outcome = match resolve(&route, &Here { world, namespace: &item.namespace }, naming) {
-        Ok(assigned) => match world.publisher.set_route(&owner, rules(&route, &assigned, naming)) {
-            Ok(()) => Outcome::Flowing(assigned),
-            Err(taken) => Outcome::Taken(taken),
-        },
+        Ok(goal) => {
+            let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
+            let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
+            match world.publisher.set_route(&owner, rules(&route, &division.targets, naming)) {
+                Ok(()) => Outcome::Flowing(division),
+                Err(taken) => Outcome::Taken(taken),
+            }
+        }
         Err(why) => Outcome::Unassigned(why),
     };
     // COND-12: Ready is said after the swap, never before.
     world.publisher.flow().await;
     let mut after = (*route).clone();
     after.status = Some(status(&route, &outcome, naming, now()));
-    world.set_status(&*route, &after).await
+    world.set_status(&*route, &after).await?;
+    if let Outcome::Flowing(division) = &outcome
+        && let Some(wait) = division.next_step(now())
+    {
+        world.queue.add_later(item.clone(), wait);
+    }
+    Ok(())
+}
+
+/// The Route's own word, or the operator's.
+fn rollout_duration(world: &World, route: &Route) -> Duration {
+    let own = annotation(&route.metadata, ROLLOUT_DURATION).and_then(duration::parse_go);
+    own.unwrap_or_else(|| settings::rollout_duration(world))
 }
 
 /// Routes by what the last status says: how things were before a restart.
 pub fn restore(world: &World) {
     let mut routes = world.routes.all();
     // Who had a host before has it again; among others the older comes first (AMB-05).
-    let has_hosts = |route: &Route| route.condition(INGRESS_READY).is_some_and(|c| c.status == Verdict::True);
+    let has_hosts = |route: &Route| {
+        let flows = |c: &Condition| c.status == Verdict::True || c.reason == ROLLOUT_IN_PROGRESS;
+        route.condition(INGRESS_READY).is_some_and(flows)
+    };
     routes.sort_by_key(|route| (!has_hosts(route), route.metadata.creation_timestamp.clone()));
     for route in routes {
         let assigned = route.status.as_ref().map(|status| status.traffic.as_slice()).unwrap_or_default();
@@ -57,6 +82,13 @@ pub fn restore(world: &World) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         }
     }
+}
+
+/// The division of the Route's own host, as it flows now.
+#[must_use]
+pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
+    let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
+    rules(route, assigned, naming(world)).into_iter().next()
 }
 
 /// The Routes whose traffic may change with a Configuration.

@@ -16,6 +16,9 @@ pub const SERVICE_UID: &str = "serving.knative.dev/serviceUID";
 pub const CONFIGURATION: &str = "serving.knative.dev/configuration";
 pub const CONFIGURATION_UID: &str = "serving.knative.dev/configurationUID";
 pub const CONFIGURATION_GENERATION: &str = "serving.knative.dev/configurationGeneration";
+/// The labels that upstream puts on what belongs to a Revision.
+pub const REVISION: &str = "serving.knative.dev/revision";
+pub const REVISION_UID: &str = "serving.knative.dev/revisionUID";
 pub const ROUTING_STATE: &str = "serving.knative.dev/routingState";
 pub const ROUTING_STATE_MODIFIED: &str = "serving.knative.dev/routingStateModified";
 pub const ROUTES: &str = "serving.knative.dev/routes";
@@ -37,9 +40,9 @@ pub const RUNTIME_CLASS: &str = "runtime.sluicegate.dev/class";
 /// `env`: no mounts; the program finds its volumes by the variable SLUICEGATE_VOLUMES.
 pub const RUNTIME_VOLUMES: &str = "runtime.sluicegate.dev/volumes";
 
-const AUTOSCALING: &str = "autoscaling.knative.dev/";
+pub const AUTOSCALING: &str = "autoscaling.knative.dev/";
 /// The class whose scaler is ours.
-const KPA: &str = "kpa.autoscaling.knative.dev";
+pub const KPA: &str = "kpa.autoscaling.knative.dev";
 const HPA: &str = "hpa.autoscaling.knative.dev";
 /// One instance is what any activation starts (upstream's limit).
 const ACTIVATION_MIN: u32 = 2;

@@ -1,6 +1,8 @@
 //! The revision template: what one version of the program is, with its defaults.
 
-use k8s_openapi::api::core::v1::{Container, LocalObjectReference, Probe, TCPSocketAction, Volume};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, LocalObjectReference, Probe, TCPSocketAction, Volume,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
@@ -118,6 +120,13 @@ impl RevisionSpec {
     #[must_use]
     pub fn serving_container(&self) -> Option<&Container> {
         self.containers.get(self.serving_index())
+    }
+
+    /// The name of the container's port says what it speaks.
+    #[must_use]
+    pub fn speaks_h2c(&self) -> bool {
+        let is_h2c = |port: &ContainerPort| port.name.as_deref() == Some("h2c");
+        self.containers.iter().flat_map(|container| container.ports.iter().flatten()).any(is_h2c)
     }
 
     fn serving_index(&self) -> usize {
