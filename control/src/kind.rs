@@ -3,6 +3,8 @@
 //! A kind is a serde type that implements [`Resource`]; [`Entry::of`] turns it into a row of the
 //! [`Registry`]. The API server works on JSON values and asks the row for everything kind-specific.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::Value;
 
+use crate::kinds::settings::Settings;
 use crate::schema;
 
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
@@ -75,12 +78,15 @@ impl Problems {
     }
 }
 
-/// Who asks.
-#[derive(Debug, Clone)]
+/// Who asks, and under which settings of the operator's.
+#[derive(Debug, Clone, Default)]
 pub struct Requester {
     pub user: String,
+    pub groups: Vec<String>,
     /// A controller of ours, over the in-process client.
     pub internal: bool,
+    /// As they are at this moment.
+    pub settings: Arc<Settings>,
 }
 
 /// A kind's own rules. Values in, values out: no I/O, no clock.
@@ -94,6 +100,11 @@ pub trait Resource: Serialize + DeserializeOwned + JsonSchema + 'static {
 
     /// Says what is wrong, immutability on update included.
     fn validate(&self, before: Option<&Self>, problems: &mut Problems);
+
+    /// Says what is wrong under the operator's settings. Kinds that none of them concerns say nothing.
+    fn validate_by(&self, before: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let _ = (before, settings, problems);
+    }
 }
 
 /// Why an object was not admitted.
@@ -184,6 +195,7 @@ fn admit<R: Resource>(new: Value, before: Option<&Value>, requester: &Requester)
     object.set_defaults(before.as_ref(), requester);
     let mut problems = Problems::default();
     object.validate(before.as_ref(), &mut problems);
+    object.validate_by(before.as_ref(), &requester.settings, &mut problems);
     if !problems.list.is_empty() {
         return Err(Denied::Invalid(problems.list));
     }

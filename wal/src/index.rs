@@ -1,5 +1,6 @@
 //! Where a stream's events are, by segment: four bytes of memory for each, and twelve for one that
-//! was moved.
+//! was moved. When they came is kept for blocks of [`BLOCK_EVENTS`] only; who looks for a time reads the
+//! records of one block.
 //!
 //! An event is named by its origin, the position at which it was appended. Where it lies is another
 //! matter once it was moved forward.
@@ -7,6 +8,10 @@
 use std::collections::VecDeque;
 
 use crate::position::Position;
+
+/// Events that share one time in memory, 8 bytes: a search for a time reads so many records at most, some
+/// 100 µs when their pages are cached.
+const BLOCK_EVENTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
@@ -31,6 +36,16 @@ struct Chunk {
     offsets: Vec<u32>,
     /// What these records take in the segment.
     bytes: u64,
+    /// The latest time in each block of [`BLOCK_EVENTS`]. Clocks step back, so it need not rise.
+    latest_ms: Vec<u64>,
+}
+
+/// An event that was copied forward: where to, its record's bytes there, and when it came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    pub(crate) spot: Spot,
+    pub(crate) bytes: usize,
+    pub(crate) at_ms: u64,
 }
 
 #[derive(Debug)]
@@ -40,27 +55,32 @@ struct Moved {
     origins: Vec<Position>,
     offsets: Vec<u32>,
     bytes: u64,
+    latest_ms: u64,
 }
 
 impl Index {
     /// Positions come in rising order. `bytes`: what the record takes in the segment.
-    pub(crate) fn push(&mut self, base: u64, offset: u32, bytes: usize) {
-        match self.chunks.back_mut() {
-            Some(chunk) if chunk.base == base => {
-                chunk.offsets.push(offset);
-                chunk.bytes += bytes as u64;
-            }
-            _ => self.chunks.push_back(Chunk { base, offsets: vec![offset], bytes: bytes as u64 }),
+    pub(crate) fn push(&mut self, base: u64, offset: u32, bytes: usize, at_ms: u64) {
+        if self.chunks.back().is_none_or(|chunk| chunk.base != base) {
+            self.chunks.push_back(Chunk { base, offsets: Vec::new(), bytes: 0, latest_ms: Vec::new() });
         }
+        let Some(chunk) = self.chunks.back_mut() else { return };
+        match chunk.latest_ms.last_mut() {
+            Some(latest) if !chunk.offsets.len().is_multiple_of(BLOCK_EVENTS) => *latest = at_ms.max(*latest),
+            _ => chunk.latest_ms.push(at_ms),
+        }
+        chunk.offsets.push(offset);
+        chunk.bytes += bytes as u64;
     }
 
     /// Takes moved events in, in any order; the segment that they came from is to be forgotten.
-    pub(crate) fn relocate(&mut self, spots: &[(Spot, usize)]) {
-        for (spot, bytes) in spots {
+    pub(crate) fn relocate(&mut self, copies: &[Copied]) {
+        for Copied { spot, bytes, at_ms } in copies {
             let at = self.moved.partition_point(|chunk| chunk.base < spot.base);
             if self.moved.get(at).is_none_or(|chunk| chunk.base != spot.base) {
                 let base = spot.base;
-                self.moved.insert(at, Moved { base, origins: Vec::new(), offsets: Vec::new(), bytes: 0 });
+                let empty = Moved { base, origins: Vec::new(), offsets: Vec::new(), bytes: 0, latest_ms: 0 };
+                self.moved.insert(at, empty);
             }
             let chunk = &mut self.moved[at];
             // Moves of one segment come in order, so this is nearly always the end.
@@ -68,6 +88,7 @@ impl Index {
             chunk.origins.insert(nth, spot.origin);
             chunk.offsets.insert(nth, spot.offset);
             chunk.bytes += *bytes as u64;
+            chunk.latest_ms = chunk.latest_ms.max(*at_ms);
         }
     }
 
@@ -91,6 +112,44 @@ impl Index {
             }
         }
         self.chunks.get(after).map(|chunk| chunk.spot(chunk.offsets[0]))
+    }
+
+    /// Events that may have come at `at_ms` or later, and among them the first that did: where they were
+    /// appended in order of origin, and then by chunk those that were moved. Blocks that are older as a
+    /// whole are left out.
+    pub(crate) fn since(&self, at_ms: u64) -> (impl Iterator<Item = Spot>, impl Iterator<Item = Spot>) {
+        let native = self.chunks.iter().flat_map(move |chunk| {
+            let blocks = chunk.offsets.chunks(BLOCK_EVENTS).zip(&chunk.latest_ms);
+            let young = blocks.filter(move |(_, latest)| **latest >= at_ms).flat_map(|(block, _)| block);
+            young.map(|offset| chunk.spot(*offset))
+        });
+        let moved = self.moved.iter().filter(move |chunk| chunk.latest_ms >= at_ms).flat_map(|chunk| {
+            let spots = chunk.origins.iter().zip(&chunk.offsets);
+            spots.map(|(origin, offset)| Spot { origin: *origin, base: chunk.base, offset: *offset })
+        });
+        (native, moved)
+    }
+
+    /// The first event of the newest ones that take `bytes_max` together; `None` when all do not take
+    /// that much. Inside a segment by number, not by size.
+    pub(crate) fn newest(&self, bytes_max: u64) -> Option<Position> {
+        let mut all: Vec<(Position, u64, usize, Part<'_>)> = Vec::new(); // one entry a segment
+        all.extend(self.chunks.iter().map(|chunk| {
+            (chunk.spot(chunk.offsets[0]).origin, chunk.bytes, chunk.offsets.len(), Part::Native(chunk))
+        }));
+        let moved = self.moved.iter();
+        all.extend(moved.map(|one| (one.origins[0], one.bytes, one.origins.len(), Part::Moved(one))));
+        all.sort_unstable_by_key(|(first, ..)| *first);
+        let mut left = bytes_max;
+        for (_, bytes, events, part) in all.iter().rev() {
+            if *bytes <= left {
+                left -= bytes;
+                continue;
+            }
+            let kept = usize::try_from(*events as u64 * left / bytes).unwrap_or(*events).min(*events);
+            return Some(part.origin(events - kept));
+        }
+        None
     }
 
     /// Whether the event that was appended at `spot.origin` is kept at this place.
@@ -170,6 +229,24 @@ impl Index {
     }
 }
 
+enum Part<'a> {
+    Native(&'a Chunk),
+    Moved(&'a Moved),
+}
+
+impl Part<'_> {
+    /// Where the event after the first `nth` begins; after all of them, where the last one began and a byte.
+    fn origin(&self, nth: usize) -> Position {
+        let at = |nth: usize| match self {
+            Self::Native(chunk) => chunk.offsets.get(nth).map(|offset| chunk.spot(*offset).origin),
+            Self::Moved(moved) => moved.origins.get(nth).copied(),
+        };
+        let after =
+            || at(nth.saturating_sub(1)).map_or(Position::ORIGIN, |last| Position::new(last.get() + 1));
+        at(nth).unwrap_or_else(after)
+    }
+}
+
 impl Chunk {
     fn first_from(&self, from: Position) -> usize {
         let wanted = from.get().saturating_sub(self.base);
@@ -221,11 +298,14 @@ mod tests {
     fn an_event_is_found_from_any_position_up_to_its_own_wherever_it_lies() {
         let mut index = Index::default();
         for (base, offset) in [(0, 64), (0, 200), (1000, 80), (3000, 64), (3000, 500)] {
-            index.push(base, offset, 10);
+            index.push(base, offset, 10, 0);
         }
         check(&index, &[(64, 0, 64), (200, 0, 200), (1080, 1000, 80), (3064, 3000, 64), (3500, 3000, 500)]);
 
-        let spot = |origin, base, offset| (Spot { origin: Position::new(origin), base, offset }, 10);
+        let spot = |origin, base, offset| {
+            let spot = Spot { origin: Position::new(origin), base, offset };
+            Copied { spot, bytes: 10, at_ms: 0 }
+        };
         index.forget_segment(1000);
         index.relocate(&[spot(1080, 3000, 600)]);
         index.forget_segment(0);
@@ -236,5 +316,41 @@ mod tests {
         );
         index.forget_segment(3000);
         assert_eq!(index.first_from(Position::ORIGIN), None);
+    }
+
+    #[test]
+    fn blocks_that_are_older_as_a_whole_are_not_looked_at() {
+        let mut index = Index::default();
+        for nth in 0..1000_u32 {
+            index.push(u64::from(nth / 600) * 8000, 64 + nth % 600 * 8, 8, u64::from(nth));
+        }
+        for at_ms in [0, 1, 255, 256, 599, 600, 999, 1000] {
+            let (native, moved) = index.since(at_ms);
+            let native: Vec<_> = native.collect();
+            let looked_past = native.iter().take_while(|spot| spot.origin.get() < at_ms).count();
+            let all = 1000_usize.saturating_sub(at_ms as usize);
+            assert!(looked_past < BLOCK_EVENTS && native.len() < all + BLOCK_EVENTS, "{at_ms}");
+            assert!(native.len() >= all && moved.count() == 0, "{at_ms}");
+        }
+    }
+
+    #[test]
+    fn the_newest_events_of_so_many_bytes_are_found_from_the_end() {
+        let mut index = Index::default();
+        for base in [0, 1000] {
+            (0..10).for_each(|nth| index.push(base, 64 + nth * 8, 10, 0));
+        }
+        let at = Position::new;
+        for (bytes, wanted) in [
+            (1000, None),
+            (200, None),
+            (199, Some(at(72))),
+            (105, Some(at(137))),
+            (100, Some(at(137))),
+            (50, Some(at(1104))),
+            (0, Some(at(1137))),
+        ] {
+            assert_eq!(index.newest(bytes), wanted, "{bytes}");
+        }
     }
 }

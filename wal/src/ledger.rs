@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::bookmark::Bookmark;
 use crate::codec::{Found, Kind, record_bytes, u32_at, u64_at};
-use crate::index::{Index, Spot};
+use crate::index::{Copied, Index, Spot};
 use crate::limits::RANGES_MAX;
 use crate::position::Position;
 
@@ -27,7 +27,7 @@ pub(crate) struct Stream {
     pub(crate) index: Index,
     pub(crate) bookmarks: BTreeMap<Box<str>, Kept>,
     /// While the log is recovered: events that were moved, in the order in which they were.
-    copies: Vec<(Spot, usize)>,
+    copies: Vec<Copied>,
     /// Seen in the snapshot that is being read.
     listed: bool,
 }
@@ -62,7 +62,7 @@ impl Stream {
     /// Forgets a segment that is no more.
     pub(crate) fn forget_segment(&mut self, base: u64) {
         self.index.forget_segment(base);
-        self.copies.retain(|(spot, _)| spot.base != base);
+        self.copies.retain(|copy| copy.spot.base != base);
     }
 
     /// Takes over the moved events whose original is gone. Where a crash came before the original
@@ -71,11 +71,11 @@ impl Stream {
         let copies = std::mem::take(&mut self.copies);
         let Some(floor) = self.floor() else { return };
         let mut seen = HashSet::new();
-        let lost = copies.into_iter().filter(|(spot, _)| {
+        let lost = copies.into_iter().filter(|Copied { spot, .. }| {
             spot.origin >= floor && !self.index.has_native(spot.origin) && seen.insert(spot.origin)
         });
         let mut lost: Vec<_> = lost.collect();
-        lost.sort_unstable_by_key(|(spot, _)| (spot.base, spot.origin));
+        lost.sort_unstable_by_key(|copy| (copy.spot.base, copy.spot.origin));
         self.index.relocate(&lost);
     }
 }
@@ -148,13 +148,14 @@ impl Ledger {
         match found.head.kind {
             Kind::Event => {
                 if let Some(known) = self.streams.get_mut(&stream) {
-                    known.index.push(base, offset, record_bytes(found.payload.len()));
+                    known.index.push(base, offset, record_bytes(found.payload.len()), found.head.at_ms);
                 }
             }
             Kind::Moved => {
                 if let (Some(known), Some((origin, _))) = (self.streams.get_mut(&stream), found.event()) {
                     let bytes = record_bytes(found.payload.len());
-                    known.copies.push((Spot { origin, base, offset }, bytes));
+                    let (spot, at_ms) = (Spot { origin, base, offset }, found.head.at_ms);
+                    known.copies.push(Copied { spot, bytes, at_ms });
                 }
             }
             Kind::Stream => {

@@ -14,6 +14,7 @@
 #![deny(unsafe_code)]
 
 mod bookmark;
+mod broken;
 mod codec;
 mod error;
 mod flush;
@@ -33,8 +34,10 @@ mod roll;
 mod scan;
 mod segment;
 mod space;
+mod time;
 
 pub use bookmark::Bookmark;
+pub use broken::Broken;
 pub use error::{AppendError, Error};
 pub use flush::{Flush, Urgency};
 pub use inspect::{Entry, Inspection, StreamInspection, dump, inspect, is_log};

@@ -295,7 +295,7 @@ impl Log {
             self.events_staged = true;
             let offset = u32::try_from(position.get() - base).expect("a segment's capacity is a u32");
             if let Some(known) = self.ledger.streams.get_mut(&stream) {
-                known.index.push(base, offset, added);
+                known.index.push(base, offset, added, at_ms);
             }
         }
         position

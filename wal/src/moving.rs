@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::codec::{HEADER_BYTES, Kind, ORIGIN_BYTES, decode, record_bytes};
-use crate::index::Spot;
+use crate::index::{Copied, Spot};
 use crate::limits::{MOVE_SLACK_SEGMENTS, MOVE_STEP_BYTES};
 use crate::log::Log;
 use crate::position::{Position, StreamId};
@@ -26,7 +26,7 @@ pub(crate) struct Moving {
     base: u64,
     /// How far it was read.
     offset: u32,
-    copies: HashMap<u32, Vec<(Spot, usize)>>,
+    copies: HashMap<u32, Vec<Copied>>,
     /// The last copy's end.
     end: Position,
 }
@@ -186,7 +186,8 @@ impl Log {
         let place = self.stage(Kind::Moved, stream, at_ms, 0, &[&origin, &payload]);
         let base = self.tail().base();
         let offset = u32::try_from(place.get() - base).expect("a segment's capacity is a u32");
-        moving.copies.entry(stream).or_default().push((Spot { base, offset, ..spot }, bytes));
+        let spot = Spot { base, offset, ..spot };
+        moving.copies.entry(stream).or_default().push(Copied { spot, bytes, at_ms });
         moving.end = self.visible;
         self.moved_bytes += bytes as u64;
         true
@@ -198,7 +199,7 @@ impl Log {
         let is_complete = self.ledger.streams.iter().all(|(id, stream)| {
             let Some(floor) = stream.floor() else { return true };
             let copies = moving.copies.get(id).map_or(&[][..], Vec::as_slice);
-            let copied = copies.iter().filter(|(spot, _)| spot.origin >= floor).count();
+            let copied = copies.iter().filter(|copy| copy.spot.origin >= floor).count();
             copied == stream.index.count_in(moving.base, floor)
         });
         if !is_complete {
@@ -208,7 +209,7 @@ impl Log {
             stream.index.forget_segment(moving.base);
         }
         for (stream, mut copies) in moving.copies {
-            copies.sort_unstable_by_key(|(spot, _)| spot.origin);
+            copies.sort_unstable_by_key(|copy| copy.spot.origin);
             if let Some(known) = self.ledger.streams.get_mut(&stream) {
                 known.index.relocate(&copies);
             }

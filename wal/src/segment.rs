@@ -31,13 +31,15 @@ pub(crate) struct Segment {
     pub(crate) used: u32,
     /// Damaged: its live records are not moved.
     pub(crate) keep: bool,
+    /// Its file was found cut short or unreadable, and that was told.
+    pub(crate) broken: bool,
 }
 
 impl Segment {
     pub(crate) fn new(Spare { file, path }: Spare, header: Header) -> io::Result<Self> {
         let map = Map::new(&file, header.capacity)?;
         let file = Arc::new(file);
-        Ok(Self { header, file, path, map, dropped_at: None, begun: 0, used: 0, keep: false })
+        Ok(Self { header, file, path, map, dropped_at: None, begun: 0, used: 0, keep: false, broken: false })
     }
 
     /// Records, the snapshot aside.

@@ -37,6 +37,8 @@ pub struct Stat {
     pub moved_bytes: u64,
     /// Records that could not be read because the disk had changed them.
     pub damaged: u64,
+    /// Segments whose file was cut short, or cannot be read ([`Log::look_at_files`]).
+    pub broken: usize,
     pub streams: BTreeMap<Box<str>, StreamStat>,
 }
 
@@ -95,6 +97,7 @@ impl Log {
             live_bytes: self.live_bytes().values().sum(),
             moved_bytes: self.moved_bytes,
             damaged: self.damaged(),
+            broken: self.segments.iter().filter(|one| one.broken).count(),
             streams: streams.collect(),
         }
     }

@@ -17,7 +17,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     if meta.namespaced && namespace.is_none() {
         return Err(Refusal::method_not_allowed());
     }
-    let requester = call.server.requester.clone();
+    let requester = call.requester();
     if !meta.developers_create && !requester.internal {
         let why = format!("only controllers create {}", meta.plural);
         return Err(Refusal::forbidden(meta, "", &why));

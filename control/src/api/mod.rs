@@ -26,6 +26,7 @@ mod reviews;
 mod rules;
 mod seed;
 mod selectors;
+mod settings;
 mod strategic;
 mod table;
 mod update;
@@ -52,6 +53,8 @@ pub use seed::seed;
 
 /// Whom requests over the socket count as, until there is authentication.
 const OUTSIDE_USER: &str = "sluicegate-admin";
+/// The group that may do everything.
+const MASTERS: &str = "system:masters";
 /// Whom our controllers count as.
 const INSIDE_USER: &str = "system:serviceaccount:sluicegate:controller";
 
@@ -60,18 +63,20 @@ const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-event
 
 /// The API for everybody else.
 pub fn router(store: Arc<Store>, registry: Arc<Registry>) -> Router {
-    serve(store, registry, Requester { user: OUTSIDE_USER.into(), internal: false })
+    let admin = Requester { user: OUTSIDE_USER.into(), groups: vec![MASTERS.into()], ..Requester::default() };
+    serve(store, registry, admin)
 }
 
 /// The API for our own controllers: no socket, and they may create what developers may not. Must be
 /// called inside a Tokio runtime.
 pub fn client(store: Arc<Store>, registry: Arc<Registry>) -> kube::Client {
-    let requester = Requester { user: INSIDE_USER.into(), internal: true };
+    let requester = Requester { user: INSIDE_USER.into(), internal: true, ..Requester::default() };
     kube::Client::new(serve(store, registry, requester), "default")
 }
 
 fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester) -> Router {
-    let server = Server { store, registry, requester: Arc::new(requester) };
+    let server =
+        Server { store, registry, requester: Arc::new(requester), settings: Arc::new(settings::Live::new()) };
     Router::new().fallback(answer).with_state(server)
 }
 
@@ -79,7 +84,9 @@ fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester) -> Ro
 struct Server {
     store: Arc<Store>,
     registry: Arc<Registry>,
+    /// Whom requests count as.
     requester: Arc<Requester>,
+    settings: Arc<settings::Live>,
 }
 
 /// One request about objects.
@@ -93,6 +100,12 @@ struct Call {
 }
 
 impl Call {
+    /// Who asks, with the settings under which a write is judged.
+    fn requester(&self) -> Requester {
+        let settings = self.server.settings.now(&self.server.store);
+        Requester { settings, ..Requester::clone(&self.server.requester) }
+    }
+
     fn resource(&self) -> Arc<str> {
         object::resource_of(self.target.entry.meta)
     }

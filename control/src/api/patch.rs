@@ -41,7 +41,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let key = call.key()?;
     let entry = call.target.entry;
     let status = call.target.status;
-    let requester = call.server.requester.clone();
+    let requester = call.requester();
     let dry_run = call.parameters.dry_run;
     let writer = call.writer();
     let media = body::content_type(&call.headers).unwrap_or_default();

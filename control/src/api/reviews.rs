@@ -17,7 +17,7 @@ pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let validation = call.validation();
     let (asked, duplicates) = body::written(&call.headers, meta.kind, bytes, validation)?;
     let warnings = fields::check(&call.target.entry, validation, &asked, duplicates)?;
-    let requester = &call.server.requester;
+    let requester = &call.requester();
     let mut review = (call.target.entry.admit)(asked, None, requester)
         .map_err(|denied| Refusal::denied(meta, "", denied))?;
     review["apiVersion"] = object::api_version(meta).into();

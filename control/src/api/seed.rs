@@ -1,15 +1,15 @@
-//! What is there before anybody writes: namespaces, and the definitions of our kinds.
+//! What is there before anybody writes: namespaces, the operator's ConfigMaps, and the definitions of our
+//! kinds.
 //!
 //! Written at every start, by comparing: what is already as it should be is left alone, so a restart
 //! changes no version and wakes no watcher.
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
 use crate::kind::{Entry, KindMeta, Registry, Requester, Resource};
-use crate::kinds::definition;
-use crate::store::lifecycle::namespace_key;
+use crate::kinds::{definition, settings};
 use crate::store::{Change, Key, Store, StoreError, View};
 
 use super::errors::Refusal;
@@ -21,15 +21,17 @@ pub async fn seed(store: &Store, registry: &Registry) -> Result<(), StoreError> 
     let failed = |refusal: Refusal| StoreError::Failed(refusal.message);
     for name in SEED_NAMESPACES {
         let namespace = json!({ "metadata": { "name": name } });
-        let made = store.write(move |view| {
-            let key = namespace_key(name);
-            if let Some(there) = view.get(&key) {
-                return Ok(Change::Keep(there));
-            }
-            let (key, object) = new(&Entry::of::<Namespace>(), namespace)?;
-            Ok::<_, Refusal>(Change::Put(key, object))
-        });
-        made.await.map_err(failed)?;
+        store
+            .write(move |view| make(view, &Entry::of::<Namespace>(), namespace, None))
+            .await
+            .map_err(failed)?;
+    }
+    for row in settings::rows() {
+        let map = json!({ "metadata": { "name": row.name }, "data": { "_example": row.example } });
+        store
+            .write(move |view| make(view, &Entry::of::<ConfigMap>(), map, Some(row.namespace)))
+            .await
+            .map_err(failed)?;
     }
     let definitions = definitions(registry);
     for wanted in &definitions {
@@ -40,8 +42,18 @@ pub async fn seed(store: &Store, registry: &Registry) -> Result<(), StoreError> 
 }
 
 fn new(entry: &Entry, object: Value) -> Result<(Key, Value), Refusal> {
-    let requester = Requester { user: INSIDE_USER.into(), internal: true };
-    object::prepare_new(entry, object, None, &requester, &Birth::here_and_now())
+    new_in(entry, object, None)
+}
+
+fn new_in(entry: &Entry, object: Value, namespace: Option<&str>) -> Result<(Key, Value), Refusal> {
+    let requester = Requester { user: INSIDE_USER.into(), internal: true, ..Requester::default() };
+    object::prepare_new(entry, object, namespace, &requester, &Birth::here_and_now())
+}
+
+/// Stores an object, unless there is one of its name: from then on it is its users'.
+fn make(view: &View, entry: &Entry, object: Value, namespace: Option<&str>) -> Result<Change, Refusal> {
+    let (key, object) = new_in(entry, object, namespace)?;
+    Ok(view.get(&key).map_or_else(|| Change::Put(key, object), Change::Keep))
 }
 
 /// Stores a definition, unless it is there as it should be.

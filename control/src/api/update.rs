@@ -10,7 +10,7 @@ pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let key = call.key()?;
     let entry = call.target.entry;
     let status = call.target.status;
-    let requester = call.server.requester.clone();
+    let requester = call.requester();
     let dry_run = call.parameters.dry_run;
     let writer = call.writer();
     let validation = call.validation();

@@ -80,7 +80,8 @@ pub async fn run(
     let _ = synced.send(()); // nobody may care
     let mut tasks: FuturesUnordered<Task<'_>> = FuturesUnordered::new();
     let more = messaging::watches(&world).into_iter().chain(domain_mapping::watches(&world));
-    for task in watches(&world).into_iter().chain(more) {
+    let all = watches(&world).into_iter().chain(more).chain(settings::watches(&world));
+    for task in all {
         tasks.push(task);
     }
     tasks.push(Box::pin(hear_fleet(&world)));
@@ -97,9 +98,7 @@ pub async fn run(
 
 /// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
 async fn restore(world: &World) -> Result<(), Error> {
-    settings::ensure(world).await?;
-    let settings = settings::api(world).list(&ListParams::default()).await?;
-    world.config_maps.replace(settings.items, |_| {});
+    settings::restore(world).await?;
     list(world, &world.services).await?;
     list(world, &world.configurations).await?;
     list(world, &world.revisions).await?;
@@ -143,11 +142,6 @@ fn watches(world: &World) -> Vec<Task<'_>> {
     let api = || world.client.clone();
     let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
     vec![
-        Box::pin(follow(settings::api(world), &world.config_maps, move |(before, after)| {
-            if before.map(|map| &map.data) != after.map(|map| &map.data) {
-                settings::changed(world);
-            }
-        })),
         Box::pin(follow(kube::Api::all(api()), &world.services, move |change| {
             look(vec![itself(Kind::Service, change)]);
         })),

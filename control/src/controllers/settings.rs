@@ -1,105 +1,77 @@
-//! The operator's ConfigMaps: made at the start, read at every look.
+//! The operator's ConfigMaps as controllers see them: followed, and obeyed at the next look.
 
-use std::time::Duration;
-
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::PostParams;
-use serde_json::json;
+use kube::api::ListParams;
 
+use super::Task;
+use super::cache::{Cache, follow};
 use super::queue::{Item, Kind};
 use super::world::{Error, World};
-use crate::kind::Problems;
-use crate::kinds::serving::autoscaler::{Autoscaler, EXAMPLE, NAME, NAMESPACE};
-use crate::kinds::serving::gc::{self, Gc};
+use crate::kinds::settings::{EVENTING, SERVING, Settings};
 use crate::kinds::shared::{name, namespace};
 
-/// The settings as they are now. Admission lets no bad value in; one that came another way keeps its
-/// default.
-#[must_use]
-pub fn autoscaler(world: &World) -> Autoscaler {
-    let found = world.config_maps.get(NAMESPACE, NAME);
-    let data = found.as_ref().and_then(|map| map.data.as_ref());
-    data.map_or_else(Autoscaler::default, |data| Autoscaler::parse(data, &mut Problems::default()))
+/// The maps of both namespaces.
+#[derive(Debug, Default)]
+pub struct Maps {
+    serving: Cache<ConfigMap>,
+    eventing: Cache<ConfigMap>,
 }
 
-#[must_use]
-pub fn gc(world: &World) -> Gc {
-    let found = world.config_maps.get(NAMESPACE, gc::NAME);
-    let data = found.as_ref().and_then(|map| map.data.as_ref());
-    data.map_or_else(Gc::default, |data| Gc::parse(data, &mut Problems::default()))
-}
-
-/// Makes what is missing, so that an operator finds something to edit.
-pub(super) async fn ensure(world: &World) -> Result<(), Error> {
-    let namespaces: Api<Namespace> = Api::all(world.client.clone());
-    let own = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-    make(&namespaces, NAMESPACE, own).await?;
-    for (name, example) in [(NAME, EXAMPLE), (gc::NAME, gc::EXAMPLE)] {
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE},
-            "data": {"_example": example}
-        });
-        make(&api(world), name, map).await?;
+impl Maps {
+    fn of(&self, namespace: &str) -> &Cache<ConfigMap> {
+        if namespace == SERVING { &self.serving } else { &self.eventing }
     }
+
+    fn read(&self) -> Settings {
+        Settings::read(|namespace, name| self.of(namespace).get(namespace, name)?.data.clone())
+    }
+}
+
+/// Reads what is there, before anything is looked at.
+pub(super) async fn restore(world: &World) -> Result<(), Error> {
+    for namespace in [SERVING, EVENTING] {
+        let list = api(world, namespace).list(&ListParams::default()).await?;
+        world.maps.of(namespace).replace(list.items, |_| {});
+    }
+    world.set_settings(world.maps.read());
     Ok(())
 }
 
-async fn make<K>(api: &Api<K>, name: &str, object: serde_json::Value) -> Result<(), Error>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
-{
-    if api.get_opt(name).await?.is_some() {
-        return Ok(());
-    }
-    let object = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
-    match api.create(&PostParams::default(), &object).await {
-        Err(kube::Error::Api(status)) if !status.is_already_exists() => {
-            // A cluster may not let us; the defaults hold without the object.
-            tracing::warn!(name, why = status.message, "cannot be made");
-            Ok(())
-        }
-        Err(kube::Error::Api(_)) | Ok(_) => Ok(()),
-        Err(why) => Err(why.into()),
-    }
+pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
+    [SERVING, EVENTING].map(|namespace| -> Task<'_> {
+        let maps = world.maps.of(namespace);
+        Box::pin(follow(api(world, namespace), maps, move |(before, after)| {
+            if before.map(|map| &map.data) != after.map(|map| &map.data) {
+                let settings = world.maps.read();
+                if *world.settings() != settings {
+                    world.set_settings(settings);
+                    look_at_all(world);
+                }
+            }
+        }))
+    })
 }
 
-pub(super) fn api(world: &World) -> Api<ConfigMap> {
-    Api::namespaced(world.client.clone(), NAMESPACE)
+fn api(world: &World, namespace: &str) -> Api<ConfigMap> {
+    Api::namespaced(world.client.clone(), namespace)
 }
 
-/// Everybody is scaled and collected by them.
-pub(super) fn changed(world: &World) {
-    for configuration in world.configurations.all() {
-        let meta = &configuration.metadata;
-        world.look_at(Item::new(Kind::Configuration, namespace(meta), name(meta)));
-    }
-    for revision in world.revisions.all() {
-        let meta = &revision.metadata;
-        world.look_at(Item::new(Kind::Revision, namespace(meta), name(meta)));
-    }
-    for route in world.routes.all() {
-        world.look_at(Item::new(Kind::Route, namespace(&route.metadata), name(&route.metadata)));
-    }
-    for mapping in world.domain_mappings.all() {
-        world.look_at(Item::new(Kind::DomainMapping, namespace(&mapping.metadata), name(&mapping.metadata)));
-    }
+/// Any of them may be made otherwise now.
+fn look_at_all(world: &World) {
+    look_at(world, Kind::Service, &world.services);
+    look_at(world, Kind::Configuration, &world.configurations);
+    look_at(world, Kind::Revision, &world.revisions);
+    look_at(world, Kind::Route, &world.routes);
+    look_at(world, Kind::DomainMapping, &world.domain_mappings);
+    look_at(world, Kind::Broker, &world.brokers);
+    look_at(world, Kind::Trigger, &world.triggers);
+    look_at(world, Kind::Channel, &world.channels);
+    look_at(world, Kind::Subscription, &world.subscriptions);
 }
 
-/// Whether a DomainMapping may claim its domain by itself.
-#[must_use]
-pub(super) fn autocreates_claims(world: &World) -> bool {
-    network(world, "autocreate-cluster-domain-claims").is_some_and(|text| text.eq_ignore_ascii_case("true"))
-}
-
-/// How long a new Revision takes to get all of its traffic; zero = at once.
-#[must_use]
-pub(super) fn rollout_duration(world: &World) -> Duration {
-    Duration::from_secs(network(world, "rollout-duration").and_then(|text| text.parse().ok()).unwrap_or(0))
-}
-
-/// A value of ConfigMap `config-network`.
-fn network(world: &World, key: &str) -> Option<String> {
-    let found = world.config_maps.get(NAMESPACE, "config-network")?;
-    Some(found.data.as_ref()?.get(key)?.trim().to_owned())
+fn look_at<K: kube::Resource>(world: &World, kind: Kind, cache: &Cache<K>) {
+    for object in cache.all() {
+        world.look_at(Item::new(kind, namespace(object.meta()), name(object.meta())));
+    }
 }

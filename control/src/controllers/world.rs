@@ -1,10 +1,9 @@
 //! What every controller works with: the API, caches of it, the fleet and the way down.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -14,6 +13,7 @@ use super::ControlConfig;
 use super::cache::Cache;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
+use super::settings::Maps;
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
@@ -32,6 +32,7 @@ use crate::kinds::serving::domain_mapping::DomainMapping;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::service::Service;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{HasConditions, name, namespace};
 use crate::publish::Publisher;
 
@@ -42,8 +43,10 @@ pub struct World {
     pub publisher: Arc<Publisher>,
     pub queue: Arc<Queue>,
     pub resolver: Resolver,
-    /// The operator's.
-    pub config_maps: Cache<ConfigMap>,
+    /// The operator's ConfigMaps.
+    pub(super) maps: Maps,
+    /// What they say.
+    settings: Mutex<Arc<Settings>>,
     pub recorder: Recorder,
     pub services: Cache<Service>,
     pub configurations: Cache<Configuration>,
@@ -115,7 +118,8 @@ impl World {
             fleet,
             publisher,
             queue,
-            config_maps: Cache::default(),
+            maps: Maps::default(),
+            settings: Mutex::default(),
             services: Cache::default(),
             configurations: Cache::default(),
             revisions: Cache::default(),
@@ -133,6 +137,16 @@ impl World {
             sequences: Cache::default(),
             parallels: Cache::default(),
         }
+    }
+
+    /// The operator's settings as they are now.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn set_settings(&self, settings: Settings) {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     #[must_use]

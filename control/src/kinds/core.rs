@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::serving::autoscaler::validate_config_map;
+use super::settings;
 use crate::kind::{Column, Entry, KindMeta, Problems, Requester, Resource, UnknownFields};
 
 pub(super) const AGE: Column =
@@ -92,7 +92,7 @@ impl Resource for ConfigMap {
     fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
 
     fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
-        validate_config_map(&self.metadata, self.data.as_ref(), problems);
+        settings::validate(&self.metadata, self.data.as_ref(), problems);
         let Some(before) = before.filter(|before| before.immutable == Some(true)) else { return };
         if self.immutable != Some(true) {
             problems.add("immutable", "Forbidden: field is immutable when `immutable` is set");

@@ -14,6 +14,7 @@ pub mod flows;
 pub mod messaging;
 pub mod names;
 pub mod serving;
+pub mod settings;
 pub mod shared;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -9,6 +9,7 @@ mod hostile;
 mod housekeeping;
 mod leaving;
 mod reading;
+mod settings;
 mod support;
 mod surviving;
 mod verbs;

@@ -74,6 +74,7 @@ impl House {
     pub(crate) async fn open(dir: &Path) -> Self {
         let store = Arc::new(Store::open(dir).unwrap());
         let registry = Arc::new(kinds::registry());
+        api::seed(&store, &registry).await.unwrap();
         let client = api::client(Arc::clone(&store), registry);
         let tables: Arc<Mutex<Vec<Table>>> = Arc::default();
         let seen = Arc::clone(&tables);
@@ -88,7 +89,6 @@ impl House {
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
         };
         let (client_inside, fleet_inside) = (client.clone(), fleet.clone());
-        ensure_namespace(&client).await;
         let work = tokio::task::spawn_local(async move {
             let stopped = async { drop(stopped.await) };
             tokio::select! {
@@ -234,14 +234,6 @@ pub(crate) fn splits(table: &Table, host: &str) -> Vec<(String, u32)> {
         route.flat_map(|route| &route.splits).map(|s| (s.backend.key.to_string(), s.weight)).collect();
     splits.sort();
     splits
-}
-
-async fn ensure_namespace(client: &Client) {
-    let api: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
-    if api.get_opt(NS).await.unwrap().is_none() {
-        let namespace = serde_json::from_value(serde_json::json!({"metadata": {"name": NS}})).unwrap();
-        api.create(&PostParams::default(), &namespace).await.unwrap();
-    }
 }
 
 async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {

@@ -48,7 +48,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let intent = Intent { writer, force: call.parameters.force.unwrap_or(false), wanted };
 
     let namespace = call.target.namespace.clone();
-    let requester = call.server.requester.clone();
+    let requester = call.requester();
     let dry_run = call.parameters.dry_run;
     let birth = Birth::here_and_now();
     let created = Arc::new(OnceLock::new());

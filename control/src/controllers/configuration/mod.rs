@@ -12,8 +12,8 @@ use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 
 use super::queue::{Item, Kind};
+use super::revision;
 use super::world::{Error, World, now};
-use super::{revision, settings};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
@@ -72,7 +72,7 @@ async fn sweep(
     owned.retain(|revision| {
         !newest.contains(&revision.metadata.name.as_deref()) && !revision::is_routed(world, revision)
     });
-    for gone in collect(owned, &settings::gc(world), now()) {
+    for gone in collect(owned, &world.settings().gc, now()) {
         let api: Api<Revision> = world.api(namespace(&gone.metadata));
         let same = Preconditions { uid: gone.metadata.uid.clone(), resource_version: None };
         let how = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };

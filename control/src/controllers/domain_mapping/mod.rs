@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use super::cache::{Change, follow};
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
-use super::{Task, either, itself, list, route, settings};
+use super::{Task, either, itself, list, route};
 use crate::kinds::serving::domain_claim::ClusterDomainClaim;
 use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY};
 use crate::kinds::serving::route::Route;
@@ -71,7 +71,7 @@ async fn claim(world: &World, item: &Item) -> Result<Claim, Error> {
         let is_ours = claim.spec.namespace == item.namespace;
         return Ok(if is_ours { Claim::Ours } else { Claim::Another(claim.spec.namespace.clone()) });
     }
-    if !settings::autocreates_claims(world) {
+    if !world.settings().network.autocreate_cluster_domain_claims {
         return Ok(Claim::Nobodys);
     }
     let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
@@ -88,7 +88,7 @@ async fn leave(world: &World, item: &Item) -> Result<(), Error> {
     world.resolver.forget(item);
     world.publisher.flow().await;
     let claim = world.domain_claims.get("", &item.name);
-    if settings::autocreates_claims(world)
+    if world.settings().network.autocreate_cluster_domain_claims
         && claim.is_some_and(|claim| claim.spec.namespace == item.namespace)
     {
         let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());

@@ -12,7 +12,6 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::queue::Item;
-use super::settings;
 use super::world::{Error, World, now};
 use crate::kinds::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTING_STATE, ROUTING_STATE_MODIFIED,
@@ -43,7 +42,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     after.status = Some(status(&revision, unrunnable.as_ref(), &world.fleet.observe(&key), now()));
     world.publisher.flow().await;
     world.set_status(&*revision, &after).await?;
-    let scale = scale::scale(&after, &settings::autoscaler(world));
+    let scale = scale::scale(&after, &world.settings().autoscaler);
     autoscaler::keep(world, &after, &scale).await?;
     if let Some(patch) = routing_patch(world, &revision) {
         let api: Api<Revision> = world.api(&item.namespace);
@@ -63,7 +62,7 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
             sources: &sources,
             reachable: is_reachable(world, revision),
             may_mount: may_mount(),
-            autoscaler: &settings::autoscaler(world),
+            autoscaler: &world.settings().autoscaler,
         },
     );
     match planned {

@@ -233,6 +233,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::settings::Defaults;
 
     fn revision(container: Value, annotations: Value) -> Revision {
         let mut revision: Revision = serde_json::from_value(json!({
@@ -243,7 +244,7 @@ mod tests {
             "spec": {"containers": [container]}
         }))
         .unwrap();
-        revision.spec.set_defaults();
+        revision.spec.set_defaults(&Defaults::default());
         revision
     }
 

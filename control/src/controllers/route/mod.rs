@@ -5,17 +5,18 @@ pub mod reconcile;
 pub mod rollout;
 pub mod traffic;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::{Item, Kind};
-use super::settings;
 use super::world::{Error, World, now};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::{INGRESS_READY, Route};
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Condition, HasConditions, Verdict, annotation, label, name, namespace};
 use crate::publish::HostRule;
 use hosts::Naming;
@@ -32,7 +33,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         refused(world, &item.namespace).for_each(|item| world.look_at(item));
         return Ok(());
     };
-    let naming = naming(world);
+    let settings = world.settings();
+    let naming = naming(world, &settings, &route);
     let outcome = match resolve(&route, &Here { world, namespace: &item.namespace }, naming) {
         Ok(goal) => {
             let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
@@ -60,11 +62,12 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 /// The Route's own word, or the operator's.
 fn rollout_duration(world: &World, route: &Route) -> Duration {
     let own = annotation(&route.metadata, ROLLOUT_DURATION).and_then(duration::parse_go);
-    own.unwrap_or_else(|| settings::rollout_duration(world))
+    own.unwrap_or_else(|| world.settings().network.rollout_duration)
 }
 
 /// Routes by what the last status says: how things were before a restart.
 pub fn restore(world: &World) {
+    let settings = world.settings();
     let mut routes = world.routes.all();
     // Who had a host before has it again; among others the older comes first (AMB-05).
     let has_hosts = |route: &Route| {
@@ -78,7 +81,9 @@ pub fn restore(world: &World) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, naming(world))) {
+        if let Err(taken) =
+            world.publisher.set_route(&owner, rules(&route, assigned, naming(world, &settings, &route)))
+        {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         }
     }
@@ -88,7 +93,8 @@ pub fn restore(world: &World) {
 #[must_use]
 pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
     let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
-    rules(route, assigned, naming(world)).into_iter().next()
+    let settings = world.settings();
+    rules(route, assigned, naming(world, &settings, route)).into_iter().next()
 }
 
 /// The Routes whose traffic may change with a Configuration.
@@ -118,8 +124,15 @@ fn items(world: &World, ns: &str, wanted: impl Fn(&Route) -> bool) -> Vec<Item> 
     routes.iter().filter(|r| wanted(r)).map(|r| Item::new(Kind::Route, ns, name(&r.metadata))).collect()
 }
 
-fn naming(world: &World) -> Naming<'_> {
-    Naming { domain: &world.config.domain, http_port: world.config.http_port }
+/// X-RTE-01: the domain that the Route's labels choose, or the one that the appliance was started with.
+fn naming<'a>(world: &'a World, settings: &'a Settings, route: &Route) -> Naming<'a> {
+    let labels = route.metadata.labels.as_ref();
+    let chosen = settings.domains.of(labels.unwrap_or(&BTreeMap::new()));
+    Naming {
+        domain: chosen.unwrap_or(&world.config.domain),
+        http_port: world.config.http_port,
+        network: &settings.network,
+    }
 }
 
 struct Here<'a> {

@@ -140,11 +140,18 @@ fn by_scheme(hosts: Vec<String>, splits: &[(String, u32)], redirected: bool, dom
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::settings::Network;
 
-    const NAMING: Naming<'_> = Naming { domain: "test", http_port: 80 };
+    static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
+
+    fn naming() -> Naming<'static> {
+        Naming { domain: "test", http_port: 80, network: &NETWORK }
+    }
 
     struct Objects(Vec<Configuration>, Vec<Revision>);
 
@@ -204,7 +211,7 @@ mod tests {
             {"revisionName": "app-1", "percent": 10},
             {"revisionName": "app-1", "tag": "old"}
         ]));
-        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
         let shown = serde_json::to_value(&assigned).unwrap();
         assert_eq!(
             shown,
@@ -215,7 +222,7 @@ mod tests {
                  "url": "http://old-app.ns.test"}
             ])
         );
-        let rules = rules(&route, &assigned, NAMING);
+        let rules = rules(&route, &assigned, naming());
         assert_eq!(rules.len(), 2);
         assert_eq!(rules[0].splits, [("ns/app-2".into(), 90), ("ns/app-1".into(), 10)]);
         assert!(rules[1].hosts.contains(&"old-app.ns.test".to_owned()));
@@ -225,9 +232,9 @@ mod tests {
     #[test]
     fn a_redirect_is_for_public_hosts_only() {
         let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
-        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
         let redirected = |route: &Route| -> Vec<String> {
-            let sent = rules(route, &assigned, NAMING).into_iter().filter(|rule| rule.https_redirect);
+            let sent = rules(route, &assigned, naming()).into_iter().filter(|rule| rule.https_redirect);
             sent.flat_map(|rule| rule.hosts).collect()
         };
         assert!(redirected(&route).is_empty());
@@ -251,7 +258,7 @@ mod tests {
             (json!({"revisionName": "bad"}), Verdict::False, "RevisionMissing", "failed"),
             (json!({"revisionName": "new"}), Verdict::Unknown, "RevisionMissing", "not yet ready"),
         ] {
-            let why = resolve(&route(json!([target])), &objects(), NAMING).unwrap_err();
+            let why = resolve(&route(json!([target])), &objects(), naming()).unwrap_err();
             assert_eq!((why.verdict, why.reason), (verdict, reason));
             assert!(why.message.contains(word), "{}", why.message);
         }

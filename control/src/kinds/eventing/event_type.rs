@@ -120,7 +120,11 @@ mod tests {
 
     fn admit(spec: Value, before: Option<&Value>) -> Result<Value, Denied> {
         let object = json!({"metadata": {"name": "e", "namespace": "ns"}, "spec": spec});
-        (Entry::of::<EventType>().admit)(object, before, &Requester { user: "alice".into(), internal: false })
+        (Entry::of::<EventType>().admit)(
+            object,
+            before,
+            &Requester { user: "alice".into(), ..Requester::default() },
+        )
     }
 
     #[test]

@@ -190,7 +190,11 @@ mod tests {
     use crate::kind::{Denied, Entry};
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        (Entry::of::<Trigger>().admit)(new, before, &Requester { user: "alice".into(), internal: false })
+        (Entry::of::<Trigger>().admit)(
+            new,
+            before,
+            &Requester { user: "alice".into(), ..Requester::default() },
+        )
     }
 
     fn trigger() -> Value {

@@ -138,7 +138,11 @@ mod tests {
 
     fn admit(spec: Value) -> Result<Value, Denied> {
         let object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});
-        (Entry::of::<Parallel>().admit)(object, None, &Requester { user: "alice".into(), internal: false })
+        (Entry::of::<Parallel>().admit)(
+            object,
+            None,
+            &Requester { user: "alice".into(), ..Requester::default() },
+        )
     }
 
     #[test]

@@ -139,7 +139,11 @@ mod tests {
 
     fn admit(spec: Value) -> Result<Value, Denied> {
         let object = json!({"metadata": {"name": "s", "namespace": "ns"}, "spec": spec});
-        (Entry::of::<Sequence>().admit)(object, None, &Requester { user: "alice".into(), internal: false })
+        (Entry::of::<Sequence>().admit)(
+            object,
+            None,
+            &Requester { user: "alice".into(), ..Requester::default() },
+        )
     }
 
     #[test]

@@ -154,7 +154,11 @@ mod tests {
     use crate::kind::{Denied, Entry};
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        (Entry::of::<Channel>().admit)(new, before, &Requester { user: "alice".into(), internal: false })
+        (Entry::of::<Channel>().admit)(
+            new,
+            before,
+            &Requester { user: "alice".into(), ..Requester::default() },
+        )
     }
 
     fn bare() -> Value {

@@ -131,7 +131,11 @@ mod tests {
     use crate::kind::{Denied, Entry};
 
     fn admit(new: Value, before: Option<&Value>, internal: bool) -> Result<Value, Denied> {
-        (Entry::of::<InMemoryChannel>().admit)(new, before, &Requester { user: "alice".into(), internal })
+        (Entry::of::<InMemoryChannel>().admit)(
+            new,
+            before,
+            &Requester { user: "alice".into(), internal, ..Requester::default() },
+        )
     }
 
     fn channel(spec: Value) -> Value {

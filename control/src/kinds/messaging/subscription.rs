@@ -142,7 +142,11 @@ mod tests {
     use crate::kind::{Denied, Entry};
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        (Entry::of::<Subscription>().admit)(new, before, &Requester { user: "alice".into(), internal: false })
+        (Entry::of::<Subscription>().admit)(
+            new,
+            before,
+            &Requester { user: "alice".into(), ..Requester::default() },
+        )
     }
 
     fn subscription(spec: Value) -> Value {

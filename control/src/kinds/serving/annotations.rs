@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::autoscaler::{TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
+use super::autoscaler::{Autoscaler, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
 use crate::kind::{Problems, Requester};
 use crate::kinds::duration;
 use crate::kinds::names::is_dns1035_label;
@@ -149,6 +149,20 @@ pub fn refuse_autoscaling(meta: &ObjectMeta, problems: &mut Problems) {
                  \"spec.template.metadata.annotations\" to work"
             ),
         );
+    }
+}
+
+/// What the operator's scaling rules out.
+pub fn validate_by(meta: &ObjectMeta, at: &str, config: &Autoscaler, problems: &mut Problems) {
+    let count = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<u32>().ok());
+    if count("initial-scale") == Some(0) && !config.zero_initial_scale {
+        let why =
+            "initial-scale=0 is not allowed by cluster: see allow-zero-initial-scale in config-autoscaler";
+        problems.add(place(at, "initial-scale"), why);
+    }
+    let limit = config.max_scale_limit;
+    if let Some(max) = count("max-scale").filter(|max| limit != 0 && !(1..=limit).contains(max)) {
+        problems.add(place(at, "max-scale"), format!("expected 1 <= {max} <= {limit}"));
     }
 }
 

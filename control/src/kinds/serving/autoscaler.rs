@@ -1,27 +1,17 @@
 //! ConfigMap `config-autoscaler`: how Revisions are scaled that say nothing themselves.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
 use super::annotations::KPA;
-use super::gc;
 use crate::kind::Problems;
-use crate::kinds::duration;
-use crate::kinds::shared::{name, namespace};
+use crate::kinds::settings::{Data, Reader, SERVING, Setting};
 
 /// A target below this asks for absurd numbers of instances (X-AS-01).
 pub const TARGET_MIN: f64 = 0.01;
 pub const WINDOW_MIN: Duration = Duration::from_secs(6);
 pub const WINDOW_MAX: Duration = Duration::from_secs(3_600);
 
-/// Where the operator's ConfigMaps are, as upstream has it.
-pub const NAMESPACE: &str = "knative-serving";
-pub const NAME: &str = "config-autoscaler";
-
-/// What a fresh ConfigMap shows its reader; a key counts only outside of it.
-pub const EXAMPLE: &str = "\
+const EXAMPLE: &str = "\
 container-concurrency-target-percentage: \"70\"
 container-concurrency-target-default: \"100\"
 requests-per-second-target-default: \"200\"
@@ -43,19 +33,6 @@ scale-to-zero-grace-period: \"30s\"
 activator-capacity: \"100.0\"
 pod-autoscaler-class: \"kpa.autoscaling.knative.dev\"
 ";
-
-/// A ConfigMap of the operator's must be readable; any other is its owner's business.
-pub fn validate_config_map(
-    meta: &ObjectMeta,
-    data: Option<&BTreeMap<String, String>>,
-    problems: &mut Problems,
-) {
-    match (namespace(meta), name(meta), data) {
-        (NAMESPACE, NAME, Some(data)) => drop(Autoscaler::parse(data, problems)),
-        (NAMESPACE, gc::NAME, Some(data)) => drop(gc::Gc::parse(data, problems)),
-        _ => {}
-    }
-}
 
 /// All keys with upstream's defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,11 +88,13 @@ impl Default for Autoscaler {
     }
 }
 
-impl Autoscaler {
-    /// Reads `data` over the defaults. What is wrong goes to `problems`, and its key keeps the default.
-    #[must_use]
-    pub fn parse(data: &BTreeMap<String, String>, problems: &mut Problems) -> Self {
-        let mut read = Reader { data, problems };
+impl Setting for Autoscaler {
+    const NAMESPACE: &'static str = SERVING;
+    const NAME: &'static str = "config-autoscaler";
+    const EXAMPLE: &'static str = EXAMPLE;
+
+    fn parse(data: &Data, problems: &mut Problems) -> Self {
+        let mut read = Reader::of(data, problems);
         let mut config = Self::default();
         read.number("container-concurrency-target-percentage", 0.0..=100.0, &mut config.target_share);
         // X-AS: a value up to 1 is a share already.
@@ -172,64 +151,8 @@ impl Autoscaler {
             read.wrong("max-scale", &format!("must be from 1 to max-scale-limit, which is {limit}"));
             config.max_scale = limit;
         }
-        read.class(&mut config.class);
+        read.text("pod-autoscaler-class", |class| !class.is_empty(), "a class", &mut config.class);
         config
-    }
-}
-
-/// Takes values out of a ConfigMap, and names the key of one that it cannot take.
-struct Reader<'a> {
-    data: &'a BTreeMap<String, String>,
-    problems: &'a mut Problems,
-}
-
-impl Reader<'_> {
-    fn wrong(&mut self, key: &str, why: &str) {
-        let value = self.data.get(key).map_or("", String::as_str);
-        self.problems.add(format!("data[{key}]"), format!("invalid value: {value}: {why}"));
-    }
-
-    fn number(&mut self, key: &str, bounds: std::ops::RangeInclusive<f64>, into: &mut f64) {
-        let Some(text) = self.data.get(key) else { return };
-        match text.trim().parse::<f64>() {
-            Ok(number) if bounds.contains(&number) => *into = number,
-            _ => self.wrong(key, &format!("a number from {} to {} is needed", bounds.start(), bounds.end())),
-        }
-    }
-
-    fn duration(&mut self, key: &str, bounds: std::ops::RangeInclusive<Duration>, into: &mut Duration) {
-        let Some(text) = self.data.get(key) else { return };
-        match duration::parse_go(text.trim()) {
-            Some(value) if bounds.contains(&value) => *into = value,
-            _ => self
-                .wrong(key, &format!("a duration from {:?} to {:?} is needed", bounds.start(), bounds.end())),
-        }
-    }
-
-    fn flag(&mut self, key: &str, into: &mut bool) {
-        let Some(text) = self.data.get(key) else { return };
-        match text.trim().to_ascii_lowercase().as_str() {
-            "true" => *into = true,
-            "false" => *into = false,
-            _ => self.wrong(key, "true or false is needed"),
-        }
-    }
-
-    fn class(&mut self, into: &mut String) {
-        const KEY: &str = "pod-autoscaler-class";
-        match self.data.get(KEY).map(|text| text.trim()) {
-            None => {}
-            Some("") => self.wrong(KEY, "a class is needed"),
-            Some(class) => class.clone_into(into),
-        }
-    }
-
-    fn count(&mut self, key: &str, into: &mut u32) {
-        let Some(text) = self.data.get(key) else { return };
-        match text.trim().parse::<i32>() {
-            Ok(number) if number >= 0 => *into = number.unsigned_abs(),
-            _ => self.wrong(key, &format!("a whole number from 0 to {} is needed", i32::MAX)),
-        }
     }
 }
 

@@ -136,7 +136,7 @@ mod tests {
 
     fn found(object: Value) -> Vec<String> {
         let mut mapping: DomainMapping = serde_json::from_value(object).unwrap();
-        mapping.set_defaults(None, &Requester { user: "a".into(), internal: true });
+        mapping.set_defaults(None, &Requester::default());
         let mut problems = Problems::default();
         mapping.validate(None, &mut problems);
         problems.list.into_iter().map(|p| p.field).collect()

@@ -1,14 +1,12 @@
 //! ConfigMap `config-gc`: how long Revisions are kept that no Route sends to.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::kind::Problems;
 use crate::kinds::duration;
+use crate::kinds::settings::{Data, SERVING, Setting};
 
-pub const NAME: &str = "config-gc";
-
-pub const EXAMPLE: &str = "\
+const EXAMPLE: &str = "\
 retain-since-create-time: \"48h\"
 retain-since-last-active-time: \"15h\"
 min-non-active-revisions: \"20\"
@@ -37,10 +35,12 @@ impl Default for Gc {
 
 const DISABLED: &str = "disabled";
 
-impl Gc {
-    /// Reads `data` over the defaults. What is wrong goes to `problems`, and its key keeps the default.
-    #[must_use]
-    pub fn parse(data: &BTreeMap<String, String>, problems: &mut Problems) -> Self {
+impl Setting for Gc {
+    const NAMESPACE: &'static str = SERVING;
+    const NAME: &'static str = "config-gc";
+    const EXAMPLE: &'static str = EXAMPLE;
+
+    fn parse(data: &Data, problems: &mut Problems) -> Self {
         let mut config = Self::default();
         let mut wrong = |key: &str, text: &str, why: &str| {
             problems.add(format!("data[{key}]"), format!("invalid value: {text}: {why}"));
@@ -85,7 +85,7 @@ mod tests {
     fn each_key_is_read_and_each_wrong_one_named() {
         let parse = |key: &str, value: &str| {
             let mut problems = Problems::default();
-            let config = Gc::parse(&BTreeMap::from([(key.to_owned(), value.to_owned())]), &mut problems);
+            let config = Gc::parse(&Data::from([(key.to_owned(), value.to_owned())]), &mut problems);
             (config, problems.list.into_iter().map(|p| p.field).collect::<Vec<_>>())
         };
         assert_eq!(parse("retain-since-create-time", "disabled").0.since_created, None);

@@ -87,9 +87,9 @@ impl Resource for Revision {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         if before.is_none() {
-            self.spec.set_defaults();
+            self.spec.set_defaults(&requester.settings.defaults);
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn only_the_metadata_of_a_revision_changes() {
         let admit = Entry::of::<Revision>().admit;
-        let requester = Requester { user: "alice".into(), internal: false };
+        let requester = Requester { user: "alice".into(), ..Requester::default() };
         let new = json!({"metadata": {"name": "a-1"}, "spec": {"containers": [{"image": "a"}]}});
         let stored = admit(new, None, &requester).unwrap();
 

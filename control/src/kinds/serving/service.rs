@@ -9,6 +9,7 @@ use super::traffic::{self, TrafficTarget, Within};
 use super::{GROUP, VERSION, annotations};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Addressable, Status};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -82,7 +83,7 @@ impl Resource for Service {
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         // Defaults change no value that is there, so a template that keeps its own name stays equal to
         // the stored one however bare the manifest is.
-        self.spec.template.set_defaults();
+        self.spec.template.set_defaults(&requester.settings.defaults);
         if self.spec.traffic.is_empty() {
             self.spec.traffic.push(TrafficTarget::all_to_latest());
         }
@@ -102,6 +103,10 @@ impl Resource for Service {
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
         traffic::validate(&self.spec.traffic, Within::Service, problems);
     }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        self.spec.template.validate_by(settings, problems);
+    }
 }
 
 #[cfg(test)]
@@ -112,7 +117,7 @@ mod tests {
     use crate::kind::{Denied, Entry};
 
     fn alice() -> Requester {
-        Requester { user: "alice".into(), internal: false }
+        Requester { user: "alice".into(), ..Requester::default() }
     }
 
     fn hello(image: &str) -> Value {
@@ -124,7 +129,7 @@ mod tests {
     }
 
     fn admit(new: Value, before: Option<&Value>, user: &str) -> Result<Value, Denied> {
-        (Entry::of::<Service>().admit)(new, before, &Requester { user: user.into(), internal: false })
+        (Entry::of::<Service>().admit)(new, before, &Requester { user: user.into(), ..Requester::default() })
     }
 
     /// SRV-SVC-12, SRV-SVC-13, SRV-EXT-05: an image is enough; all traffic goes to the latest.

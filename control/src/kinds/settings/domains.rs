@@ -1,0 +1,111 @@
+//! ConfigMap `config-domain`: which domain the hosts of a Route are in.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Data, SERVING, Setting};
+use crate::kind::Problems;
+use crate::kinds::names::is_dns_subdomain;
+
+/// Domains with the labels that a Route must have to be in them (X-RTE-01).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Domains {
+    /// By name.
+    list: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Choice {
+    selector: BTreeMap<String, String>,
+    /// Upstream's `type: wildcard`; certificates are not made here.
+    r#type: Option<String>,
+}
+
+impl Setting for Domains {
+    const NAMESPACE: &'static str = SERVING;
+    const NAME: &'static str = "config-domain";
+    const EXAMPLE: &'static str = "\
+# Hosts of Routes that have all of these labels. The choice with the most labels wins.
+example.org: |
+  selector:
+    app: prod
+# Hosts of all others. Without such a key they are in the domain that the appliance was started with.
+example.com: \"\"
+";
+
+    fn parse(data: &Data, problems: &mut Problems) -> Self {
+        let mut list = BTreeMap::new();
+        for (domain, text) in data.iter().filter(|(key, _)| *key != "_example") {
+            let mut wrong = |why: &str| {
+                problems.add(format!("data[{domain}]"), format!("invalid value: {text}: {why}"));
+            };
+            if !is_dns_subdomain(domain) {
+                wrong("the key is not a DNS name");
+                continue;
+            }
+            // An empty text is YAML's null.
+            match serde_norway::from_str::<Option<Choice>>(text) {
+                Ok(choice) => drop(list.insert(domain.clone(), choice.unwrap_or_default().selector)),
+                Err(_) => wrong("nothing, or `selector:` with labels, is needed"),
+            }
+        }
+        Self { list }
+    }
+}
+
+impl Domains {
+    /// The domain of a Route with these labels. The most labels win, then the first name; `None` when
+    /// nothing is configured for it.
+    #[must_use]
+    pub fn of(&self, labels: &BTreeMap<String, String>) -> Option<&str> {
+        let fits = |selector: &BTreeMap<String, String>| {
+            selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        };
+        let fitting = self.list.iter().filter(|(_, selector)| fits(selector));
+        // `min_by_key` keeps the first of equals, and the map is in the order of names.
+        fitting.min_by_key(|(_, selector)| usize::MAX - selector.len()).map(|(domain, _)| domain.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// X-RTE-01
+    #[test]
+    fn the_most_specific_domain_wins_and_then_the_first() {
+        let mut problems = Problems::default();
+        let domains = Domains::parse(
+            &map(&[
+                ("z.example", ""),
+                ("b.example", "selector: {app: prod}"),
+                ("a.example", "selector: {app: prod}"),
+                ("c.example", "selector: {app: prod, tier: one}"),
+                ("_example", "nonsense: ["),
+            ]),
+            &mut problems,
+        );
+        assert_eq!(problems.list, []);
+        assert_eq!(domains.of(&map(&[])), Some("z.example"));
+        assert_eq!(domains.of(&map(&[("app", "prod")])), Some("a.example"));
+        assert_eq!(domains.of(&map(&[("app", "prod"), ("tier", "one")])), Some("c.example"));
+        assert_eq!(Domains::default().of(&map(&[])), None);
+    }
+
+    #[test]
+    fn what_is_no_domain_or_no_selector_is_named() {
+        for (key, value) in [("not a domain", ""), ("a.example", "selector: ["), ("a.example", "labels: {}")]
+        {
+            let mut problems = Problems::default();
+            let domains = Domains::parse(&map(&[(key, value)]), &mut problems);
+            assert_eq!(problems.list[0].field, format!("data[{key}]"));
+            assert_eq!(domains, Domains::default());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! ConfigMap `config-features` of Eventing: what event flows may use (X-FEA).
+
+use std::collections::BTreeMap;
+
+use super::{Data, EVENTING, Setting};
+use crate::kind::Problems;
+use crate::kinds::duration;
+
+const SWITCH: &[&str] = &["disabled", "enabled"];
+
+/// Upstream's flags with the words each takes; the first is what holds without a word.
+const FLAGS: [(&str, &[&str]); 11] = [
+    ("kreference-group", SWITCH),
+    ("kreference-mapping", SWITCH),
+    ("delivery-timeout", &["enabled", "disabled"]),
+    ("delivery-retryafter", SWITCH),
+    ("transport-encryption", &["disabled", "permissive", "strict"]),
+    ("eventtype-auto-create", SWITCH),
+    ("authentication-oidc", SWITCH),
+    ("default-authorization-mode", &["allow-same-namespace", "allow-all", "deny-all"]),
+    ("cross-namespace-event-links", SWITCH),
+    ("new-apiserversource-filters", SWITCH),
+    ("new-trigger-filters", &["enabled", "disabled"]),
+];
+const TIMEOUT: &str = "requestreply-default-timeout";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventFeatures {
+    /// Those that are not as upstream has them.
+    changed: BTreeMap<&'static str, &'static str>,
+}
+
+impl EventFeatures {
+    /// The word that holds for the flag `name`; `disabled` for one that nobody knows.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> &'static str {
+        let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, words)| words[0]);
+        self.changed.get(name).copied().or_else(default).unwrap_or("disabled")
+    }
+
+    #[must_use]
+    pub fn is_enabled(&self, name: &str) -> bool {
+        self.flag(name) == "enabled"
+    }
+}
+
+impl Setting for EventFeatures {
+    const NAMESPACE: &'static str = EVENTING;
+    const NAME: &'static str = "config-features";
+    const EXAMPLE: &'static str = "\
+kreference-group: \"disabled\"
+kreference-mapping: \"disabled\"
+delivery-timeout: \"enabled\"
+delivery-retryafter: \"disabled\"
+transport-encryption: \"disabled\"
+eventtype-auto-create: \"disabled\"
+authentication-oidc: \"disabled\"
+default-authorization-mode: \"allow-same-namespace\"
+cross-namespace-event-links: \"disabled\"
+new-apiserversource-filters: \"disabled\"
+requestreply-default-timeout: \"PT30S\"
+";
+
+    fn parse(data: &Data, problems: &mut Problems) -> Self {
+        let mut changed = BTreeMap::new();
+        for (name, words) in FLAGS {
+            let Some(text) = data.get(name) else { continue };
+            match words.iter().find(|word| word.eq_ignore_ascii_case(text.trim())) {
+                Some(word) if *word != words[0] => drop(changed.insert(name, *word)),
+                Some(_) => {}
+                None => {
+                    let why = format!("invalid value: {text}: one of {} is needed", words.join(", "));
+                    problems.add(format!("data[{name}]"), why);
+                }
+            }
+        }
+        if let Some(text) = data.get(TIMEOUT)
+            && duration::parse(text.trim()).is_none()
+        {
+            problems.add(
+                format!("data[{TIMEOUT}]"),
+                format!("invalid value: {text}: an ISO 8601 period is needed"),
+            );
+        }
+        Self { changed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flag_takes_its_own_words() {
+        let parse = |name: &str, word: &str| {
+            let mut problems = Problems::default();
+            let features =
+                EventFeatures::parse(&Data::from([(name.to_owned(), word.to_owned())]), &mut problems);
+            (features, problems.list.len())
+        };
+        assert!(parse("eventtype-auto-create", "enabled").0.is_enabled("eventtype-auto-create"));
+        assert_eq!(parse("transport-encryption", "Strict").0.flag("transport-encryption"), "strict");
+        for (name, word) in
+            [("eventtype-auto-create", "strict"), ("default-authorization-mode", "enabled"), (TIMEOUT, "30s")]
+        {
+            assert_eq!(parse(name, word), (EventFeatures::default(), 1), "{name}={word}");
+        }
+        assert!(EventFeatures::default().is_enabled("delivery-timeout"));
+    }
+}

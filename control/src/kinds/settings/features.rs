@@ -1,0 +1,134 @@
+//! ConfigMap `config-features` of Serving: what developers may use.
+
+use std::collections::BTreeMap;
+
+use super::{Data, Reader, SERVING, Setting};
+use crate::kind::Problems;
+
+/// How far something may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    Disabled,
+    /// By those who ask for it.
+    Allowed,
+    Enabled,
+}
+
+const WORDS: [(&str, Flag); 3] =
+    [("enabled", Flag::Enabled), ("allowed", Flag::Allowed), ("disabled", Flag::Disabled)];
+
+/// Upstream's flags and defaults.
+const FLAGS: [(&str, Flag); 34] = [
+    ("autodetect-http2", Flag::Disabled),
+    ("kubernetes.containerspec-addcapabilities", Flag::Disabled),
+    ("kubernetes.podspec-affinity", Flag::Disabled),
+    ("kubernetes.podspec-dnsconfig", Flag::Disabled),
+    ("kubernetes.podspec-dnspolicy", Flag::Disabled),
+    ("kubernetes.podspec-dryrun", Flag::Allowed),
+    ("kubernetes.podspec-fieldref", Flag::Disabled),
+    ("kubernetes.podspec-hostaliases", Flag::Disabled),
+    ("kubernetes.podspec-hostipc", Flag::Disabled),
+    ("kubernetes.podspec-hostnetwork", Flag::Disabled),
+    ("kubernetes.podspec-hostpid", Flag::Disabled),
+    ("kubernetes.podspec-init-containers", Flag::Disabled),
+    ("kubernetes.podspec-nodeselector", Flag::Disabled),
+    ("kubernetes.podspec-persistent-volume-claim", Flag::Disabled),
+    ("kubernetes.podspec-persistent-volume-write", Flag::Disabled),
+    ("kubernetes.podspec-priorityclassname", Flag::Disabled),
+    ("kubernetes.podspec-runtimeclassname", Flag::Disabled),
+    ("kubernetes.podspec-schedulername", Flag::Disabled),
+    ("kubernetes.podspec-securitycontext", Flag::Disabled),
+    ("kubernetes.podspec-shareprocessnamespace", Flag::Disabled),
+    ("kubernetes.podspec-tolerations", Flag::Disabled),
+    ("kubernetes.podspec-topologyspreadconstraints", Flag::Disabled),
+    ("kubernetes.podspec-volumes-csi", Flag::Disabled),
+    ("kubernetes.podspec-volumes-emptydir", Flag::Enabled),
+    ("kubernetes.podspec-volumes-hostpath", Flag::Disabled),
+    ("kubernetes.podspec-volumes-image", Flag::Disabled),
+    ("kubernetes.podspec-volumes-mount-propagation", Flag::Disabled),
+    ("multi-container", Flag::Enabled),
+    ("multi-container-probing", Flag::Disabled),
+    ("queueproxy.mount-podinfo", Flag::Disabled),
+    ("queueproxy.resource-defaults", Flag::Disabled),
+    ("responsive-revision-gc", Flag::Enabled),
+    ("secure-pod-defaults", Flag::Disabled),
+    ("tag-header-based-routing", Flag::Disabled),
+];
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Those that are not as upstream has them.
+    changed: BTreeMap<&'static str, Flag>,
+}
+
+impl Features {
+    /// What holds for the flag `name`; `Disabled` for one that nobody knows.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> Flag {
+        let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, default)| *default);
+        self.changed.get(name).copied().or_else(default).unwrap_or(Flag::Disabled)
+    }
+
+    #[must_use]
+    pub fn is_enabled(&self, name: &str) -> bool {
+        self.flag(name) == Flag::Enabled
+    }
+
+    /// Whether one who asks for it gets it.
+    #[must_use]
+    pub fn is_allowed(&self, name: &str) -> bool {
+        self.flag(name) != Flag::Disabled
+    }
+}
+
+impl Setting for Features {
+    const NAMESPACE: &'static str = SERVING;
+    const NAME: &'static str = "config-features";
+    const EXAMPLE: &'static str = "\
+# Each is enabled, allowed or disabled.
+multi-container: \"enabled\"
+multi-container-probing: \"disabled\"
+kubernetes.podspec-dryrun: \"allowed\"
+kubernetes.podspec-fieldref: \"disabled\"
+kubernetes.podspec-init-containers: \"disabled\"
+kubernetes.podspec-securitycontext: \"disabled\"
+kubernetes.podspec-volumes-emptydir: \"enabled\"
+kubernetes.podspec-persistent-volume-claim: \"disabled\"
+tag-header-based-routing: \"disabled\"
+autodetect-http2: \"disabled\"
+secure-pod-defaults: \"disabled\"
+";
+
+    fn parse(data: &Data, problems: &mut Problems) -> Self {
+        let mut changed = BTreeMap::new();
+        let mut read = Reader::of(data, problems);
+        for (name, default) in FLAGS {
+            let mut flag = default;
+            read.word(name, &WORDS, &mut flag);
+            if flag != default {
+                changed.insert(name, flag);
+            }
+        }
+        Self { changed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_is_as_upstream_has_it_until_the_map_says_otherwise() {
+        let data = Data::from([
+            ("tag-header-based-routing".to_owned(), "Enabled".to_owned()),
+            ("multi-container".to_owned(), "perhaps".to_owned()),
+        ]);
+        let mut problems = Problems::default();
+        let features = Features::parse(&data, &mut problems);
+        assert!(features.is_enabled("tag-header-based-routing"));
+        assert!(features.is_enabled("multi-container") && features.is_allowed("kubernetes.podspec-dryrun"));
+        assert!(!features.is_allowed("autodetect-http2") && !features.is_allowed("no-such-flag"));
+        let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
+        assert_eq!(fields, ["data[multi-container]"]);
+    }
+}

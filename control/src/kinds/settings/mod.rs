@@ -1,0 +1,184 @@
+//! The operator's ConfigMaps: one typed struct each, read whenever something changes, refused with the
+//! key named when a value makes no sense.
+//!
+//! [`Settings`] is all of them as of one moment. Admission gets them with the [`Requester`](crate::kind::Requester),
+//! controllers from their world; a change takes effect at the next look, without a restart. A new map is a
+//! type that implements [`Setting`] and a line in [`Settings`].
+
+mod bare;
+mod defaults;
+mod deployment;
+mod domains;
+mod event_defaults;
+mod event_features;
+mod features;
+mod network;
+mod reader;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::serving::autoscaler::Autoscaler;
+use super::serving::gc::Gc;
+use super::shared::{name, namespace};
+use crate::kind::Problems;
+
+pub use defaults::Defaults;
+pub use deployment::Deployment;
+pub use domains::Domains;
+pub use event_defaults::{BrokerDefault, BrokerDefaults, ChannelDefault, ChannelDefaults};
+pub use event_features::EventFeatures;
+pub use features::{Features, Flag};
+pub use network::{HttpProtocol, Network};
+pub use reader::Reader;
+
+/// Where the maps of Serving are, as upstream has it.
+pub const SERVING: &str = "knative-serving";
+/// ... and those of Eventing.
+pub const EVENTING: &str = "knative-eventing";
+
+/// What a ConfigMap holds.
+pub type Data = BTreeMap<String, String>;
+
+/// One ConfigMap with its meaning.
+pub trait Setting: Default {
+    const NAMESPACE: &'static str;
+    const NAME: &'static str;
+    /// What a fresh map shows its reader under `_example`; a key counts only outside of it.
+    const EXAMPLE: &'static str;
+
+    /// Reads `data` over the defaults. What is wrong goes to `problems`, and its key keeps the default.
+    fn parse(data: &Data, problems: &mut Problems) -> Self;
+}
+
+/// A ConfigMap that exists from the start.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    pub namespace: &'static str,
+    pub name: &'static str,
+    pub example: &'static str,
+    check: fn(&Data, &mut Problems),
+}
+
+impl Row {
+    const fn of<S: Setting>() -> Self {
+        Self {
+            namespace: S::NAMESPACE,
+            name: S::NAME,
+            example: S::EXAMPLE,
+            check: |data, problems| drop(S::parse(data, problems)),
+        }
+    }
+
+    /// A map that upstream's tools expect to find and that nothing here reads.
+    const fn bare(namespace: &'static str, name: &'static str, example: &'static str) -> Self {
+        Self { namespace, name, example, check: |_, _| {} }
+    }
+}
+
+macro_rules! settings {
+    ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
+        /// All of the operator's settings as of one moment.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct Settings {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        const READ: &[Row] = &[$(Row::of::<$type>()),*];
+
+        impl Settings {
+            /// Reads all maps that `find` (by namespace and name) has. Admission lets no bad value in; one that
+            /// came another way keeps its default.
+            pub fn read(find: impl Fn(&'static str, &'static str) -> Option<Data>) -> Self {
+                Self {
+                    $($field: find(<$type>::NAMESPACE, <$type>::NAME)
+                        .map(|data| <$type>::parse(&data, &mut Problems::default()))
+                        .unwrap_or_default(),)*
+                }
+            }
+        }
+    };
+}
+
+settings! {
+    /// How Revisions are scaled that say nothing themselves.
+    autoscaler: Autoscaler,
+    /// How long Revisions are kept that no Route sends to.
+    gc: Gc,
+    /// What a template gets that its author left out, and the limits of what may be asked for.
+    defaults: Defaults,
+    /// What Serving lets developers do.
+    features: Features,
+    /// Names, schemes and rollouts.
+    network: Network,
+    /// Which domain a Route's hosts are in.
+    domains: Domains,
+    /// How long a start may take.
+    deployment: Deployment,
+    /// What Eventing lets developers do.
+    event_features: EventFeatures,
+    /// What a Broker is filled with.
+    brokers: BrokerDefaults,
+    /// What a Channel is made of.
+    channels: ChannelDefaults,
+}
+
+/// Every map that exists from the start.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    READ.iter().chain(bare::ROWS)
+}
+
+/// A ConfigMap of the operator's must be readable; any other is its owner's business.
+pub fn validate(meta: &ObjectMeta, data: Option<&Data>, problems: &mut Problems) {
+    let row = rows().find(|row| row.namespace == namespace(meta) && row.name == name(meta));
+    if let (Some(row), Some(data)) = (row, data) {
+        (row.check)(data, problems);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(yaml: &str) -> Data {
+        serde_norway::from_str::<Option<Data>>(yaml).unwrap().unwrap_or_default()
+    }
+
+    /// Whoever copies a line of an example says what holds anyway.
+    #[test]
+    fn every_example_can_be_read_and_says_the_defaults() {
+        for row in rows() {
+            let mut problems = Problems::default();
+            (row.check)(&data(row.example), &mut problems);
+            assert_eq!(problems.list, [], "{}", row.name);
+        }
+        let told = Settings::read(|namespace, name| {
+            let row = rows().find(|row| row.namespace == namespace && row.name == name)?;
+            // Its keys are domains, of which there are none by default.
+            (name != Domains::NAME).then(|| data(row.example))
+        });
+        assert_eq!(told, Settings::default());
+    }
+
+    #[test]
+    fn no_map_stands_twice() {
+        let mut names: Vec<_> = rows().map(|row| (row.namespace, row.name)).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_map_of_somebody_else_is_not_judged() {
+        let mut meta = ObjectMeta { name: Some("config-gc".into()), ..ObjectMeta::default() };
+        let bad = data("max-non-active-revisions: many");
+        for (namespace, wrong) in [("default", 0), (SERVING, 1)] {
+            meta.namespace = Some(namespace.into());
+            let mut problems = Problems::default();
+            validate(&meta, Some(&bad), &mut problems);
+            assert_eq!(problems.list.len(), wrong, "{namespace}");
+        }
+    }
+}

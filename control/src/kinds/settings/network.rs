@@ -1,0 +1,165 @@
+//! ConfigMap `config-network`: names, schemes and rollouts.
+
+use std::time::Duration;
+
+use super::{Data, Reader, SERVING, Setting};
+use crate::kind::Problems;
+use crate::kinds::names::is_dns_subdomain;
+
+/// Nobody plans a rollout longer than a month.
+const ROLLOUT_SECONDS_MAX: i64 = 31 * 24 * 3_600;
+const INGRESS_CLASS: &str = "sluicegate.ingress.networking.knative.dev";
+
+/// What plain HTTP is answered where there is TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpProtocol {
+    /// As if it were TLS.
+    Enabled,
+    /// With the way to the other scheme.
+    Redirected,
+}
+
+/// The keys that mean something here, with upstream's defaults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// Whose Ingresses are made, for those who read them.
+    pub ingress_class: String,
+    domain_template: String,
+    tag_template: String,
+    pub http_protocol: HttpProtocol,
+    /// Of URLs in statuses.
+    pub default_external_scheme: String,
+    /// How long traffic takes to move to the newest Revision; zero = at once.
+    pub rollout_duration: Duration,
+    /// Whether a DomainMapping makes the ClusterDomainClaim that it needs.
+    pub autocreate_cluster_domain_claims: bool,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            ingress_class: INGRESS_CLASS.into(),
+            domain_template: "{{.Name}}.{{.Namespace}}.{{.Domain}}".into(),
+            tag_template: "{{.Tag}}-{{.Name}}".into(),
+            http_protocol: HttpProtocol::Enabled,
+            default_external_scheme: "http".into(),
+            rollout_duration: Duration::ZERO,
+            autocreate_cluster_domain_claims: false,
+        }
+    }
+}
+
+impl Network {
+    /// The host of a Route, or of one of its tags, in `domain` (X-RTE-02, X-RTE-03).
+    #[must_use]
+    pub fn host(&self, tag: Option<&str>, name: &str, namespace: &str, domain: &str) -> String {
+        let name = tag.map_or_else(|| name.to_owned(), |tag| self.tagged(tag, name));
+        let fields = [("Name", name.as_str()), ("Namespace", namespace), ("Domain", domain)];
+        // Refused by `parse` if it did not render.
+        render(&self.domain_template, &fields).unwrap_or_default()
+    }
+
+    /// What stands for the name in the hosts of a tag.
+    #[must_use]
+    pub fn tagged(&self, tag: &str, name: &str) -> String {
+        render(&self.tag_template, &[("Tag", tag), ("Name", name)]).unwrap_or_default()
+    }
+}
+
+impl Setting for Network {
+    const NAMESPACE: &'static str = SERVING;
+    const NAME: &'static str = "config-network";
+    const EXAMPLE: &'static str = "\
+ingress-class: \"sluicegate.ingress.networking.knative.dev\"
+domain-template: \"{{.Name}}.{{.Namespace}}.{{.Domain}}\"
+tag-template: \"{{.Tag}}-{{.Name}}\"
+http-protocol: \"Enabled\"
+default-external-scheme: \"http\"
+# In seconds.
+rollout-duration: \"0\"
+autocreate-cluster-domain-claims: \"false\"
+";
+
+    fn parse(data: &Data, problems: &mut Problems) -> Self {
+        let mut config = Self::default();
+        let mut read = Reader::of(data, problems);
+        read.text("ingress-class", is_dns_subdomain, "a class's name", &mut config.ingress_class);
+        let names_a_host = |template: &str| {
+            let fields = [("Name", "n"), ("Namespace", "ns"), ("Domain", "example.com")];
+            render(template, &fields).is_some_and(|host| is_dns_subdomain(&host) && host != "n")
+        };
+        let what = "a template of {{.Name}}, {{.Namespace}} and {{.Domain}} that gives a DNS name";
+        read.text("domain-template", names_a_host, what, &mut config.domain_template);
+        let names_a_tag = |template: &str| {
+            let one = render(template, &[("Tag", "t"), ("Name", "n")]);
+            one.is_some_and(|name| is_dns_subdomain(&name) && name.contains('t') && name.contains('n'))
+        };
+        let what = "a template of {{.Tag}} and {{.Name}} that gives a part of a DNS name";
+        read.text("tag-template", names_a_tag, what, &mut config.tag_template);
+        let protocols = [("Enabled", HttpProtocol::Enabled), ("Redirected", HttpProtocol::Redirected)];
+        read.word("http-protocol", &protocols, &mut config.http_protocol);
+        let is_scheme = |text: &str| matches!(text, "http" | "https");
+        read.text("default-external-scheme", is_scheme, "http or https", &mut config.default_external_scheme);
+        let mut seconds = 0;
+        read.whole("rollout-duration", 0..=ROLLOUT_SECONDS_MAX, &mut seconds);
+        config.rollout_duration = Duration::from_secs(seconds.unsigned_abs());
+        read.flag("autocreate-cluster-domain-claims", &mut config.autocreate_cluster_domain_claims);
+        config
+    }
+}
+
+/// Fills in `{{.Field}}`; `None` for a field that there is not, and for anything else in braces.
+fn render(template: &str, fields: &[(&str, &str)]) -> Option<String> {
+    let mut rendered = String::new();
+    let mut rest = template;
+    while let Some((before, inside)) = rest.split_once("{{") {
+        let (field, after) = inside.split_once("}}")?;
+        let field = field.trim().strip_prefix('.')?;
+        rendered.push_str(before);
+        rendered.push_str(fields.iter().find(|(name, _)| *name == field)?.1);
+        rest = after;
+    }
+    rendered.push_str(rest);
+    Some(rendered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(key: &str, value: &str) -> (Network, usize) {
+        let mut problems = Problems::default();
+        let network = Network::parse(&Data::from([(key.to_owned(), value.to_owned())]), &mut problems);
+        (network, problems.list.len())
+    }
+
+    /// X-RTE-02, X-RTE-03
+    #[test]
+    fn hosts_are_made_by_the_templates() {
+        let plain = Network::default();
+        assert_eq!(plain.host(None, "app", "ns", "example.com"), "app.ns.example.com");
+        assert_eq!(plain.host(Some("blue"), "app", "ns", "example.com"), "blue-app.ns.example.com");
+        let (flat, _) = parse("domain-template", "{{.Name}}-{{ .Namespace }}.{{.Domain}}");
+        assert_eq!(flat.host(None, "app", "ns", "example.com"), "app-ns.example.com");
+        let (turned, _) = parse("tag-template", "{{.Name}}-{{.Tag}}");
+        assert_eq!(turned.host(Some("blue"), "app", "ns", "example.com"), "app-blue.ns.example.com");
+    }
+
+    #[test]
+    fn a_template_that_gives_no_host_and_other_nonsense_is_refused() {
+        for (key, value) in [
+            ("domain-template", "{{.Name}"),
+            ("domain-template", "{{.Nmae}}.{{.Domain}}"),
+            ("domain-template", "{{index .Annotations \"a\"}}.{{.Domain}}"),
+            ("domain-template", "-{{.Name}}.{{.Domain}}"),
+            ("tag-template", "{{.Name}}"),
+            ("http-protocol", "Sometimes"),
+            ("default-external-scheme", "ftp"),
+            ("rollout-duration", "-1"),
+            ("rollout-duration", "10s"),
+            ("autocreate-cluster-domain-claims", "yes"),
+        ] {
+            assert_eq!(parse(key, value), (Network::default(), 1), "{key}={value}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Takes values out of a ConfigMap, and names the key of one that it cannot take.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::Data;
+use crate::kind::Problems;
+use crate::kinds::duration;
+
+#[derive(Debug)]
+pub struct Reader<'a> {
+    pub data: &'a Data,
+    pub problems: &'a mut Problems,
+}
+
+impl<'a> Reader<'a> {
+    pub fn of(data: &'a Data, problems: &'a mut Problems) -> Self {
+        Self { data, problems }
+    }
+
+    pub fn wrong(&mut self, key: &str, why: &str) {
+        let value = self.data.get(key).map_or("", String::as_str);
+        self.problems.add(format!("data[{key}]"), format!("invalid value: {value}: {why}"));
+    }
+
+    pub fn number(&mut self, key: &str, bounds: RangeInclusive<f64>, into: &mut f64) {
+        let Some(text) = self.data.get(key) else { return };
+        match text.trim().parse::<f64>() {
+            Ok(number) if bounds.contains(&number) => *into = number,
+            _ => self.wrong(key, &format!("a number from {} to {} is needed", bounds.start(), bounds.end())),
+        }
+    }
+
+    /// A duration in Go's notation.
+    pub fn duration(&mut self, key: &str, bounds: RangeInclusive<Duration>, into: &mut Duration) {
+        let Some(text) = self.data.get(key) else { return };
+        match duration::parse_go(text.trim()) {
+            Some(value) if bounds.contains(&value) => *into = value,
+            _ => self
+                .wrong(key, &format!("a duration from {:?} to {:?} is needed", bounds.start(), bounds.end())),
+        }
+    }
+
+    pub fn flag(&mut self, key: &str, into: &mut bool) {
+        let Some(text) = self.data.get(key) else { return };
+        match text.trim().to_ascii_lowercase().as_str() {
+            "true" => *into = true,
+            "false" => *into = false,
+            _ => self.wrong(key, "true or false is needed"),
+        }
+    }
+
+    pub fn count(&mut self, key: &str, into: &mut u32) {
+        let Some(text) = self.data.get(key) else { return };
+        match text.trim().parse::<i32>() {
+            Ok(number) if number >= 0 => *into = number.unsigned_abs(),
+            _ => self.wrong(key, &format!("a whole number from 0 to {} is needed", i32::MAX)),
+        }
+    }
+
+    pub fn whole(&mut self, key: &str, bounds: RangeInclusive<i64>, into: &mut i64) {
+        let Some(text) = self.data.get(key) else { return };
+        match text.trim().parse::<i64>() {
+            Ok(number) if bounds.contains(&number) => *into = number,
+            _ => self
+                .wrong(key, &format!("a whole number from {} to {} is needed", bounds.start(), bounds.end())),
+        }
+    }
+
+    /// One of some words, in any case.
+    pub fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)], into: &mut T) {
+        let Some(text) = self.data.get(key) else { return };
+        match words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text.trim())) {
+            Some((_, meant)) => *into = *meant,
+            None => {
+                let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                self.wrong(key, &format!("one of {} is needed", known.join(", ")));
+            }
+        }
+    }
+
+    /// A text that `good` takes; `what` says what that is.
+    pub fn text(&mut self, key: &str, good: impl Fn(&str) -> bool, what: &str, into: &mut String) {
+        let Some(text) = self.data.get(key) else { return };
+        if good(text.trim()) {
+            *into = text.trim().to_owned();
+        } else {
+            self.wrong(key, &format!("{what} is needed"));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A segment's file is cut short while the log is open.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use sluicegate_wal::{AppendError, Bookmark, Log, Options, Position};
+
+fn open(folder: &Path) -> Log {
+    let options = Options { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..Options::default() };
+    Log::open(folder, options).unwrap().0
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|ext| ext == "seg")).collect();
+    files.sort();
+    files
+}
+
+fn cut(file: &Path, bytes: u64) {
+    OpenOptions::new().write(true).open(file).unwrap().set_len(bytes).unwrap();
+}
+
+/// Three segments of events that somebody needs.
+fn filled(folder: &Path) -> Log {
+    let mut log = open(folder);
+    let stream = log.stream("a").unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    while files(folder).len() < 3 {
+        log.append(stream, 0, &[&[7; 1000]]).unwrap();
+        log.flush_blocking().unwrap();
+    }
+    log
+}
+
+/// APP-05, APP-06: the process lives, readers get what is there and hear of what is not, and the log goes on.
+#[test]
+fn a_segment_cut_short_costs_its_own_records_and_nobodys_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = filled(folder.path());
+    let stream = log.stream("a").unwrap();
+    let all = log.read_from(stream, Position::ORIGIN).count();
+    assert_eq!(log.look_at_files(), []);
+    cut(&files(folder.path())[0], 8 << 10);
+
+    let left: Vec<_> = log.read_from(stream, Position::ORIGIN).collect();
+    assert!(left.len() < all && left.len() >= all / 2, "{} of {all}", left.len());
+    assert!(left.iter().all(|record| record.payload[..] == [7; 1000]));
+    let damage = log.take_damage();
+    assert_eq!(damage.len(), all - left.len());
+    assert!(damage.iter().all(|one| one.file == files(folder.path())[0]));
+    let broken = log.look_at_files();
+    assert_eq!(broken.len(), 1);
+    assert_eq!((broken[0].cut_to, broken[0].poisons), (Some(8 << 10), false));
+    assert!(broken[0].to_string().contains("was cut from outside to 8192 of 65536 bytes"), "{}", broken[0]);
+    assert_eq!((log.look_at_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
+
+    log.append(stream, 0, &[b"goes on"]).unwrap();
+    log.flush_blocking().unwrap();
+    log.reclaim();
+    log.move_on();
+    assert_eq!(log.read_from(stream, Position::ORIGIN).last().unwrap().payload, b"goes on"[..]);
+}
+
+/// APP-06: what was acknowledged in the segment that is being written is gone: nothing more is taken, and the
+/// next opening says what is missing.
+#[test]
+fn a_log_whose_newest_segment_was_cut_takes_nothing_more_and_tells_what_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = filled(folder.path());
+    let stream = log.stream("a").unwrap();
+    for _ in 0..20 {
+        log.append(stream, 0, &[&[7; 1000]]).unwrap();
+        log.flush_blocking().unwrap();
+    }
+    let file = files(folder.path()).pop().unwrap();
+    cut(&file, 12 << 10);
+    let before = log.read_from(stream, Position::ORIGIN).count();
+
+    let broken = log.look_at_files();
+    assert!(broken.len() == 1 && broken[0].poisons && broken[0].file == file);
+    let refused = log.append(stream, 0, &[b"no"]).unwrap_err();
+    assert!(matches!(&refused, AppendError::Poisoned { reason } if reason.contains("was cut")), "{refused}");
+    assert!(log.next_flush().is_none() && log.poison().is_some());
+    drop(log);
+
+    let log = open(folder.path());
+    assert_eq!(log.read_from(stream, Position::ORIGIN).count(), before);
+}

@@ -1,0 +1,113 @@
+//! Reading again from a time or a place, across restarts and moves.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::path::Path;
+
+use sluicegate_wal::{Bookmark, Log, Options, Position, StreamId};
+
+fn open(folder: &Path) -> Log {
+    let options = Options { segment_bytes: 16 << 10, log_bytes_max: 2 << 20, seed: 1, ..Options::default() };
+    Log::open(folder, options).unwrap().0
+}
+
+/// Holds every time against the oldest event at or after it, found among all of them.
+fn check(log: &Log, stream: StreamId) {
+    let all: Vec<_> = log.read_from(stream, Position::ORIGIN).collect();
+    for at_ms in 0..1300 {
+        let oldest = all.iter().find(|record| record.at_ms >= at_ms).map(|record| record.position);
+        assert_eq!(log.position_at_time(stream, at_ms), oldest.unwrap_or(log.visible()), "at {at_ms}");
+    }
+}
+
+/// APP-05: a replay from a time begins at the first event of that time, also where the clock stepped back
+/// or stood, after a restart, and when the events lie elsewhere by now.
+#[test]
+fn a_time_leads_to_the_first_event_that_is_as_young() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path());
+    let (ours, busy) = (log.stream("ours").unwrap(), log.stream("busy").unwrap());
+    log.bookmark(ours, "dead", Bookmark::at(log.end(ours))).unwrap();
+    log.bookmark(busy, "awake", Bookmark::at(log.end(busy))).unwrap();
+    for nth in 0..900_u64 {
+        let at_ms = if (300..350).contains(&nth) { nth - 200 } else { nth / 3 * 4 };
+        log.append(ours, at_ms, &[b"event"]).unwrap();
+        log.append(busy, at_ms, &[&[7; 300]]).unwrap();
+        if nth % 50 == 0 {
+            log.flush_blocking().unwrap();
+        }
+    }
+    log.flush_blocking().unwrap();
+    check(&log, ours);
+    check(&log, busy);
+    drop(log);
+    let mut log = open(folder.path());
+    check(&log, ours);
+
+    for round in 0.. {
+        assert!(round < 1000, "nothing is moved");
+        if log.stat().moved_bytes > 0 && !log.is_moving() {
+            break;
+        }
+        log.append(busy, 2000, &[&[7; 300]]).unwrap();
+        log.bookmark(busy, "awake", Bookmark::at(log.visible())).unwrap();
+        log.flush_blocking().unwrap();
+        log.reclaim();
+        log.move_on();
+    }
+    assert_eq!(log.read_from(ours, Position::ORIGIN).count(), 900);
+    check(&log, ours);
+    drop(log);
+    check(&open(folder.path()), ours);
+}
+
+/// What is not durable yet cannot be read, and must not be passed over either.
+#[test]
+fn an_event_that_is_on_its_way_to_the_disk_counts_as_young() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    log.append(stream, 10, &[b"durable"]).unwrap();
+    log.flush_blocking().unwrap();
+    let staged = log.append(stream, 20, &[b"staged"]).unwrap();
+    assert_eq!(log.position_at_time(stream, 15), staged);
+    assert_eq!(log.read_from(stream, staged).count(), 0);
+    log.flush_blocking().unwrap();
+    assert_eq!(log.position_at_time(stream, 15), staged);
+    assert_eq!(log.position_at_time(stream, 21), log.visible());
+}
+
+#[test]
+fn events_between_two_places_are_counted_without_reading_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    let all: Vec<_> = (0..500_u64).map(|at| log.append(stream, at, &[b"event"]).unwrap()).collect();
+    log.flush_blocking().unwrap();
+    assert_eq!(log.count(stream, all[3], all[450]), 447);
+    assert_eq!(log.count(stream, all[450], all[3]), 0);
+    assert_eq!(log.count(stream, Position::ORIGIN, log.visible()), 500);
+}
+
+/// APP-07: the newest events of so many bytes, and what subscribers need of a stream, by its index alone.
+#[test]
+fn a_streams_size_is_known_from_both_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = open(folder.path());
+    let (stream, other) = (log.stream("a").unwrap(), log.stream("b").unwrap());
+    let record = 40 + 120;
+    let mut all = Vec::new();
+    for at in 0..500_u64 {
+        all.push(log.append(stream, at, &[&[1; 120]]).unwrap());
+        log.append(other, at, &[&[2; 300]]).unwrap();
+    }
+    log.flush_blocking().unwrap();
+    assert_eq!(log.position_by_size(stream, 500 * record), None);
+    for kept in [1, 77, 250, 499] {
+        let from = log.position_by_size(stream, kept * record + 8).unwrap();
+        assert_eq!(log.count(stream, from, log.visible()), kept);
+    }
+    assert_eq!(log.live_bytes_of(stream), 0, "nobody needs it");
+    log.bookmark(stream, "x", Bookmark::at(all[100])).unwrap();
+    assert_eq!(log.live_bytes_of(stream), 400 * record);
+}
