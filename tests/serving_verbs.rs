@@ -2,7 +2,7 @@
 
 use kit::api::is_ready;
 use kit::manifest::{NAMESPACE, greets, service};
-use kit::{Api, Appliance, Call, PATIENCE, Response, Setup, wait};
+use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -20,9 +20,16 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-fn put(api: Api, object: &Value) -> Response {
-    let (kind, name) = (object["kind"].as_str().unwrap_or_default(), object["metadata"]["name"].as_str());
-    Call::new("PUT", &Api::path(kind, NAMESPACE, name.unwrap_or_default())).json(object).send(api.address())
+/// Reads, changes and replaces; once more if a status came between.
+fn replace(api: Api, kind: &str, name: &str, edit: impl Fn(&mut Value)) -> Value {
+    let path = Api::path(kind, NAMESPACE, name);
+    wait::until(PATIENCE, "the replacement", || {
+        let mut object = Call::get(&path).send(api.address()).json();
+        edit(&mut object);
+        let answer = Call::new("PUT", &path).json(&object).send(api.address());
+        assert!([200, 409].contains(&answer.status), "{answer}");
+        (answer.status == 200).then(|| answer.json())
+    })
 }
 
 /// Everything that a watch from the beginning tells, until the server ends it.
@@ -58,12 +65,8 @@ fn routes_and_configurations_take_every_verb() {
         assert_eq!(list["kind"], format!("{kind}List"));
         assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
 
-        let replaced = put(api, &object(kind, "one", second));
-        assert_eq!(
-            (replaced.status, &replaced.json()["metadata"]["generation"]),
-            (200, &json!(2)),
-            "{replaced}"
-        );
+        let replaced = replace(api, kind, "one", |object| object["spec"] = second.clone());
+        assert_eq!(replaced["metadata"]["generation"], 2, "{replaced:#}");
         let patched = api.patch(kind, NAMESPACE, "one", &json!({ "spec": third }));
         assert_eq!(patched["metadata"]["generation"], 3, "{kind}");
         let seen = watched(api, kind);
@@ -149,12 +152,7 @@ fn the_developers_verbs_are_enough() {
     api.create(&service("hello", IMAGE, "one"));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     let change = |edit: &dyn Fn(&mut Value)| {
-        // Read, change, replace; once more if a status came between.
-        wait::until(PATIENCE, "the replacement", || {
-            let mut service = api.get("Service", NAMESPACE, "hello").unwrap();
-            edit(&mut service);
-            (put(api, &service).status == 200).then_some(())
-        });
+        replace(api, "Service", "hello", edit);
         api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     };
     change(&|service| service["spec"]["template"] = greets(IMAGE, "two")["spec"]["template"].clone());

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::kinds::conditions::Conditions;
 use crate::kinds::serving::domain_mapping::{
     CERTIFICATE_PROVISIONED, CONDITIONS, DOMAIN_CLAIMED, DomainMapping, DomainMappingStatus, INGRESS_READY,
     REFERENCE_RESOLVED,
@@ -67,24 +68,7 @@ pub fn status(
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     let domain = name(&mapping.metadata);
-    match &findings.claim {
-        Claim::Ours => conditions.mark_true(DOMAIN_CLAIMED),
-        Claim::Another(ns) => conditions.mark_false(
-            DOMAIN_CLAIMED,
-            "DomainAlreadyClaimed",
-            &format!(
-                "The domain name is already in use: its ClusterDomainClaim names the namespace \"{ns}\"."
-            ),
-        ),
-        Claim::Nobodys => conditions.mark_false(
-            DOMAIN_CLAIMED,
-            "DomainClaimFailed",
-            &format!(
-                "no ClusterDomainClaim found for domain \"{domain}\": create one with spec.namespace, or set \
-                 autocreate-cluster-domain-claims in config-network"
-            ),
-        ),
-    }
+    mark_claim(&mut conditions, &findings.claim, domain);
     match &findings.target {
         Some(Ok(_)) => conditions.mark_true(REFERENCE_RESOLVED),
         Some(Err(why)) => conditions.mark_false(REFERENCE_RESOLVED, "ResolveFailed", why),
@@ -130,6 +114,27 @@ pub fn status(
         annotations: status.base.annotations,
     };
     status
+}
+
+fn mark_claim(conditions: &mut Conditions<'_>, claim: &Claim, domain: &str) {
+    match claim {
+        Claim::Ours => conditions.mark_true(DOMAIN_CLAIMED),
+        Claim::Another(ns) => conditions.mark_false(
+            DOMAIN_CLAIMED,
+            "DomainAlreadyClaimed",
+            &format!(
+                "The domain name is already in use: its ClusterDomainClaim names the namespace \"{ns}\"."
+            ),
+        ),
+        Claim::Nobodys => conditions.mark_false(
+            DOMAIN_CLAIMED,
+            "DomainClaimFailed",
+            &format!(
+                "no ClusterDomainClaim found for domain \"{domain}\": create one with spec.namespace, or set \
+                 autocreate-cluster-domain-claims in config-network"
+            ),
+        ),
+    }
 }
 
 #[cfg(test)]
