@@ -46,6 +46,7 @@ fn plan(instance: InstanceSpec) -> Plan {
         concurrency_max: 1,
         idle_window: Duration::from_secs(2),
         stable_window: Duration::from_secs(6),
+        weighted: false,
         panic_window: Duration::from_secs(1),
         panic_threshold: 2.0,
         activation: 0,

@@ -9,6 +9,7 @@ pub mod broker;
 pub mod cache;
 pub mod channel;
 pub mod configuration;
+pub mod domain_mapping;
 pub mod event_type;
 pub mod flows;
 pub mod in_memory_channel;
@@ -86,11 +87,13 @@ pub async fn run(
         .into_iter()
         .chain(messaging::watches(&world))
         .chain(settings::watches(&world))
-        .chain(ingress::watches(&world));
+        .chain(ingress::watches(&world))
+        .chain(domain_mapping::watches(&world));
     for task in all {
         tasks.push(task);
     }
     tasks.push(Box::pin(hear_fleet(&world)));
+    tasks.push(Box::pin(configuration::sweep_in_time(&world)));
     for _ in 0..WORKERS {
         tasks.push(Box::pin(work(&world)));
     }
@@ -108,6 +111,9 @@ async fn restore(world: &World) -> Result<(), Error> {
     list(world, &world.configurations).await?;
     list(world, &world.revisions).await?;
     list(world, &world.routes).await?;
+    list(world, &world.pod_autoscalers).await?;
+    list(world, &world.metrics).await?;
+    domain_mapping::list_all(world).await?;
     list(world, &world.brokers).await?;
     list(world, &world.triggers).await?;
     messaging::list_all(world).await?;
@@ -118,6 +124,7 @@ async fn restore(world: &World) -> Result<(), Error> {
         revision::run(world, &item, &revision).await?;
     }
     route::restore(world);
+    domain_mapping::restore(world);
     for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
         broker::serve(world, broker);
     }
@@ -168,7 +175,14 @@ fn watches(world: &World) -> Vec<Task<'_>> {
             look(either(change).and_then(|r| service::owner_of(&r.metadata)).into_iter().collect());
             look(revisions_of(change));
             ingress::look_again(world);
+            domain_mapping::hear_route(world, change);
             look(vec![itself(Kind::Route, change)]);
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.pod_autoscalers, move |change| {
+            look(strayed(change, |before, after| before.spec == after.spec).into_iter().collect());
+        })),
+        Box::pin(follow(kube::Api::all(api()), &world.metrics, move |change| {
+            look(strayed(change, |before, after| before.spec == after.spec).into_iter().collect());
         })),
         Box::pin(follow(kube::Api::all(api()), &world.brokers, move |change| {
             let item = itself(Kind::Broker, change);
@@ -184,6 +198,18 @@ fn watches(world: &World) -> Vec<Task<'_>> {
             look(vec![itself(Kind::Trigger, change)]);
         })),
     ]
+}
+
+/// The Revision of the same name, if somebody changed or deleted what belongs to it.
+fn strayed<K: kube::Resource>((before, after): Change<'_, K>, same: impl Fn(&K, &K) -> bool) -> Option<Item> {
+    let meta = before?.meta();
+    let kept = after.is_some_and(|after| {
+        let (now, then) = (after.meta(), meta);
+        before.is_some_and(|before| same(before, after))
+            && now.labels == then.labels
+            && now.annotations == then.annotations
+    });
+    (!kept).then(|| Item::new(Kind::Revision, namespace(meta), name(meta)))
 }
 
 fn either<'a, K>((before, after): Change<'a, K>) -> Option<&'a Arc<K>> {
@@ -238,6 +264,7 @@ async fn work(world: &World) {
             Kind::Configuration => configuration::reconcile(world, &item).await,
             Kind::Revision => revision::reconcile(world, &item).await,
             Kind::Route => route::reconcile(world, &item).await,
+            Kind::DomainMapping => domain_mapping::reconcile(world, &item).await,
             Kind::Broker => broker::reconcile(world, &item).await,
             Kind::Trigger => trigger::reconcile(world, &item).await,
             Kind::Channel => channel::reconcile(world, &item).await,

@@ -22,6 +22,7 @@ pub enum Kind {
     Configuration,
     Revision,
     Route,
+    DomainMapping,
     Broker,
     Trigger,
     Channel,
@@ -69,6 +70,12 @@ struct State {
 impl Queue {
     pub fn add(&self, item: Item) {
         self.lock().add(item);
+        self.bell.notify_one();
+    }
+
+    /// Brings the item up again after `delay`, whatever happens to it until then.
+    pub fn add_later(&self, item: Item, delay: Duration) {
+        self.lock().later.insert((Instant::now() + delay, item), ());
         self.bell.notify_one();
     }
 

@@ -57,18 +57,13 @@ fn api(world: &World, namespace: &str) -> Api<ConfigMap> {
     Api::namespaced(world.client.clone(), namespace)
 }
 
-/// Whether a header may ask for a tag (X-RTE-08).
-#[must_use]
-pub fn by_tag_header(world: &World) -> bool {
-    world.settings().features.is_enabled("tag-header-based-routing")
-}
-
 /// Any of them may be made otherwise now.
 fn look_at_all(world: &World) {
     look_at(world, Kind::Service, &world.services);
     look_at(world, Kind::Configuration, &world.configurations);
     look_at(world, Kind::Revision, &world.revisions);
     look_at(world, Kind::Route, &world.routes);
+    look_at(world, Kind::DomainMapping, &world.domain_mappings);
     look_at(world, Kind::Broker, &world.brokers);
     look_at(world, Kind::Trigger, &world.triggers);
     look_at(world, Kind::Channel, &world.channels);

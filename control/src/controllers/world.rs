@@ -17,6 +17,8 @@ use super::resolve::Resolver;
 use super::settings::Maps;
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
+use crate::kinds::autoscaling::metric::Metric;
+use crate::kinds::autoscaling::pod_autoscaler::PodAutoscaler;
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::event_type::EventType;
 use crate::kinds::eventing::trigger::Trigger;
@@ -26,6 +28,8 @@ use crate::kinds::messaging::channel::Channel;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::domain_claim::ClusterDomainClaim;
+use crate::kinds::serving::domain_mapping::DomainMapping;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::service::Service;
@@ -50,6 +54,10 @@ pub struct World {
     pub configurations: Cache<Configuration>,
     pub revisions: Cache<Revision>,
     pub routes: Cache<Route>,
+    pub domain_mappings: Cache<DomainMapping>,
+    pub domain_claims: Cache<ClusterDomainClaim>,
+    pub pod_autoscalers: Cache<PodAutoscaler>,
+    pub metrics: Cache<Metric>,
     pub brokers: Cache<Broker>,
     pub triggers: Cache<Trigger>,
     pub channels: Cache<Channel>,
@@ -120,6 +128,10 @@ impl World {
             configurations: Cache::default(),
             revisions: Cache::default(),
             routes: Cache::default(),
+            domain_mappings: Cache::default(),
+            domain_claims: Cache::default(),
+            pod_autoscalers: Cache::default(),
+            metrics: Cache::default(),
             brokers: Cache::default(),
             triggers: Cache::default(),
             channels: Cache::default(),

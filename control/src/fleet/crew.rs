@@ -269,8 +269,8 @@ impl Crew {
 
     fn view(&mut self, now: Instant) -> View {
         View {
-            stable: self.window.average(now, self.plan.stable_window),
-            panic: self.window.average(now, self.plan.panic_window),
+            stable: self.window.level(now, self.plan.stable_window, self.plan.weighted),
+            panic: self.window.level(now, self.plan.panic_window, self.plan.weighted),
             panic_peak: self.panic.as_ref().map(|panic| panic.peak),
             delayed: self.delay.largest(now, self.plan.scale_down_delay),
             demand: self.load.demand(),

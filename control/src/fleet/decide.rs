@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::limits::{IDLE_WINDOW_MIN, RESTART_MAX, RESTART_MIN, SAMPLES_MAX};
+use super::limits::{IDLE_WINDOW_MIN, RESTART_MAX, RESTART_MIN, SAMPLES_MAX, TICK};
 use super::{Metric, Plan};
 
 /// A target below this asks for absurd numbers of instances (upstream X-AS-01).
 const TARGET_MIN: f64 = 0.01;
+
+/// Of `weighted-exponential`: upstream's precision and its least weight.
+const WEIGHT_LOST: f64 = 0.000_1;
+const WEIGHT_MIN: f64 = 0.2;
 
 /// Demand over time.
 #[derive(Debug, Default)]
@@ -28,6 +32,24 @@ impl Window {
         self.samples.push_back((now, demand));
     }
 
+    /// What the demand of the last `span` comes to.
+    #[must_use]
+    pub fn level(&self, now: Instant, span: Duration, weighted: bool) -> f64 {
+        if weighted { self.weighted(now, span) } else { self.average(now, span) }
+    }
+
+    /// The sum in which each sample counts by its age in ticks, as upstream's `weighted-exponential` has it: the
+    /// newest by the coefficient, each older one by the rest of it.
+    #[must_use]
+    pub fn weighted(&self, now: Instant, span: Duration) -> f64 {
+        let coefficient = smoothing(span);
+        let ticks = |at: Instant| (now.duration_since(at).as_secs_f64() / TICK.as_secs_f64()).floor();
+        let recent = self.samples.iter().rev().take_while(|(at, _)| now.duration_since(*at) < span);
+        recent
+            .map(|(at, demand)| f64::from(*demand) * coefficient * (1.0 - coefficient).powf(ticks(*at)))
+            .sum()
+    }
+
     /// The average over what is known of the last `span`; 0 if nothing is.
     #[must_use]
     pub fn average(&self, now: Instant, span: Duration) -> f64 {
@@ -36,6 +58,12 @@ impl Window {
         #[expect(clippy::cast_precision_loss, reason = "3600 samples of u32 stay below 2^52")]
         if count == 0 { 0.0 } else { sum as f64 / f64::from(count) }
     }
+}
+
+/// The weight of the newest sample: large enough that those of a whole window miss one by no more than
+/// `WEIGHT_LOST`, and never below `WEIGHT_MIN`.
+fn smoothing(span: Duration) -> f64 {
+    (1.0 - WEIGHT_LOST.powf(TICK.as_secs_f64() / span.max(TICK).as_secs_f64())).max(WEIGHT_MIN)
 }
 
 /// What a decision rests on, besides the plan.
@@ -345,6 +373,51 @@ mod tests {
         assert_eq!(window.average(now, span), 2.0);
         assert_eq!(window.average(now, Duration::from_secs(5)), 4.0);
         assert_eq!(window.samples.len(), 10);
+    }
+
+    /// Upstream's algorithm: a constant demand is what it is, and a change shows sooner than in an average.
+    #[test]
+    fn the_newest_samples_weigh_most() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        for seconds in [6, 10, 60, 3_600] {
+            let span = Duration::from_secs(seconds);
+            let mut window = Window::default();
+            (0..seconds).for_each(|second| window.add(at(second), 50, span));
+            let found = window.level(at(seconds - 1), span, true);
+            assert!((found - 50.0).abs() < 0.01, "{seconds} s: {found}");
+        }
+        let span = Duration::from_secs(60);
+        let mut window = Window::default();
+        (0..60).for_each(|second| window.add(at(second), if second < 55 { 0 } else { 10 }, span));
+        let (plain, weighted) = (window.level(at(59), span, false), window.level(at(59), span, true));
+        assert!(weighted > 5.0 && plain < 1.0, "{weighted} {plain}");
+        assert_eq!(Window::default().level(start, span, true), 0.0);
+    }
+
+    /// X-AS-02, X-AS-03 and X-AS-07 with the numbers of upstream's own documentation, as (stable, panic, ready,
+    /// target, wanted).
+    #[test]
+    fn upstreams_examples_come_out_as_documented() {
+        for (stable, panic, ready, target, wanted) in [
+            // 100 requests at once, each instance taking 10, from nothing.
+            (100.0, 100.0, 0, 10.0, 10),
+            // containerConcurrency 10 at 70 percent: aimed at 7.
+            (70.0, 70.0, 10, 7.0, 10),
+            (71.0, 71.0, 10, 7.0, 11),
+            // 200 requests a second for each by default, 70 percent of it.
+            (1_400.0, 1_400.0, 10, 140.0, 10),
+            // A burst of twice what fits is a panic: the short window decides.
+            (10.0, 40.0, 2, 10.0, 4),
+            // Less than twice is none: the long window decides.
+            (20.0, 30.0, 2, 10.0, 2),
+            // Down by half at most in one step.
+            (1.0, 1.0, 100, 10.0, 50),
+        ] {
+            let plan = Plan { target, panic_threshold: 2.0, scale_down_rate: 2.0, ..plan() };
+            let view = View { stable, panic, ready, idle_for: seconds(0), ..QUIET };
+            assert_eq!(decide(&plan, &view), wanted, "{stable} {panic} on {ready}");
+        }
     }
 
     #[test]

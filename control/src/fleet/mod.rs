@@ -47,6 +47,8 @@ pub struct Plan {
     pub idle_window: Duration,
     /// Demand is averaged over this.
     pub stable_window: Duration,
+    /// The newest demand counts most, instead of all of the window alike.
+    pub weighted: bool,
     /// Demand over this is compared with what runs.
     pub panic_window: Duration,
     /// A panic begins when it needs this many times the instances that are ready.
@@ -71,6 +73,17 @@ pub enum Metric {
     Concurrency,
     /// Requests taken in per second.
     Rps,
+}
+
+impl Metric {
+    /// As annotations name it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Concurrency => "concurrency",
+            Self::Rps => "rps",
+        }
+    }
 }
 
 /// Who learns which instances take requests, and who counts what is asked of them. Called on the fleet's

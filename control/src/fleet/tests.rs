@@ -31,6 +31,7 @@ pub(super) fn plan() -> Plan {
         concurrency_max: 0,
         idle_window: Duration::from_secs(60),
         stable_window: Duration::from_secs(60),
+        weighted: false,
         panic_window: Duration::from_secs(6),
         panic_threshold: 2.0,
         activation: 0,

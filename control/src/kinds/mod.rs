@@ -3,6 +3,7 @@
 //! One file says everything about one kind and does no I/O. A kind reaches the API server as a row of
 //! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
 
+pub mod autoscaling;
 pub mod conditions;
 pub mod core;
 pub mod data;
@@ -31,6 +32,10 @@ pub fn registry() -> Registry {
         Entry::of::<serving::configuration::Configuration>(),
         Entry::of::<serving::revision::Revision>(),
         Entry::of::<serving::route::Route>(),
+        Entry::of::<serving::domain_mapping::DomainMapping>(),
+        Entry::of::<serving::domain_claim::ClusterDomainClaim>(),
+        Entry::of::<autoscaling::pod_autoscaler::PodAutoscaler>(),
+        Entry::of::<autoscaling::metric::Metric>(),
         Entry::of::<eventing::broker::Broker>(),
         Entry::of::<eventing::trigger::Trigger>(),
         Entry::of::<CustomResourceDefinition>().read_only(),

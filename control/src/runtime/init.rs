@@ -2,7 +2,8 @@
 //! the developer's program.
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
-//! `sluicegate instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] -- COMMAND [ARGUMENT]...`
+//! `sluicegate instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID] [--group GID]
+//! [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 
@@ -15,7 +16,9 @@ use std::process::{Command, ExitCode};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
 use rustix::thread::set_no_new_privs;
 
+use super::Identity;
 use super::mounts::{self, Bind};
+use super::read_only;
 
 /// The verb that the program's `main` hands to [`run`], with everything behind it.
 pub const VERB: &str = "instance-init";
@@ -42,6 +45,8 @@ pub(super) struct Place {
     pub(super) binds: Vec<Bind>,
     /// Entered last, because it may be in a volume.
     pub(super) working_dir: Option<PathBuf>,
+    pub(super) identity: Identity,
+    pub(super) read_only_root: bool,
 }
 
 /// The words of the verb, as the parent writes them.
@@ -60,13 +65,21 @@ pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<O
     if let Some(dir) = &place.working_dir {
         words.extend(["--dir".into(), dir.clone().into()]);
     }
+    for (word, id) in [("--user", place.identity.user), ("--group", place.identity.group)] {
+        words.extend(id.into_iter().flat_map(|id| [OsString::from(word), id.to_string().into()]));
+    }
+    for (word, set) in [("--never-root", place.identity.never_root), ("--read-only", place.read_only_root)] {
+        words.extend(set.then(|| OsString::from(word)));
+    }
     words.push("--".into());
     words.extend(command.iter().map(OsString::from));
     words
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, Vec<OsString>), &'static str> {
-    const USAGE: &str = "usage: instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] -- COMMAND [ARGUMENT]...";
+    const USAGE: &str = "usage: instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID] \
+                         [--group GID] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...";
+    let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
     let mut words = arguments.into_iter();
     if words.next().is_none_or(|word| word != "--parent") {
         return Err(USAGE);
@@ -85,6 +98,10 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, V
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
                 place.binds.push(Bind { source, target, read_only: access != "rw" });
             }
+            Some("--user") => place.identity.user = Some(id(words.next())?),
+            Some("--group") => place.identity.group = Some(id(words.next())?),
+            Some("--never-root") => place.identity.never_root = true,
+            Some("--read-only") => place.read_only_root = true,
             Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
             Some("--") => break,
             _ => return Err(USAGE),
@@ -95,7 +112,14 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, V
 }
 
 fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String, u8) {
-    if let Err(why) = prepare(parent).map_err(|why| why.to_string()).and_then(|()| settle(place)) {
+    let steps = || {
+        // A session of its own: one signal reaches the whole family, and there is no terminal.
+        setsid().map_err(|why| why.to_string())?;
+        settle(place)?;
+        become_user(place.identity)?;
+        seal(parent).map_err(|why| why.to_string())
+    };
+    if let Err(why) = steps() {
         return (format!("cannot prepare the instance: {why}"), EXIT_NOT_RUNNABLE);
     }
     let why = Command::new(&command[0]).args(&command[1..]).exec();
@@ -103,9 +127,33 @@ fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String,
     (format!("cannot run {}: {why}", command[0].display()), code)
 }
 
-fn prepare(parent: Pid) -> io::Result<()> {
-    // A session of its own: one signal reaches the whole family, and there is no terminal.
-    setsid()?;
+/// RT-USER-05: an identity that cannot be had ends the start.
+fn become_user(identity: Identity) -> Result<(), String> {
+    let refused = |what: &str, id: u32, why: nix::Error| {
+        format!("{what} {id} is not allowed: {why}; run the appliance as root or leave it out")
+    };
+    // Asked for what it is already, a process needs no privilege.
+    let (user, group) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    let changes_user = identity.user.is_some_and(|id| id != user);
+    let changes_group = identity.group.is_some_and(|id| id != group);
+    if (changes_user || changes_group) && user == 0 {
+        nix::unistd::setgroups(&[])
+            .map_err(|why| format!("groups of the appliance cannot be left: {why}"))?;
+    }
+    if let Some(id) = identity.group.filter(|_| changes_group) {
+        nix::unistd::setgid(id.into()).map_err(|why| refused("runAsGroup", id, why))?;
+    }
+    if let Some(id) = identity.user.filter(|_| changes_user) {
+        nix::unistd::setuid(id.into()).map_err(|why| refused("runAsUser", id, why))?;
+    }
+    if identity.never_root && nix::unistd::geteuid().is_root() {
+        return Err("runAsNonRoot is set and the instance would be root: set runAsUser".to_owned());
+    }
+    Ok(())
+}
+
+/// The kernel forgets the death signal when the user changes, so this comes after that.
+fn seal(parent: Pid) -> io::Result<()> {
     // Dies with the appliance's hand that started it, however that ends.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The hand may have died before the line above; then nobody sends that signal.
@@ -118,6 +166,9 @@ fn prepare(parent: Pid) -> io::Result<()> {
 
 fn settle(place: &Place) -> Result<(), String> {
     mounts::make(&place.binds)?;
+    if place.read_only_root {
+        read_only::make(&place.binds)?;
+    }
     if let Some(dir) = &place.working_dir {
         std::env::set_current_dir(dir)
             .map_err(|why| format!("workingDir {} cannot be entered: {why}", dir.display()))?;
@@ -152,6 +203,8 @@ mod tests {
         let place = Place {
             binds: vec![bind("/--", true), bind("/c", false)],
             working_dir: Some("/work dir".into()),
+            identity: Identity { user: Some(1000), group: Some(0), never_root: true },
+            read_only_root: true,
         };
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
         assert_eq!(written[0], VERB);
@@ -174,6 +227,8 @@ mod tests {
             &["--parent", "7", "--"],
             &["--parent", "7", "--bind", "/a", "/b"],
             &["--parent", "7", "--dir"],
+            &["--parent", "7", "--user", "root", "--", "sh"],
+            &["--parent", "7", "--group", "-1", "--", "sh"],
         ] {
             assert!(parse(words(bad)).is_err(), "{bad:?}");
         }

@@ -15,7 +15,10 @@ mod mounts;
 mod orphans;
 mod port;
 mod probe;
+mod probe_grpc;
+mod probe_tls;
 mod process;
+mod read_only;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sweeper;
@@ -49,6 +52,9 @@ pub struct InstanceSpec {
     pub working_dir: Option<PathBuf>,
     pub volumes: Vec<Volume>,
     pub mounts: Vec<Mount>,
+    pub identity: Identity,
+    /// Nothing but volumes and `/tmp` can be written to.
+    pub read_only_root: bool,
     /// The others wait until this has passed; an instance that fails it is ended.
     pub startup: Option<Probe>,
     /// Passed: it gets requests. Failed after that, if it has a period: it gets none until it passes again.
@@ -59,6 +65,15 @@ pub struct InstanceSpec {
     pub startup_max: Duration,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
+}
+
+/// Who an instance is to the kernel. Says nothing: whoever the appliance is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Identity {
+    pub user: Option<u32>,
+    pub group: Option<u32>,
+    /// An instance that would be root is not started.
+    pub never_root: bool,
 }
 
 /// A question that an instance is asked again and again.
@@ -82,8 +97,12 @@ pub struct Probe {
 pub enum Check {
     /// It accepts a connection.
     Tcp,
+    /// The same at another address of this host.
+    TcpAt { host: String },
     /// It answers GET `path` with a status from 200 to 399.
-    Http { path: String, headers: Vec<(String, String)> },
+    Http { path: String, headers: Vec<(String, String)>, tls: bool },
+    /// It says SERVING by gRPC's health protocol.
+    Grpc { service: String },
     /// The command, run with the instance's environment, exits with 0.
     Exec { command: Vec<String> },
 }
@@ -217,6 +236,8 @@ pub(crate) mod tests {
             working_dir: None,
             volumes: Vec::new(),
             mounts: Vec::new(),
+            identity: Identity::default(),
+            read_only_root: false,
             startup: None,
             readiness: Probe::once(Check::Tcp),
             liveness: None,

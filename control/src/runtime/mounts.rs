@@ -78,14 +78,14 @@ fn cannot(bind: &Bind, why: impl Display) -> String {
     format!("mountPath {} cannot be mounted: {why}", bind.target.display())
 }
 
-fn enter_namespace() -> io::Result<()> {
+pub(super) fn enter_namespace() -> io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     // The host's later mounts are seen; ours stay ours.
     Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }
 
 /// A copy of what is mounted at `path`, attached to nothing yet.
-fn clone_tree(path: &Path, with_mounts_below: bool) -> io::Result<OwnedFd> {
+pub(super) fn clone_tree(path: &Path, with_mounts_below: bool) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     flags.set(OpenTreeFlags::AT_RECURSIVE, with_mounts_below);
     Ok(open_tree(CWD, path, flags)?)

@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::launch::{Launcher, exited};
 use super::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
-use super::{Check, Probe};
+use super::{Check, Probe, probe_grpc, probe_tls};
 
 /// What is probed, and with what.
 #[derive(Clone, Copy)]
@@ -79,11 +79,21 @@ impl Patient<'_> {
         let attempt = async {
             match &probe.check {
                 Check::Tcp => connect(self.address).await.map(drop).map_err(|why| why.to_string()),
-                Check::Http { path, headers } => match http_status(self.address, path, headers).await {
-                    Ok(200..400) => Ok(()),
-                    Ok(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
-                    Err(why) => Err(why.to_string()),
-                },
+                Check::TcpAt { host } => {
+                    let dialled = TcpStream::connect((host.as_str(), self.address.port())).await;
+                    dialled.map(drop).map_err(|why| why.to_string())
+                }
+                Check::Http { path, headers, tls } => {
+                    match http_status(self.address, path, headers, *tls).await {
+                        Ok(200..400) => Ok(()),
+                        Ok(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
+                        Err(why) => Err(why.to_string()),
+                    }
+                }
+                Check::Grpc { service } => {
+                    let stream = connect(self.address).await.map_err(|why| why.to_string())?;
+                    probe_grpc::serving(stream, self.address, service).await
+                }
                 Check::Exec { command } => match exec(self.launcher, command, self.environment).await {
                     Ok(true) => Ok(()),
                     Ok(false) => Err("the command failed".to_owned()),
@@ -110,10 +120,25 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-async fn http_status(address: SocketAddr, path: &str, headers: &[(String, String)]) -> io::Result<u16> {
-    let mut stream = connect(address).await?;
-    stream.write_all(request(address, path, headers).as_bytes()).await?;
+async fn http_status(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(String, String)],
+    tls: bool,
+) -> io::Result<u16> {
+    let stream = connect(address).await?;
+    let request = request(address, path, headers);
+    if tls {
+        ask(probe_tls::over(stream, address).await?, &request).await
+    } else {
+        ask(stream, &request).await
+    }
+}
 
+/// Sends a request and reads no more than the status of its answer.
+async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<u16> {
+    stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
     let mut head = Vec::with_capacity(PROBE_HEAD_BYTES_MAX);
     while head.len() < PROBE_HEAD_BYTES_MAX && !head.contains(&b'\n') {
         if stream.read_buf(&mut head).await? == 0 {

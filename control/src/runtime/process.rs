@@ -4,8 +4,8 @@
 //! the *thread* that started it, starting blocks for a millisecond, and logs are written to disk. Per
 //! instance there is one task on that thread, which ends when the whole process group is gone and reaped.
 //!
-//! Differences from a container (RT-LIFE-08): same user, file system and network as the appliance, and
-//! PORT is a free port on loopback.
+//! Differences from a container (RT-LIFE-08): same file system and network as the appliance, the same user
+//! unless the manifest names one, and PORT is a free port on loopback.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -368,7 +368,12 @@ fn place(spec: &InstanceSpec, shelf: &Shelf) -> Place {
         target: mount.path.clone(),
         read_only: mount.read_only,
     };
-    Place { binds: spec.mounts.iter().map(bind).collect(), working_dir: spec.working_dir.clone() }
+    Place {
+        binds: spec.mounts.iter().map(bind).collect(),
+        working_dir: spec.working_dir.clone(),
+        identity: spec.identity,
+        read_only_root: spec.read_only_root,
+    }
 }
 
 /// Eyes on the process's end and ears on its output.

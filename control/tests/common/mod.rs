@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluicegate_control::runtime::{Check, Init, InstanceSpec, Probe};
+use sluicegate_control::runtime::{Check, Identity, Init, InstanceSpec, Probe};
 
 /// Far longer than anything here takes; a test that hangs should say so.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,6 +32,8 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),
+        identity: Identity::default(),
+        read_only_root: false,
         startup: None,
         readiness: Probe::once(Check::Tcp),
         liveness: None,

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod identity;
 mod probes;
 mod volumes;
 
@@ -79,7 +80,7 @@ fn shell(script: &str) -> InstanceSpec {
     spec(&["/bin/sh", "-c", &script.replace('$', "$$")])
 }
 
-/// RT-PROBE-01, RT-LIFE-05: a listening program is ready, and SIGTERM ends it.
+/// RT-PROBE-01, RT-LIFE-05, SRV-CON-35: a listening program is ready, and SIGTERM ends it.
 #[tokio::test]
 async fn a_program_that_listens_is_ready_and_ends_when_asked() {
     let house = House::new();
@@ -109,7 +110,7 @@ async fn a_failure_is_told_with_its_code_and_the_last_lines() {
     assert!(!gone.message.contains("line1\n"), "more than the last lines: {}", gone.message);
 }
 
-/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04, RT-ENV-05: exactly the documented environment, and nothing
+/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04, RT-ENV-05, SRV-CON-18: exactly the documented environment, and nothing
 /// of ours.
 #[tokio::test]
 async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
@@ -246,12 +247,16 @@ async fn a_daemon_does_not_survive_its_instance() {
     assert!(!is_running(daemon));
 }
 
-/// RT-PROBE-02: httpGet decides by the status, and a program that never gets ready is ended with that reason.
+/// RT-PROBE-02, SRV-CON-32, SRV-CON-42, SRV-CON-46, SRV-CON-47: httpGet decides by the status, and a program that never gets ready is ended with that reason.
 #[tokio::test]
 async fn an_http_probe_wants_a_good_status_in_time() {
     let house = House::new();
     let probe = |path: &str| {
-        Probe::once(Check::Http { path: path.into(), headers: vec![("X-Probe".into(), "yes".into())] })
+        Probe::once(Check::Http {
+            path: path.into(),
+            headers: vec![("X-Probe".into(), "yes".into())],
+            tls: false,
+        })
     };
     let mut good = house.start(1, InstanceSpec { readiness: probe("/healthz"), ..listener() });
     good.ready().await;
@@ -264,7 +269,7 @@ async fn an_http_probe_wants_a_good_status_in_time() {
     assert!(gone.message.contains("listening on"), "{}", gone.message);
 }
 
-/// RT-PROBE-04: exec probes are accepted; they run in the instance's environment.
+/// RT-PROBE-04, SRV-CON-30, SRV-CON-40: exec probes are accepted; they run in the instance's environment.
 #[tokio::test]
 async fn an_exec_probe_passes_when_its_command_does() {
     let house = House::new();

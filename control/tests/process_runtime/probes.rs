@@ -8,7 +8,7 @@ use sluicegate_control::runtime::{Cause, Check, InstanceSpec, Probe, Report};
 use super::{House, shell};
 
 /// A probe by a shell command, in quick rounds.
-fn asks(script: &str, failures_max: u32) -> Probe {
+pub(super) fn asks(script: &str, failures_max: u32) -> Probe {
     let command = ["/bin/sh", "-c", script].map(String::from).to_vec();
     Probe { period: Duration::from_millis(20), failures_max, ..Probe::once(Check::Exec { command }) }
 }
@@ -22,7 +22,7 @@ fn with_file() -> (House, std::path::PathBuf, InstanceSpec) {
     (house, file, spec)
 }
 
-/// SRV-CON-10: an instance whose liveness probe fails is ended, and its end says why.
+/// SRV-CON-09, SRV-CON-10, SRV-CON-31: an instance whose liveness probe fails is ended, and its end says why.
 #[tokio::test]
 async fn a_program_that_is_not_alive_any_more_is_ended() {
     let (house, file, spec) = with_file();
@@ -37,6 +37,7 @@ async fn a_program_that_is_not_alive_any_more_is_ended() {
     assert!(gone.message.contains("liveness probe failed: the command failed"), "{}", gone.message);
 }
 
+/// SRV-CON-31: the threshold is of failures in a row.
 #[tokio::test]
 async fn fewer_failures_than_the_threshold_in_a_row_end_nobody() {
     let (house, _, spec) = with_file();

@@ -35,7 +35,7 @@ async fn files_stand_below_the_folder_that_a_variable_names() {
     assert_eq!(words(&house, spec).await, ["red"]);
 }
 
-/// SRV-CON-48: where the host has no such path the instance has it all the same, and the host is left as
+/// SRV-VOL-01, SRV-VOL-04, RT-FS-10, SRV-REV-10: where the host has no such path the instance has it all the same, and the host is left as
 /// it was.
 #[tokio::test]
 async fn a_mount_path_that_the_host_lacks_is_there_for_the_instance_only() {
@@ -75,6 +75,7 @@ async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
     assert_eq!(fs::read_dir(&there).unwrap().count(), 1);
 }
 
+/// SRV-VOL-03: a sub path is all that appears, and a volume of one's own can be written to.
 #[tokio::test]
 async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() {
     let house = House::new();
@@ -94,7 +95,7 @@ async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() 
     assert!(!house.folder().join("1.empty").exists());
 }
 
-/// New content reaches a program that runs, as a whole.
+/// RT-FS-11, SRV-REV-04: new content reaches a program that runs, as a whole.
 #[tokio::test]
 async fn a_running_program_sees_new_content_without_a_restart() {
     let house = House::new();

@@ -19,6 +19,10 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("serving.knative.dev/v1", "Configuration", "configurations"),
     ("serving.knative.dev/v1", "Revision", "revisions"),
     ("serving.knative.dev/v1", "Route", "routes"),
+    ("serving.knative.dev/v1beta1", "DomainMapping", "domainmappings"),
+    ("networking.internal.knative.dev/v1alpha1", "ClusterDomainClaim", "clusterdomainclaims"),
+    ("autoscaling.internal.knative.dev/v1alpha1", "PodAutoscaler", "podautoscalers"),
+    ("autoscaling.internal.knative.dev/v1alpha1", "Metric", "metrics"),
     ("eventing.knative.dev/v1", "Broker", "brokers"),
     ("eventing.knative.dev/v1", "Trigger", "triggers"),
     ("eventing.knative.dev/v1beta2", "EventType", "eventtypes"),
@@ -50,7 +54,7 @@ impl Api {
         };
         let root = if version.contains('/') { "apis" } else { "api" };
         let mut path = match kind {
-            "Namespace" => format!("/{root}/{version}/{plural}"),
+            "Namespace" | "ClusterDomainClaim" => format!("/{root}/{version}/{plural}"),
             _ => format!("/{root}/{version}/namespaces/{namespace}/{plural}"),
         };
         if !name.is_empty() {

@@ -5,6 +5,7 @@ mod collect;
 pub mod reconcile;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
@@ -38,6 +39,23 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     after.status = Some(status(&configuration, &latest, &owned, now()));
     world.set_status(&*configuration, &after).await?;
     sweep(world, &after, owned).await
+}
+
+/// Between two looks at Configurations for no other reason than that time has passed.
+const SWEEP_PERIOD: Duration = Duration::from_secs(60);
+
+/// Age alone makes a Revision collectable, and nothing happens when it does.
+pub async fn sweep_in_time(world: &World) {
+    loop {
+        tokio::time::sleep(SWEEP_PERIOD).await;
+        let mut owners: Vec<_> =
+            world.revisions.all().iter().filter_map(|revision| owner_of(&revision.metadata)).collect();
+        owners.sort();
+        // Who has one Revision has none to spare.
+        for pair in owners.windows(2).filter(|pair| pair[0] == pair[1]) {
+            world.look_at(pair[0].clone());
+        }
+    }
 }
 
 /// Deletes what nobody has used for long; done at each look, because each new Revision causes one.

@@ -45,7 +45,7 @@ pub fn status(
         Latest::Failed(why) => conditions.mark_false(
             "Ready",
             "RevisionFailed",
-            &format!("Revision creation failed with message: {why}."),
+            &ended(&format!("Revision creation failed with message: {why}")),
         ),
         Latest::Revision(revision) => {
             let name = name(&revision.metadata);
@@ -55,7 +55,7 @@ pub fn status(
                 Some(ready) if ready.status == Verdict::False => conditions.mark_false(
                     "Ready",
                     "RevisionFailed",
-                    &format!("Revision \"{name}\" failed with message: {}.", ready.message),
+                    &ended(&format!("Revision \"{name}\" failed with message: {}", ready.message)),
                 ),
                 _ => conditions.mark_unknown(
                     "Ready",
@@ -74,6 +74,12 @@ pub fn status(
         annotations: status.base.annotations,
     };
     status
+}
+
+/// One full stop at the end, whoever wrote the last sentence.
+fn ended(text: &str) -> String {
+    let text = text.trim_end();
+    if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
 }
 
 /// SRV-CFG-10: the newest ready Revision, and never one older than the one that was it before.
@@ -136,6 +142,15 @@ mod tests {
         });
         let latest = Latest::Revision(Arc::clone(owned.last().unwrap()));
         status(&configuration, &latest, owned, now())
+    }
+
+    #[test]
+    fn a_quoted_sentence_keeps_its_one_full_stop() {
+        for (quoted, shown) in
+            [("no command", "no command."), ("no command.", "no command."), ("why?\n", "why?")]
+        {
+            assert_eq!(ended(quoted), shown);
+        }
     }
 
     /// SRV-CFG-02..05, SRV-CFG-07, SRV-CFG-08: name, labels and annotations of a Revision.

@@ -1,5 +1,6 @@
 //! Revision: tells the fleet what to run, and shows what the fleet has.
 
+mod autoscaler;
 pub mod plan;
 mod probes;
 pub mod reconcile;
@@ -41,6 +42,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     after.status = Some(status(&revision, unrunnable.as_ref(), &world.fleet.observe(&key), now()));
     world.publisher.flow().await;
     world.set_status(&*revision, &after).await?;
+    let scale = scale::scale(&after, &world.settings().autoscaler);
+    autoscaler::keep(world, &after, &scale).await?;
     if let Some(patch) = routing_patch(world, &revision) {
         let api: Api<Revision> = world.api(&item.namespace);
         api.patch(&item.name, &PatchParams::default(), &Patch::Merge(patch)).await?;

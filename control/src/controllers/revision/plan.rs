@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dataplane::table::{Protocol, Timeouts, WhenEmpty};
-use k8s_openapi::api::core::v1::{Container, ContainerPort, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};
 
 use super::probes;
 use super::scale::scale;
@@ -19,8 +19,8 @@ use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
-use crate::runtime::InstanceSpec;
 use crate::runtime::volumes::{Mount, is_inside};
+use crate::runtime::{Identity, InstanceSpec};
 
 /// A start that took longer has failed (upstream's progress deadline).
 const STARTUP_DEFAULT: Duration = Duration::from_secs(600);
@@ -65,9 +65,11 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
             working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
             volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
             mounts: mounts(revision, container, given.may_mount)?,
-            startup: container.startup_probe.as_ref().map(probes::later).transpose()?,
-            readiness: probes::readiness(container.readiness_probe.as_ref())?,
-            liveness: container.liveness_probe.as_ref().map(probes::later).transpose()?,
+            identity: identity(container),
+            read_only_root: security(container).read_only_root_filesystem == Some(true),
+            startup: container.startup_probe.as_ref().map(probes::later),
+            readiness: probes::readiness(container.readiness_probe.as_ref()),
+            liveness: container.liveness_probe.as_ref().map(probes::later),
             startup_max: annotation(meta, PROGRESS_DEADLINE)
                 .and_then(duration::parse_go)
                 .filter(|deadline| !deadline.is_zero())
@@ -82,7 +84,9 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         metric: scale.metric,
         target: scale.target,
         concurrency_max: concurrency_max(revision),
-        idle_window: scale.idle_window,
+        // Nobody comes back to a version that no request can reach.
+        idle_window: scale.stable_window + if given.reachable { scale.retention } else { Duration::ZERO },
+        weighted: scale.weighted,
         stable_window: scale.stable_window,
         panic_window: scale.panic_window,
         panic_threshold: scale.panic_threshold,
@@ -102,10 +106,8 @@ pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
         |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
     let spec = &revision.spec;
     let total = seconds(spec.timeout_seconds.filter(|&t| t > 0).or(Some(TIMEOUT_SECONDS_DEFAULT)));
-    let is_h2c = |port: &ContainerPort| port.name.as_deref() == Some("h2c");
-    let speaks_h2c = spec.containers.iter().flat_map(|c| c.ports.iter().flatten()).any(is_h2c);
     BackendSpec {
-        protocol: if speaks_h2c { Protocol::H2c } else { Protocol::Http1 },
+        protocol: if spec.speaks_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
         // Who waits for an instance uses up the time that the answer may take.
         when_empty: if runnable { WhenEmpty::Wait { patience: total } } else { WhenEmpty::Refuse },
@@ -157,6 +159,21 @@ fn command(
     }
     command.extend(container.args.clone().unwrap_or_default());
     Ok(command)
+}
+
+/// RT-USER-01, RT-USER-02: who the manifest names, or else whoever the appliance is.
+fn identity(container: &Container) -> Identity {
+    let security = security(container);
+    let id = |number: Option<i64>| number.and_then(|id| u32::try_from(id).ok());
+    Identity {
+        user: id(security.run_as_user),
+        group: id(security.run_as_group),
+        never_root: security.run_as_non_root == Some(true),
+    }
+}
+
+fn security(container: &Container) -> SecurityContext {
+    container.security_context.clone().unwrap_or_default()
 }
 
 /// What a process of this host is not given yet is refused, because ignoring it would start a program
@@ -216,6 +233,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::settings::Defaults;
 
     fn revision(container: Value, annotations: Value) -> Revision {
         let mut revision: Revision = serde_json::from_value(json!({
@@ -226,7 +244,7 @@ mod tests {
             "spec": {"containers": [container]}
         }))
         .unwrap();
-        revision.spec.set_defaults();
+        revision.spec.set_defaults(&Defaults::default());
         revision
     }
 

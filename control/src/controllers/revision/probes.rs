@@ -4,50 +4,48 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{HTTPGetAction, Probe as Manifest};
 
-use super::plan::Unrunnable;
 use crate::runtime::limits::{PROBE_FAILURES_MAX, PROBE_PERIOD, PROBE_TIMEOUT};
 use crate::runtime::{Check, Probe};
 
 /// RT-PROBE-01: without one a TCP connect; without a period as soon as possible, and then never again.
-pub(super) fn readiness(manifest: Option<&Manifest>) -> Result<Probe, Unrunnable> {
-    let Some(manifest) = manifest else { return Ok(Probe::once(Check::Tcp)) };
+pub(super) fn readiness(manifest: Option<&Manifest>) -> Probe {
+    let Some(manifest) = manifest else { return Probe::once(Check::Tcp) };
     let period = seconds(manifest.period_seconds).unwrap_or_default();
-    Ok(Probe { period, ..probe(manifest)? })
+    Probe { period, ..probe(manifest) }
 }
 
 /// Liveness and startup probes have a period even if nobody gave them one.
-pub(super) fn later(manifest: &Manifest) -> Result<Probe, Unrunnable> {
+pub(super) fn later(manifest: &Manifest) -> Probe {
     let successes_min = 1; // Kubernetes allows no other
-    Ok(Probe { successes_min, ..probe(manifest)? })
+    Probe { successes_min, ..probe(manifest) }
 }
 
-fn probe(manifest: &Manifest) -> Result<Probe, Unrunnable> {
+fn probe(manifest: &Manifest) -> Probe {
     let count = |value: Option<i32>| value.and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
-    Ok(Probe {
-        check: check(manifest)?,
+    Probe {
+        check: check(manifest),
         delay: seconds(manifest.initial_delay_seconds).unwrap_or_default(),
         period: seconds(manifest.period_seconds).unwrap_or(PROBE_PERIOD),
         timeout: seconds(manifest.timeout_seconds).unwrap_or(PROBE_TIMEOUT),
         failures_max: count(manifest.failure_threshold).unwrap_or(PROBE_FAILURES_MAX),
         successes_min: count(manifest.success_threshold).unwrap_or(1),
-    })
+    }
 }
 
-fn check(manifest: &Manifest) -> Result<Check, Unrunnable> {
-    if manifest.grpc.is_some() {
-        return Err(Unrunnable {
-            reason: "NotSupported",
-            message: "The process runtime does not speak grpc probes: use tcpSocket, or exec with a program that does."
-                .to_owned(),
-        });
-    }
-    Ok(if let Some(get) = &manifest.http_get {
+/// RT-PROBE-03: whatever port a probe names, it aims at the instance's own.
+fn check(manifest: &Manifest) -> Check {
+    let named = |host: &Option<String>| host.clone().filter(|host| !host.is_empty());
+    if let Some(get) = &manifest.http_get {
         http(get)
     } else if let Some(exec) = &manifest.exec {
         Check::Exec { command: exec.command.clone().unwrap_or_default() }
+    } else if let Some(grpc) = &manifest.grpc {
+        Check::Grpc { service: grpc.service.clone().unwrap_or_default() }
+    } else if let Some(host) = manifest.tcp_socket.as_ref().and_then(|tcp| named(&tcp.host)) {
+        Check::TcpAt { host }
     } else {
         Check::Tcp
-    })
+    }
 }
 
 fn http(get: &HTTPGetAction) -> Check {
@@ -55,7 +53,8 @@ fn http(get: &HTTPGetAction) -> Check {
         get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
     headers.extend(get.host.clone().map(|host| ("Host".to_owned(), host)));
     let path = get.path.clone().filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned());
-    Check::Http { path, headers }
+    let tls = get.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
+    Check::Http { path, headers, tls }
 }
 
 /// `None` for zero as well, which is how a manifest says "as usual".
@@ -73,28 +72,50 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
+    /// SRV-CON-31, SRV-CON-33, SRV-CON-34, SRV-CON-36: each number reaches the probe.
     #[test]
     fn readiness_without_a_period_is_asked_as_fast_as_possible_and_once() {
-        assert_eq!(readiness(None).unwrap(), Probe::once(Check::Tcp));
+        assert_eq!(readiness(None), Probe::once(Check::Tcp));
         let zero = manifest(json!({"tcpSocket": {"port": 0}, "successThreshold": 1}));
-        assert_eq!(readiness(Some(&zero)).unwrap(), Probe::once(Check::Tcp));
-        let slow = manifest(json!({"tcpSocket": {"port": 0}, "periodSeconds": 2, "failureThreshold": 5}));
-        let slow = readiness(Some(&slow)).unwrap();
-        assert_eq!((slow.period, slow.failures_max), (Duration::from_secs(2), 5));
+        assert_eq!(readiness(Some(&zero)), Probe::once(Check::Tcp));
+        let slow = readiness(Some(&manifest(json!({
+            "tcpSocket": {"port": 0}, "periodSeconds": 2, "failureThreshold": 5, "successThreshold": 4,
+            "timeoutSeconds": 3, "initialDelaySeconds": 7
+        }))));
+        assert_eq!((slow.period.as_secs(), slow.timeout.as_secs(), slow.delay.as_secs()), (2, 3, 7));
+        assert_eq!((slow.failures_max, slow.successes_min), (5, 4));
     }
 
     #[test]
     fn liveness_keeps_kubernetes_defaults() {
-        let probe = later(&manifest(json!({"httpGet": {"path": "/live", "port": 0}}))).unwrap();
-        assert_eq!(probe.check, Check::Http { path: "/live".into(), headers: Vec::new() });
+        let probe = later(&manifest(json!({"httpGet": {"path": "/live", "port": 0}})));
+        assert_eq!(probe.check, Check::Http { path: "/live".into(), headers: Vec::new(), tls: false });
         assert_eq!((probe.period.as_secs(), probe.timeout.as_secs(), probe.failures_max), (10, 1, 3));
     }
 
+    /// RT-PROBE-03, SRV-CON-32, SRV-CON-35, SRV-CON-40, SRV-CON-43, SRV-CON-45: each kind of question, and no
+    /// port but the instance's.
     #[test]
-    fn a_grpc_probe_is_refused_with_what_to_use_instead() {
-        let grpc = manifest(json!({"grpc": {"port": 0}}));
-        for refused in [readiness(Some(&grpc)), later(&grpc)] {
-            assert!(refused.unwrap_err().message.contains("exec"));
+    fn every_kind_of_probe_is_asked_at_the_instances_port() {
+        for (written, wanted) in [
+            (json!({"tcpSocket": {"port": 9}}), Check::Tcp),
+            (
+                json!({"tcpSocket": {"port": 9, "host": "127.0.0.2"}}),
+                Check::TcpAt { host: "127.0.0.2".into() },
+            ),
+            (
+                json!({"httpGet": {"port": 9, "path": "/a?b", "scheme": "HTTPS", "host": "h",
+                    "httpHeaders": [{"name": "X", "value": "1"}]}}),
+                Check::Http {
+                    path: "/a?b".into(),
+                    headers: vec![("X".into(), "1".into()), ("Host".into(), "h".into())],
+                    tls: true,
+                },
+            ),
+            (json!({"grpc": {"port": 9, "service": "s"}}), Check::Grpc { service: "s".into() }),
+            (json!({"exec": {"command": ["a", "b"]}}), Check::Exec { command: vec!["a".into(), "b".into()] }),
+        ] {
+            assert_eq!(readiness(Some(&manifest(written.clone()))).check, wanted, "{written}");
         }
     }
 }

@@ -64,8 +64,10 @@ fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
             conditions.mark_false(ACTIVE, reason, message);
         }
         State::Failed { reason, message } => {
-            conditions.mark_false(CONTAINER_HEALTHY, reason, message);
-            conditions.mark_false(ACTIVE, reason, message);
+            // Upstream's words, which its tools and tests look for.
+            let message = format!("Container failed with: {message}");
+            conditions.mark_false(CONTAINER_HEALTHY, reason, &message);
+            conditions.mark_false(ACTIVE, reason, &message);
             if conditions.verdict(RESOURCES_AVAILABLE) == Verdict::Unknown {
                 conditions.mark_unknown(RESOURCES_AVAILABLE, COMING.0, COMING.1);
             }

@@ -14,9 +14,13 @@ pub struct Scale {
     pub min: u32,
     pub max: u32,
     pub initial: u32,
+    /// Whose scaling it is, by upstream's name.
+    pub class: String,
     pub metric: Metric,
     pub target: f64,
-    pub idle_window: Duration,
+    pub weighted: bool,
+    /// The last instance stays this long after the decision to go to zero.
+    pub retention: Duration,
     pub stable_window: Duration,
     pub panic_window: Duration,
     pub panic_threshold: f64,
@@ -37,13 +41,16 @@ pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
     let window = span("window").unwrap_or(config.stable_window);
     let retention = span("scale-to-zero-pod-retention-period").unwrap_or(config.retention);
     let panic_percent = number("panic-window-percentage").unwrap_or(config.panic_window_percent);
+    let initial = count("initial-scale").unwrap_or(config.initial_scale);
     Scale {
         min: count("min-scale").unwrap_or(config.min_scale),
-        max: count("max-scale").unwrap_or(config.max_scale),
-        initial: count("initial-scale").unwrap_or(config.initial_scale),
+        max: limited(count("max-scale").unwrap_or(config.max_scale), config.max_scale_limit),
+        initial: if config.zero_initial_scale { initial } else { initial.max(1) },
+        class: autoscaling(meta, "class").unwrap_or(&config.class).to_owned(),
         metric,
         target: target(revision, metric, config),
-        idle_window: window.max(retention),
+        weighted: autoscaling(meta, "metric-aggregation-algorithm") == Some("weighted-exponential"),
+        retention,
         stable_window: window,
         // X-AS: metrics come in buckets of a second, and so does the smallest window.
         panic_window: window.mul_f64((panic_percent / 100.0).clamp(0.01, 1.0)).max(Duration::from_secs(1)),
@@ -51,6 +58,15 @@ pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
             / 100.0,
         activation: count("activation-scale").unwrap_or(0),
         scale_down_delay: span("scale-down-delay").unwrap_or(config.scale_down_delay),
+    }
+}
+
+/// The operator's limit holds for those as well who were there before it.
+fn limited(max: u32, limit: u32) -> u32 {
+    match (max, limit) {
+        (max, 0) => max,
+        (0, limit) => limit,
+        (max, limit) => max.min(limit),
     }
 }
 
@@ -123,7 +139,43 @@ mod tests {
         });
         let loud = scale(&revision(loud, 0), &config);
         assert_eq!((loud.min, loud.activation, loud.panic_window.as_secs()), (1, 4, 20));
-        assert_eq!((loud.scale_down_delay.as_secs(), loud.idle_window.as_secs()), (900, 600));
+        assert_eq!((loud.scale_down_delay.as_secs(), loud.retention.as_secs()), (900, 600));
         assert!((loud.panic_threshold - 1.5).abs() < 1e-9);
+    }
+
+    /// The operator's maximum, limit and leave to begin with nobody, as (annotations, limit, allowed) and the
+    /// wanted (max, initial).
+    #[test]
+    fn the_operator_bounds_what_a_revision_asks_for() {
+        let key = |name: &str| format!("autoscaling.knative.dev/{name}");
+        for (annotations, limit, allowed, wanted) in [
+            (json!({}), 0, false, (3, 1)),
+            (json!({}), 2, false, (2, 1)),
+            (json!({key("max-scale"): "0"}), 2, false, (2, 1)),
+            (json!({key("max-scale"): "9"}), 0, false, (9, 1)),
+            (json!({key("max-scale"): "9"}), 5, false, (5, 1)),
+            (json!({key("initial-scale"): "0"}), 0, false, (3, 1)),
+            (json!({key("initial-scale"): "0"}), 0, true, (3, 0)),
+            (json!({key("initial-scale"): "4"}), 0, true, (3, 4)),
+        ] {
+            let config = Autoscaler {
+                max_scale: 3,
+                max_scale_limit: limit,
+                zero_initial_scale: allowed,
+                ..Autoscaler::default()
+            };
+            let found = scale(&revision(annotations.clone(), 0), &config);
+            assert_eq!((found.max, found.initial), wanted, "{annotations} {limit} {allowed}");
+        }
+    }
+
+    #[test]
+    fn class_and_algorithm_are_the_revisions_or_the_operators() {
+        let silent = scale(&revision(json!({}), 0), &Autoscaler::default());
+        assert_eq!((silent.class.as_str(), silent.weighted), ("kpa.autoscaling.knative.dev", false));
+        let loud = json!({"autoscaling.knative.dev/class": "other.example.com",
+            "autoscaling.knative.dev/metric-aggregation-algorithm": "weighted-exponential"});
+        let loud = scale(&revision(loud, 0), &Autoscaler::default());
+        assert_eq!((loud.class.as_str(), loud.weighted), ("other.example.com", true));
     }
 }

@@ -311,21 +311,36 @@ mod tests {
         Ok(files.into_iter().map(|f| (f.path, String::from_utf8(f.bytes).unwrap(), f.mode)).collect())
     }
 
-    /// SRV-CON-05: one variable, all of an object, and references to what stands before.
+    /// SRV-CON-05, SRV-CON-06, SRV-CON-21, SRV-CON-22, SRV-CON-23, SRV-CON-24, SRV-CON-25, SRV-CON-26, SRV-CON-27,
+    /// SRV-CON-28, SRV-CON-37, SRV-CON-38, SRV-CON-51, SRV-CON-52, SRV-CON-53, SRV-CON-54: one variable, all of an object, and
+    /// references to what stands before.
     #[test]
     fn variables_come_from_objects_and_may_be_used_by_later_ones() {
         let found = environment(json!({"name": "x",
             "envFrom": [{"prefix": "S_", "configMapRef": {"name": "settings"}},
+                        {"secretRef": {"name": "keys"}},
+                        {"configMapRef": {"name": "absent", "optional": true}},
                         {"secretRef": {"name": "absent", "optional": true}}],
             "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}},
                     {"name": "BOTH", "value": "$(S_colour)-$(TOKEN)-$$(TOKEN)"},
+                    {"name": "ONE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "size"}}},
                     {"name": "NONE", "valueFrom": {"configMapKeyRef":
-                        {"name": "settings", "key": "absent", "optional": true}}}]
+                        {"name": "settings", "key": "absent", "optional": true}}},
+                    {"name": "NEITHER", "valueFrom": {"secretKeyRef":
+                        {"name": "absent", "key": "absent", "optional": true}}}]
         }));
-        let pairs = [("S_colour", "red"), ("S_size", "9"), ("TOKEN", "t0p"), ("BOTH", "red-t0p-$(TOKEN)")];
+        let pairs = [
+            ("S_colour", "red"),
+            ("S_size", "9"),
+            ("token", "t0p"),
+            ("TOKEN", "t0p"),
+            ("BOTH", "red-t0p-$(TOKEN)"),
+            ("ONE", "9"),
+        ];
         assert_eq!(found.unwrap(), pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 
+    /// SRV-CON-26, SRV-CON-29: what must be there and is not keeps the Revision from starting.
     #[test]
     fn what_is_missing_is_named_as_a_kubelet_names_it() {
         for (container, message) in [
@@ -350,6 +365,8 @@ mod tests {
         );
     }
 
+    /// SRV-VOL-06, SRV-VOL-07, SRV-VOL-09, SRV-VOL-10, SRV-VOL-11, SRV-VOL-12, SRV-VOL-13, SRV-VOL-14, SRV-VOL-15,
+    /// SRV-VOL-16, SRV-VOL-19, SRV-VOL-20, SRV-VOL-21: objects, keys, paths, modes, and what may be absent.
     #[test]
     fn volumes_hold_all_keys_or_the_named_ones_with_their_modes() {
         let all = files(json!({"name": "v", "configMap": {"name": "settings"}})).unwrap();
@@ -360,16 +377,25 @@ mod tests {
         assert_eq!(some.unwrap(), [("a/b".into(), "t0p".into(), 0o600)]);
         let absent = files(json!({"name": "v", "configMap": {"name": "no", "optional": true}}));
         assert_eq!(absent.unwrap(), []);
+        let absent = files(json!({"name": "v", "secret": {"secretName": "no", "optional": true}}));
+        assert_eq!(absent.unwrap(), []);
+        let moded = files(json!({"name": "v", "configMap": {"name": "settings", "defaultMode": 0o440,
+            "items": [{"key": "size", "path": "s"}]}}));
+        assert_eq!(moded.unwrap(), [("s".into(), "9".into(), 0o440)]);
         let out = files(json!({"name": "v", "configMap": {"name": "settings",
             "items": [{"key": "size", "path": "../../etc/passwd"}]}}));
         assert!(out.unwrap_err().message.contains("leads out of its volume"));
     }
 
+    /// SRV-VOL-08, SRV-VOL-17, SRV-VOL-18, SRV-VOL-22, SRV-VOL-23, SRV-VOL-24, SRV-VOL-25, SRV-VOL-26, SRV-VOL-27,
+    /// SRV-VOL-28, SRV-VOL-29: several objects in one folder.
     #[test]
     fn a_projected_volume_gathers_several_sources() {
         let gathered = files(json!({"name": "v", "projected": {"defaultMode": 0o440, "sources": [
             {"configMap": {"name": "settings", "items": [{"key": "colour", "path": "c"}]}},
-            {"secret": {"name": "keys"}},
+            {"secret": {"name": "keys", "items": [{"key": "token", "path": "token"}]}},
+            {"configMap": {"name": "no", "optional": true}},
+            {"secret": {"name": "no", "optional": true}},
             {"downwardAPI": {"items": [{"path": "who", "fieldRef": {"fieldPath": "metadata.name"}}]}}
         ]}}));
         let files_wanted = [("c", "red"), ("token", "t0p"), ("who", "a-1")];

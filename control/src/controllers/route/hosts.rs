@@ -3,6 +3,7 @@
 use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
+use crate::kinds::settings::Network;
 use crate::kinds::shared::{label, name, namespace};
 
 /// The port that URLs need not name.
@@ -13,6 +14,8 @@ const HTTP_PORT: u16 = 80;
 pub struct Naming<'a> {
     pub domain: &'a str,
     pub http_port: u16,
+    /// The operator's templates.
+    pub network: &'a Network,
 }
 
 /// Whether only names of the cluster lead to the Route.
@@ -24,14 +27,14 @@ pub fn is_local(route: &Route) -> bool {
 /// All hosts of the Route, or of one of its tags.
 #[must_use]
 pub fn hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String> {
-    let (first, ns) = (first_label(route, tag), namespace(&route.metadata));
+    let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
     let mut hosts = vec![
         format!("{first}.{ns}.svc.{CLUSTER_DOMAIN}"),
         format!("{first}.{ns}.svc"),
         format!("{first}.{ns}"),
     ];
     if !is_local(route) {
-        hosts.push(format!("{first}.{ns}.{}", naming.domain.to_ascii_lowercase()));
+        hosts.push(public(route, tag, naming).to_ascii_lowercase());
     }
     hosts
 }
@@ -39,14 +42,14 @@ pub fn hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String
 /// The URL that clients use.
 #[must_use]
 pub fn url(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
-    let (first, ns) = (first_label(route, tag), namespace(&route.metadata));
     if is_local(route) {
+        let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
         return format!("http://{first}.{ns}.svc.{CLUSTER_DOMAIN}");
     }
-    let domain = naming.domain;
+    let host = public(route, tag, naming);
     match naming.http_port {
-        HTTP_PORT => format!("http://{first}.{ns}.{domain}"),
-        port => format!("http://{first}.{ns}.{domain}:{port}"),
+        HTTP_PORT => format!("http://{host}"),
+        port => format!("http://{host}:{port}"),
     }
 }
 
@@ -56,35 +59,46 @@ pub fn address(route: &Route) -> String {
     format!("http://{}.{}.svc.{CLUSTER_DOMAIN}", name(&route.metadata), namespace(&route.metadata))
 }
 
-fn first_label(route: &Route, tag: Option<&str>) -> String {
+/// X-RTE-02, X-RTE-03: by the operator's templates.
+fn public(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
+    naming.network.host(tag, name(&route.metadata), namespace(&route.metadata), naming.domain)
+}
+
+fn first_label(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
     let name = name(&route.metadata);
-    tag.map_or_else(|| name.to_owned(), |tag| format!("{tag}-{name}"))
+    tag.map_or_else(|| name.to_owned(), |tag| naming.network.tagged(tag, name))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::kinds::serving::route::RouteSpec;
 
-    const NAMING: Naming<'_> = Naming { domain: "localhost", http_port: 8080 };
+    static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
+
+    fn naming(http_port: u16) -> Naming<'static> {
+        Naming { domain: "localhost", http_port, network: &NETWORK }
+    }
 
     /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag stands in front.
     #[test]
     fn urls_carry_tag_namespace_domain_and_port() {
         let route = Route::new("ns", "app", RouteSpec::default());
-        assert_eq!(url(&route, None, NAMING), "http://app.ns.localhost:8080");
-        assert_eq!(url(&route, Some("blue"), NAMING), "http://blue-app.ns.localhost:8080");
-        assert_eq!(url(&route, None, Naming { http_port: 80, ..NAMING }), "http://app.ns.localhost");
+        assert_eq!(url(&route, None, naming(8080)), "http://app.ns.localhost:8080");
+        assert_eq!(url(&route, Some("blue"), naming(8080)), "http://blue-app.ns.localhost:8080");
+        assert_eq!(url(&route, None, naming(80)), "http://app.ns.localhost");
         assert_eq!(address(&route), "http://app.ns.svc.cluster.local");
-        assert!(hosts(&route, None, NAMING).contains(&"app.ns.localhost".to_owned()));
-        assert!(hosts(&route, None, NAMING).contains(&"app.ns".to_owned()));
+        assert!(hosts(&route, None, naming(8080)).contains(&"app.ns.localhost".to_owned()));
+        assert!(hosts(&route, None, naming(8080)).contains(&"app.ns".to_owned()));
     }
 
     #[test]
     fn a_cluster_local_route_has_no_public_host() {
         let mut route = Route::new("ns", "app", RouteSpec::default());
         route.metadata.labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
-        assert!(!hosts(&route, None, NAMING).contains(&"app.ns.localhost".to_owned()));
-        assert_eq!(url(&route, None, NAMING), "http://app.ns.svc.cluster.local");
+        assert!(!hosts(&route, None, naming(8080)).contains(&"app.ns.localhost".to_owned()));
+        assert_eq!(url(&route, None, naming(8080)), "http://app.ns.svc.cluster.local");
     }
 }

@@ -2,21 +2,27 @@
 
 pub mod hosts;
 pub mod reconcile;
+pub mod rollout;
 pub mod traffic;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::ingress;
 use super::queue::{Item, Kind};
-use super::settings;
 use super::world::{Error, World, now};
-use crate::kinds::serving::annotations::CONFIGURATION;
+use crate::kinds::duration;
+use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::{INGRESS_READY, Route};
-use crate::kinds::shared::{HasConditions, Verdict, label, name, namespace};
+use crate::kinds::settings::Settings;
+use crate::kinds::shared::{Condition, HasConditions, Verdict, annotation, label, name, namespace};
+use crate::publish::HostRule;
 use hosts::Naming;
-use reconcile::{Outcome, status};
+use reconcile::{Outcome, ROLLOUT_IN_PROGRESS, status};
+use rollout::divide;
 use traffic::{Lookup, Ways, resolve, rules};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
@@ -29,26 +35,47 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         ingress::refused(world).into_iter().for_each(|item| world.look_at(item));
         return Ok(());
     };
-    let naming = naming(world);
+    let settings = world.settings();
+    let naming = naming(world, &settings, &route);
     let outcome = match resolve(&route, &Here { world, namespace: &item.namespace }, naming) {
-        Ok(assigned) => match world.publisher.set_route(&owner, rules(&route, &assigned, ways(world))) {
-            Ok(()) => Outcome::Flowing(assigned),
-            Err(taken) => Outcome::Taken(taken),
-        },
+        Ok(goal) => {
+            let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
+            let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
+            match world.publisher.set_route(&owner, rules(&route, &division.targets, ways(naming, &settings))) {
+                Ok(()) => Outcome::Flowing(division),
+                Err(taken) => Outcome::Taken(taken),
+            }
+        }
         Err(why) => Outcome::Unassigned(why),
     };
     // COND-12: Ready is said after the swap, never before.
     world.publisher.flow().await;
     let mut after = (*route).clone();
     after.status = Some(status(&route, &outcome, naming, now()));
-    world.set_status(&*route, &after).await
+    world.set_status(&*route, &after).await?;
+    if let Outcome::Flowing(division) = &outcome
+        && let Some(wait) = division.next_step(now())
+    {
+        world.queue.add_later(item.clone(), wait);
+    }
+    Ok(())
+}
+
+/// The Route's own word, or the operator's.
+fn rollout_duration(world: &World, route: &Route) -> Duration {
+    let own = annotation(&route.metadata, ROLLOUT_DURATION).and_then(duration::parse_go);
+    own.unwrap_or_else(|| world.settings().network.rollout_duration)
 }
 
 /// Routes by what the last status says: how things were before a restart.
 pub fn restore(world: &World) {
+    let settings = world.settings();
     let mut routes = world.routes.all();
     // Who had a host before has it again; among others the older comes first (AMB-05).
-    let has_hosts = |route: &Route| route.condition(INGRESS_READY).is_some_and(|c| c.status == Verdict::True);
+    let has_hosts = |route: &Route| {
+        let flows = |c: &Condition| c.status == Verdict::True || c.reason == ROLLOUT_IN_PROGRESS;
+        route.condition(INGRESS_READY).is_some_and(flows)
+    };
     routes.sort_by_key(|route| (!has_hosts(route), route.metadata.creation_timestamp.clone()));
     for route in routes {
         let assigned = route.status.as_ref().map(|status| status.traffic.as_slice()).unwrap_or_default();
@@ -56,10 +83,20 @@ pub fn restore(world: &World) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, ways(world))) {
+        let ways = ways(naming(world, &settings, &route), &settings);
+        if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, ways)) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         }
     }
+}
+
+/// The division of the Route's own host, as it flows now.
+#[must_use]
+pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
+    let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
+    let settings = world.settings();
+    let ways = ways(naming(world, &settings, route), &settings);
+    rules(route, assigned, ways).into_iter().next()
 }
 
 /// The Routes whose traffic may change with a Configuration.
@@ -89,12 +126,19 @@ fn items(world: &World, ns: &str, wanted: impl Fn(&Route) -> bool) -> Vec<Item> 
     routes.iter().filter(|r| wanted(r)).map(|r| Item::new(Kind::Route, ns, name(&r.metadata))).collect()
 }
 
-fn ways(world: &World) -> Ways<'_> {
-    Ways { naming: naming(world), by_tag_header: settings::by_tag_header(world) }
+fn ways<'a>(naming: Naming<'a>, settings: &Settings) -> Ways<'a> {
+    Ways { naming, by_tag_header: settings.features.is_enabled("tag-header-based-routing") }
 }
 
-fn naming(world: &World) -> Naming<'_> {
-    Naming { domain: &world.config.domain, http_port: world.config.http_port }
+/// X-RTE-01: the domain that the Route's labels choose, or the one that the appliance was started with.
+fn naming<'a>(world: &'a World, settings: &'a Settings, route: &Route) -> Naming<'a> {
+    let labels = route.metadata.labels.as_ref();
+    let chosen = settings.domains.of(labels.unwrap_or(&BTreeMap::new()));
+    Naming {
+        domain: chosen.unwrap_or(&world.config.domain),
+        http_port: world.config.http_port,
+        network: &settings.network,
+    }
 }
 
 struct Here<'a> {

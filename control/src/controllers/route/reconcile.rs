@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::hosts::{self, Naming};
+use super::rollout::{self, Division};
 use super::traffic::Unassigned;
 use crate::kinds::serving::route::{
     ALL_TRAFFIC_ASSIGNED, CERTIFICATE_PROVISIONED, CONDITIONS, INGRESS_READY, Route, RouteStatus,
@@ -11,11 +12,14 @@ use crate::kinds::serving::traffic::TrafficTarget;
 use crate::kinds::shared::{Addressable, Status, Verdict};
 use crate::publish::HostTaken;
 
+/// The newest Revision has not got its whole share yet.
+pub const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";
+
 /// How far a Route came.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The cores route by this.
-    Flowing(Vec<TrafficTarget>),
+    Flowing(Division<TrafficTarget>),
     /// What was routed before, if anything, still is.
     Unassigned(Unassigned),
     /// Another Route has one of the hosts.
@@ -29,10 +33,22 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
     let mut conditions = CONDITIONS.manage(&before, now);
     conditions.mark_true_because(CERTIFICATE_PROVISIONED, "TLSNotEnabled", "autoTLS is not enabled");
     match outcome {
-        Outcome::Flowing(traffic) => {
+        Outcome::Flowing(division) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
-            conditions.mark_true(INGRESS_READY);
-            status.traffic.clone_from(traffic);
+            status.traffic.clone_from(&division.targets);
+            let annotations = &mut status.base.annotations;
+            if division.shares.is_empty() {
+                conditions.mark_true(INGRESS_READY);
+                annotations.remove(rollout::STATE);
+            } else {
+                conditions.mark_unknown(
+                    INGRESS_READY,
+                    ROLLOUT_IN_PROGRESS,
+                    "A gradual rollout of the latest revision(s) is in progress.",
+                );
+                let state = serde_json::to_string(&division.shares).unwrap_or_default();
+                annotations.insert(rollout::STATE.to_owned(), state);
+            }
         }
         Outcome::Unassigned(why) => {
             match why.verdict {

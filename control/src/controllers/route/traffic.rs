@@ -183,12 +183,22 @@ fn by_scheme(rule: HostRule, redirected: bool, domain: &str) -> impl Iterator<It
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::settings::Network;
 
-    const NAMING: Naming<'_> = Naming { domain: "test", http_port: 80 };
-    const WAYS: Ways<'_> = Ways { naming: NAMING, by_tag_header: false };
+    static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
+
+    fn naming() -> Naming<'static> {
+        Naming { domain: "test", http_port: 80, network: &NETWORK }
+    }
+
+    fn ways() -> Ways<'static> {
+        Ways { naming: naming(), by_tag_header: false }
+    }
 
     struct Objects(Vec<Configuration>, Vec<Revision>);
 
@@ -248,7 +258,7 @@ mod tests {
             {"revisionName": "app-1", "percent": 10},
             {"revisionName": "app-1", "tag": "old"}
         ]));
-        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
         let shown = serde_json::to_value(&assigned).unwrap();
         assert_eq!(
             shown,
@@ -259,7 +269,7 @@ mod tests {
                  "url": "http://old-app.ns.test"}
             ])
         );
-        let rules = rules(&route, &assigned, WAYS);
+        let rules = rules(&route, &assigned, ways());
         assert_eq!(rules.len(), 2);
         assert_eq!(rules[0].splits, [Share::new("ns/app-2", 90), Share::new("ns/app-1", 10)]);
         assert!(rules[1].hosts.contains(&"old-app.ns.test".to_owned()));
@@ -272,8 +282,8 @@ mod tests {
         let route = route(json!([
             {"revisionName": "app-1", "percent": 100}, {"revisionName": "app-2", "tag": "next", "percent": 0}
         ]));
-        let assigned = resolve(&route, &objects(), NAMING).unwrap();
-        let rules = rules(&route, &assigned, Ways { by_tag_header: true, ..WAYS });
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
+        let rules = rules(&route, &assigned, Ways { by_tag_header: true, ..ways() });
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
         let headers = |share: &Share| -> Vec<String> {
             share.edits.headers().map(|(name, value)| format!("{name}: {value}")).collect()
@@ -289,19 +299,19 @@ mod tests {
     #[test]
     fn a_cluster_local_route_is_for_callers_inside_only() {
         let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
-        let assigned = resolve(&route, &objects(), NAMING).unwrap();
-        assert!(rules(&route, &assigned, WAYS).iter().all(|rule| !rule.inside_only));
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
+        assert!(rules(&route, &assigned, ways()).iter().all(|rule| !rule.inside_only));
         let label = ("networking.knative.dev/visibility".to_owned(), "cluster-local".to_owned());
         route.metadata.labels = Some([label].into());
-        assert!(rules(&route, &assigned, WAYS).iter().all(|rule| rule.inside_only));
+        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.inside_only));
     }
 
     #[test]
     fn a_redirect_is_for_public_hosts_only() {
         let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
-        let assigned = resolve(&route, &objects(), NAMING).unwrap();
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
         let redirected = |route: &Route| -> Vec<String> {
-            let sent = rules(route, &assigned, WAYS).into_iter().filter(|rule| rule.https_redirect);
+            let sent = rules(route, &assigned, ways()).into_iter().filter(|rule| rule.https_redirect);
             sent.flat_map(|rule| rule.hosts).collect()
         };
         assert!(redirected(&route).is_empty());
@@ -325,7 +335,7 @@ mod tests {
             (json!({"revisionName": "bad"}), Verdict::False, "RevisionMissing", "failed"),
             (json!({"revisionName": "new"}), Verdict::Unknown, "RevisionMissing", "not yet ready"),
         ] {
-            let why = resolve(&route(json!([target])), &objects(), NAMING).unwrap_err();
+            let why = resolve(&route(json!([target])), &objects(), naming()).unwrap_err();
             assert_eq!((why.verdict, why.reason), (verdict, reason));
             assert!(why.message.contains(word), "{}", why.message);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::autoscaler::{TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
+use super::autoscaler::{Autoscaler, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
 use crate::kind::{Problems, Requester};
 use crate::kinds::duration;
 use crate::kinds::names::is_dns1035_label;
@@ -16,6 +16,9 @@ pub const SERVICE_UID: &str = "serving.knative.dev/serviceUID";
 pub const CONFIGURATION: &str = "serving.knative.dev/configuration";
 pub const CONFIGURATION_UID: &str = "serving.knative.dev/configurationUID";
 pub const CONFIGURATION_GENERATION: &str = "serving.knative.dev/configurationGeneration";
+/// The labels that upstream puts on what belongs to a Revision.
+pub const REVISION: &str = "serving.knative.dev/revision";
+pub const REVISION_UID: &str = "serving.knative.dev/revisionUID";
 pub const ROUTING_STATE: &str = "serving.knative.dev/routingState";
 pub const ROUTING_STATE_MODIFIED: &str = "serving.knative.dev/routingStateModified";
 pub const ROUTES: &str = "serving.knative.dev/routes";
@@ -37,9 +40,9 @@ pub const RUNTIME_CLASS: &str = "runtime.sluicegate.dev/class";
 /// `env`: no mounts; the program finds its volumes by the variable SLUICEGATE_VOLUMES.
 pub const RUNTIME_VOLUMES: &str = "runtime.sluicegate.dev/volumes";
 
-const AUTOSCALING: &str = "autoscaling.knative.dev/";
+pub const AUTOSCALING: &str = "autoscaling.knative.dev/";
 /// The class whose scaler is ours.
-const KPA: &str = "kpa.autoscaling.knative.dev";
+pub const KPA: &str = "kpa.autoscaling.knative.dev";
 const HPA: &str = "hpa.autoscaling.knative.dev";
 /// One instance is what any activation starts (upstream's limit).
 const ACTIVATION_MIN: u32 = 2;
@@ -146,6 +149,20 @@ pub fn refuse_autoscaling(meta: &ObjectMeta, problems: &mut Problems) {
                  \"spec.template.metadata.annotations\" to work"
             ),
         );
+    }
+}
+
+/// What the operator's scaling rules out.
+pub fn validate_by(meta: &ObjectMeta, at: &str, config: &Autoscaler, problems: &mut Problems) {
+    let count = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<u32>().ok());
+    if count("initial-scale") == Some(0) && !config.zero_initial_scale {
+        let why =
+            "initial-scale=0 is not allowed by cluster: see allow-zero-initial-scale in config-autoscaler";
+        problems.add(place(at, "initial-scale"), why);
+    }
+    let limit = config.max_scale_limit;
+    if let Some(max) = count("max-scale").filter(|max| limit != 0 && !(1..=limit).contains(max)) {
+        problems.add(place(at, "max-scale"), format!("expected 1 <= {max} <= {limit}"));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::annotations::KPA;
 use crate::kind::Problems;
 use crate::kinds::settings::{Data, Reader, SERVING, Setting};
 
@@ -26,6 +27,11 @@ initial-scale: \"1\"
 allow-zero-initial-scale: \"false\"
 min-scale: \"0\"
 max-scale: \"0\"
+max-scale-limit: \"0\"
+target-burst-capacity: \"211\"
+scale-to-zero-grace-period: \"30s\"
+activator-capacity: \"100.0\"
+pod-autoscaler-class: \"kpa.autoscaling.knative.dev\"
 ";
 
 /// All keys with upstream's defaults.
@@ -50,6 +56,12 @@ pub struct Autoscaler {
     pub min_scale: u32,
     /// 0 = no limit.
     pub max_scale: u32,
+    /// The most that anybody may ask for; 0 = anything.
+    pub max_scale_limit: u32,
+    /// Whether a Revision may begin without an instance.
+    pub zero_initial_scale: bool,
+    /// Who scales Revisions that do not say.
+    pub class: String,
 }
 
 impl Default for Autoscaler {
@@ -69,6 +81,9 @@ impl Default for Autoscaler {
             initial_scale: 1,
             min_scale: 0,
             max_scale: 0,
+            max_scale_limit: 0,
+            zero_initial_scale: false,
+            class: KPA.to_owned(),
         }
     }
 }
@@ -98,6 +113,8 @@ impl Setting for Autoscaler {
         let above_one = 1.0 + f64::EPSILON..=f64::MAX;
         read.number("max-scale-up-rate", above_one.clone(), &mut config.scale_up_rate);
         read.number("max-scale-down-rate", above_one, &mut config.scale_down_rate);
+        // Requests always wait in the core that took them in, so there is no buffer to put into their way or
+        // out of it: the keys that say when are checked and change nothing.
         let mut burst = 211.0;
         read.number("target-burst-capacity", -1.0..=f64::MAX, &mut burst);
         if burst < 0.0 && (burst + 1.0).abs() > f64::EPSILON {
@@ -112,11 +129,13 @@ impl Setting for Autoscaler {
         let mut grace = Duration::from_secs(30);
         read.duration("scale-to-zero-grace-period", Duration::from_nanos(1)..=Duration::MAX, &mut grace);
 
+        let mut capacity = 100.0;
+        read.number("activator-capacity", 1.0..=f64::MAX, &mut capacity);
+
         read.flag("enable-scale-to-zero", &mut config.scale_to_zero);
-        let mut allow_zero = false;
-        read.flag("allow-zero-initial-scale", &mut allow_zero);
+        read.flag("allow-zero-initial-scale", &mut config.zero_initial_scale);
         read.count("initial-scale", &mut config.initial_scale);
-        if config.initial_scale == 0 && !allow_zero {
+        if config.initial_scale == 0 && !config.zero_initial_scale {
             read.wrong("initial-scale", "must be at least 1 unless allow-zero-initial-scale is true");
             config.initial_scale = 1;
         }
@@ -126,6 +145,13 @@ impl Setting for Autoscaler {
             read.wrong("max-scale", "is less than min-scale");
             config.max_scale = config.min_scale;
         }
+        read.count("max-scale-limit", &mut config.max_scale_limit);
+        let limit = config.max_scale_limit;
+        if limit != 0 && !(1..=limit).contains(&config.max_scale) {
+            read.wrong("max-scale", &format!("must be from 1 to max-scale-limit, which is {limit}"));
+            config.max_scale = limit;
+        }
+        read.text("pod-autoscaler-class", |class| !class.is_empty(), "a class", &mut config.class);
         config
     }
 }
@@ -156,7 +182,12 @@ mod tests {
             ("initial-scale", "0"),
             ("allow-zero-initial-scale", "true"),
             ("max-scale-down-rate", "1.5"),
+            ("max-scale-limit", "20"),
+            ("max-scale", "10"),
+            ("pod-autoscaler-class", "hpa.autoscaling.knative.dev"),
         ]);
+        assert_eq!((config.max_scale, config.max_scale_limit, config.zero_initial_scale), (10, 20, true));
+        assert_eq!(config.class, "hpa.autoscaling.knative.dev");
         assert_eq!(problems, [] as [&str; 0]);
         assert!((config.target_share - 0.5).abs() < 1e-9);
         assert_eq!(
@@ -166,6 +197,15 @@ mod tests {
         assert!(
             (parse(&[("container-concurrency-target-percentage", "0.6")]).0.target_share - 0.6).abs() < 1e-9
         );
+    }
+
+    /// With a limit, no limit at all is above it.
+    #[test]
+    fn the_default_maximum_keeps_within_the_limit() {
+        for (max, fine) in [("0", false), ("5", true), ("6", false)] {
+            let (config, problems) = parse(&[("max-scale-limit", "5"), ("max-scale", max)]);
+            assert_eq!((config.max_scale, problems.is_empty()), (5, fine), "max-scale {max}");
+        }
     }
 
     #[test]
@@ -186,6 +226,8 @@ mod tests {
             ("initial-scale", "0"),
             ("min-scale", "-1"),
             ("enable-scale-to-zero", "perhaps"),
+            ("activator-capacity", "0.5"),
+            ("pod-autoscaler-class", " "),
         ] {
             let (config, problems) = parse(&[(key, value)]);
             assert_eq!(problems, [format!("data[{key}]")], "{key}={value}");

@@ -8,6 +8,7 @@ use super::template::RevisionTemplate;
 use super::{GROUP, VERSION, annotations};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::Status;
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -65,7 +66,7 @@ impl Resource for Configuration {
     }
 
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
-        self.spec.template.set_defaults();
+        self.spec.template.set_defaults(&requester.settings.defaults);
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
     }
@@ -76,6 +77,10 @@ impl Resource for Configuration {
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        self.spec.template.validate_by(settings, problems);
     }
 }
 

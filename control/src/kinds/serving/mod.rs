@@ -3,11 +3,14 @@
 pub mod annotations;
 pub mod autoscaler;
 pub mod configuration;
+pub mod domain_claim;
+pub mod domain_mapping;
 pub mod gc;
 mod pod;
 pub mod revision;
 pub mod route;
 mod schemas;
+mod security;
 pub mod service;
 pub mod template;
 pub mod traffic;

@@ -4,21 +4,21 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Probe, Volume};
 
+use super::security;
 use super::template::RevisionSpec;
 use crate::kind::Problems;
 use crate::kinds::names::{is_dns_subdomain, is_dns1123_label, is_image_reference};
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
 const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
-/// A TCP port is sixteen bits, a user id 31 (Kubernetes' bounds).
+/// A TCP port is sixteen bits.
 const PORT_MAX: i32 = 65_535;
-const UID_MAX: i64 = 2_147_483_647;
 const NAMES_RESERVED: [&str; 1] = ["queue-proxy"];
 const ENV_RESERVED: [&str; 4] = ["PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"];
 const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
 
 const MISSING: &str = "missing field(s)";
-const FORBIDDEN: &str = "must not set the field(s)";
+pub(super) const FORBIDDEN: &str = "must not set the field(s)";
 
 pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
     if spec.containers.is_empty() {
@@ -112,7 +112,7 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
         let set = usize::from(from.config_map_ref.is_some()) + usize::from(from.secret_ref.is_some());
         exactly_one(set, &format!("{at}.envFrom[{index}]"), "configMapRef, secretRef", problems);
     }
-    validate_security(container, at, problems);
+    security::validate(container, at, problems);
     if serves {
         for (field, probe) in [
             ("livenessProbe", &container.liveness_probe),
@@ -242,25 +242,6 @@ fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Probl
     }
 }
 
-fn validate_security(container: &Container, at: &str, problems: &mut Problems) {
-    let Some(context) = &container.security_context else { return };
-    let at = format!("{at}.securityContext");
-    for (field, id) in [("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)] {
-        if let Some(id) = id
-            && !(0..=UID_MAX).contains(&id)
-        {
-            problems.add(format!("{at}.{field}"), format!("expected 0 <= {id} <= {UID_MAX}"));
-        }
-    }
-    if context.privileged == Some(true) {
-        problems.add(format!("{at}.privileged"), FORBIDDEN);
-    }
-    let added = context.capabilities.as_ref().and_then(|c| c.add.as_ref());
-    for capability in added.into_iter().flatten().filter(|name| *name != "NET_BIND_SERVICE") {
-        problems.add(format!("{at}.capabilities.add"), format!("invalid value: {capability}"));
-    }
-}
-
 fn validate_volumes<'a>(volumes: &'a [Volume], at: &str, problems: &mut Problems) -> HashSet<&'a str> {
     let mut names = HashSet::new();
     for (index, volume) in volumes.iter().enumerate() {
@@ -301,6 +282,9 @@ fn validate_mounts<'a>(
             problems.add(format!("{at}.name"), format!("volumeMount has no matching volume: {}", mount.name));
         }
         mounted.insert(&mount.name);
+        if mount.mount_propagation.is_some() {
+            problems.add(format!("{at}.mountPropagation"), FORBIDDEN);
+        }
         let path = mount.mount_path.as_str();
         if path.is_empty() {
             problems.add(format!("{at}.mountPath"), MISSING);
@@ -366,8 +350,9 @@ mod tests {
         assert!(found(json!({})).is_empty());
     }
 
-    /// SRV-CON-07, SRV-CON-11, SRV-CON-16, SRV-CON-17, SRV-CON-19, SRV-CON-20, SRV-CON-48, SRV-CON-50:
-    /// each row breaks one rule, and the answer names the field.
+    /// SRV-CON-07, SRV-CON-11, SRV-CON-16, SRV-CON-17, SRV-CON-19, SRV-CON-20, SRV-CON-48, SRV-CON-50,
+    /// RT-PORT-04, RT-PORT-05, RT-PORT-09, RT-LIFE-13, RT-ISO-02: each row breaks one rule, and the answer
+    /// names the field.
     #[test]
     fn each_broken_rule_is_named_with_its_field() {
         for (patch, field) in [
@@ -400,12 +385,8 @@ mod tests {
             (json!({"envFrom": [{"prefix": "a"}]}), "spec.containers[0].envFrom[0]"),
             (json!({"lifecycle": {}}), "spec.containers[0].lifecycle"),
             (json!({"tty": true}), "spec.containers[0].tty"),
+            (json!({"volumeDevices": []}), "spec.containers[0].volumeDevices"),
             (json!({"terminationMessagePolicy": "Never"}), "spec.containers[0].terminationMessagePolicy"),
-            (
-                json!({"securityContext": {"privileged": true}}),
-                "spec.containers[0].securityContext.privileged",
-            ),
-            (json!({"securityContext": {"runAsUser": -1}}), "spec.containers[0].securityContext.runAsUser"),
             (
                 json!({"readinessProbe": {}}),
                 "spec.containers[0].readinessProbe: expected exactly one, got neither",
@@ -443,7 +424,18 @@ mod tests {
         assert!(found_in(json!({"containers": [serving, twin]}))[0].contains("duplicate container name"));
     }
 
-    /// SRV-CON-17, SRV-VOL-05: mounts and volumes belong together, on decent paths.
+    /// RT-ISO-05: how mounts spread is the operator's.
+    #[test]
+    fn mount_propagation_is_refused() {
+        let found = found_in(json!({
+            "containers": [{"name": "a", "image": "a", "volumeMounts": [
+                {"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]}],
+            "volumes": [{"name": "v", "emptyDir": {}}]
+        }));
+        assert_eq!(found, ["spec.containers[0].volumeMounts[0].mountPropagation: must not set the field(s)"]);
+    }
+
+    /// SRV-CON-17, SRV-VOL-02, SRV-VOL-05: mounts and volumes belong together, on decent paths.
     #[test]
     fn mounts_need_a_volume_and_a_clean_absolute_path() {
         let with = |path: &str| {

@@ -87,9 +87,9 @@ impl Resource for Revision {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         if before.is_none() {
-            self.spec.set_defaults();
+            self.spec.set_defaults(&requester.settings.defaults);
         }
     }
 

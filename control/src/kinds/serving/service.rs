@@ -9,6 +9,7 @@ use super::traffic::{self, TrafficTarget, Within};
 use super::{GROUP, VERSION, annotations};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Addressable, Status};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -82,7 +83,7 @@ impl Resource for Service {
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         // Defaults change no value that is there, so a template that keeps its own name stays equal to
         // the stored one however bare the manifest is.
-        self.spec.template.set_defaults();
+        self.spec.template.set_defaults(&requester.settings.defaults);
         if self.spec.traffic.is_empty() {
             self.spec.traffic.push(TrafficTarget::all_to_latest());
         }
@@ -101,6 +102,10 @@ impl Resource for Service {
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
         traffic::validate(&self.spec.traffic, Within::Service, problems);
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        self.spec.template.validate_by(settings, problems);
     }
 }
 

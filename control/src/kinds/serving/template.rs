@@ -1,6 +1,8 @@
 //! The revision template: what one version of the program is, with its defaults.
 
-use k8s_openapi::api::core::v1::{Container, LocalObjectReference, Probe, TCPSocketAction, Volume};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, LocalObjectReference, Probe, TCPSocketAction, Volume,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
@@ -9,15 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::{annotations, pod, schemas};
 use crate::kind::Problems;
 use crate::kinds::names::is_dns1035_label;
+use crate::kinds::settings::{Defaults, Settings};
 
 /// Longest answer by default, in seconds (AMB-11).
 pub const TIMEOUT_SECONDS_DEFAULT: i64 = 300;
-/// ... and the longest that may be asked for (upstream's `max-revision-timeout-seconds`).
-pub const TIMEOUT_SECONDS_MAX: i64 = 600;
-/// Longest wait for the first byte, applied once `timeoutSeconds` is above it.
-const RESPONSE_START_SECONDS_DEFAULT: i64 = 300;
-const CONTAINER_NAME: &str = "user-container";
-const INIT_CONTAINER_NAME: &str = "init-container";
 
 /// The next Revision; each change makes a new one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -78,8 +75,15 @@ impl RevisionTemplate {
         self.metadata.name.as_deref().filter(|name| !name.is_empty())
     }
 
-    pub fn set_defaults(&mut self) {
-        self.spec.set_defaults();
+    pub fn set_defaults(&mut self, defaults: &Defaults) {
+        self.spec.set_defaults(defaults);
+    }
+
+    /// What the operator's settings rule out.
+    pub fn validate_by(&self, settings: &Settings, problems: &mut Problems) {
+        self.spec.validate_by("spec.template.spec", &settings.defaults, problems);
+        let at = "spec.template.metadata.annotations";
+        annotations::validate_by(&self.metadata, at, &settings.autoscaler, problems);
     }
 
     /// Rules of a template below `parent`; `before` is the stored one on update.
@@ -120,30 +124,66 @@ impl RevisionSpec {
         self.containers.get(self.serving_index())
     }
 
+    /// The name of the container's port says what it speaks.
+    #[must_use]
+    pub fn speaks_h2c(&self) -> bool {
+        let is_h2c = |port: &ContainerPort| port.name.as_deref() == Some("h2c");
+        self.containers.iter().flat_map(|container| container.ports.iter().flatten()).any(is_h2c)
+    }
+
     fn serving_index(&self) -> usize {
         let has_port = |c: &Container| c.ports.as_ref().is_some_and(|ports| !ports.is_empty());
         self.containers.iter().position(has_port).unwrap_or(0)
     }
 
-    pub fn set_defaults(&mut self) {
+    /// Fills what its author left out, as `config-defaults` says.
+    pub fn set_defaults(&mut self, defaults: &Defaults) {
         let timeout = *self.timeout_seconds.get_or_insert(0);
-        let timeout = if timeout == 0 { TIMEOUT_SECONDS_DEFAULT } else { timeout };
+        let timeout = if timeout == 0 { defaults.timeout_seconds } else { timeout };
         self.timeout_seconds = Some(timeout);
-        if timeout > RESPONSE_START_SECONDS_DEFAULT {
-            self.response_start_timeout_seconds.get_or_insert(RESPONSE_START_SECONDS_DEFAULT);
+        for (field, default) in [
+            (&mut self.response_start_timeout_seconds, defaults.response_start_timeout_seconds),
+            (&mut self.idle_timeout_seconds, defaults.idle_timeout_seconds),
+        ] {
+            if default != 0 && default < timeout {
+                field.get_or_insert(default);
+            }
         }
-        self.container_concurrency.get_or_insert(0);
+        self.container_concurrency.get_or_insert(defaults.container_concurrency);
         // Upstream fills this on creation only, for the sake of objects older than the field. We have
         // none, and a bare manifest applied again must be no change.
-        self.enable_service_links.get_or_insert(false);
-        default_names(&mut self.containers, CONTAINER_NAME);
-        default_names(&mut self.init_containers, INIT_CONTAINER_NAME);
+        if let Some(links) = defaults.enable_service_links {
+            self.enable_service_links.get_or_insert(links);
+        }
+        default_names(&mut self.containers, &defaults.container_name);
+        default_names(&mut self.init_containers, &defaults.init_container_name);
         let serving = self.serving_index();
         if let Some(container) = self.containers.get_mut(serving) {
             default_readiness(container.readiness_probe.get_or_insert_default());
         }
         for container in self.containers.iter_mut().chain(&mut self.init_containers) {
             pod::default_mounts(container, &self.volumes);
+            default_resources(container, defaults);
+        }
+    }
+
+    /// The operator's limits.
+    pub fn validate_by(&self, at: &str, defaults: &Defaults, problems: &mut Problems) {
+        let concurrency_min = i64::from(!defaults.allow_container_concurrency_zero);
+        for (field, value, min, max) in [
+            ("timeoutSeconds", self.timeout_seconds, 0, defaults.timeout_seconds_max),
+            (
+                "containerConcurrency",
+                self.container_concurrency,
+                concurrency_min,
+                defaults.container_concurrency_max,
+            ),
+        ] {
+            if let Some(value) = value
+                && !(min..=max).contains(&value)
+            {
+                problems.add(format!("{at}.{field}"), format!("expected {min} <= {value} <= {max}"));
+            }
         }
     }
 
@@ -156,16 +196,26 @@ impl RevisionSpec {
                 problems.add(format!("{at}.{field}"), format!("expected 0 <= {value} <= {max}"));
             }
         };
-        bounded(self.timeout_seconds, TIMEOUT_SECONDS_MAX, "timeoutSeconds", problems);
         let whole = self.timeout_seconds.filter(|&t| t > 0).unwrap_or(TIMEOUT_SECONDS_DEFAULT);
         bounded(self.response_start_timeout_seconds, whole, "responseStartTimeoutSeconds", problems);
         bounded(self.idle_timeout_seconds, whole, "idleTimeoutSeconds", problems);
-        bounded(self.container_concurrency, CONCURRENCY_MAX, "containerConcurrency", problems);
     }
 }
 
-/// Requests inside one instance that anybody may ask for (upstream's limit).
-const CONCURRENCY_MAX: i64 = 1_000;
+/// What a container does not ask for itself it asks for by default, if there is a default.
+fn default_resources(container: &mut Container, defaults: &Defaults) {
+    if defaults.requests.is_empty() && defaults.limits.is_empty() {
+        return;
+    }
+    let resources = container.resources.get_or_insert_default();
+    for (asked, given) in
+        [(&mut resources.requests, &defaults.requests), (&mut resources.limits, &defaults.limits)]
+    {
+        for (name, quantity) in given {
+            asked.get_or_insert_default().entry(name.clone()).or_insert_with(|| quantity.clone());
+        }
+    }
+}
 
 fn default_names(containers: &mut [Container], base: &str) {
     let unnamed = containers.iter().filter(|c| c.name.is_empty()).count();
@@ -212,6 +262,8 @@ fn default_readiness(probe: &mut Probe) {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
     use super::*;
 
     fn spec(json: serde_json::Value) -> RevisionSpec {
@@ -222,7 +274,7 @@ mod tests {
     #[test]
     fn an_image_alone_is_a_whole_spec() {
         let mut spec = spec(serde_json::json!({"containers": [{"image": "hello"}]}));
-        spec.set_defaults();
+        spec.set_defaults(&Defaults::default());
         assert_eq!(spec.timeout_seconds, Some(300));
         assert_eq!(spec.response_start_timeout_seconds, None);
         assert_eq!(spec.container_concurrency, Some(0));
@@ -241,19 +293,70 @@ mod tests {
             "containers": [{"image": "a", "ports": [{"containerPort": 8080}], "readinessProbe": {"periodSeconds": 1}},
                            {"image": "b"}]
         }));
-        once.set_defaults();
+        once.set_defaults(&Defaults::default());
         let mut twice = once.clone();
-        twice.set_defaults();
+        twice.set_defaults(&Defaults::default());
         assert_eq!(once, twice);
         assert_eq!(once.response_start_timeout_seconds, Some(300));
         assert_eq!(once.containers[1].name, "user-container-1");
+    }
+
+    /// SRV-REV-03: the operator's defaults fill what is left out, and change nothing that is there.
+    #[test]
+    fn the_operators_defaults_fill_the_gaps_only() {
+        let defaults = Defaults {
+            timeout_seconds: 100,
+            idle_timeout_seconds: 30,
+            response_start_timeout_seconds: 100,
+            container_concurrency: 7,
+            container_name: "app".into(),
+            requests: [("cpu".to_owned(), Quantity("100m".into()))].into(),
+            limits: [("memory".to_owned(), Quantity("64Mi".into()))].into(),
+            enable_service_links: None,
+            ..Defaults::default()
+        };
+        let mut bare = spec(serde_json::json!({"containers": [{"image": "a"}]}));
+        bare.set_defaults(&defaults);
+        assert_eq!((bare.timeout_seconds, bare.idle_timeout_seconds), (Some(100), Some(30)));
+        assert_eq!((bare.response_start_timeout_seconds, bare.container_concurrency), (None, Some(7)));
+        assert_eq!((bare.containers[0].name.as_str(), bare.enable_service_links), ("app", None));
+        let resources = bare.containers[0].resources.clone().unwrap();
+        assert_eq!(resources.requests.unwrap()["cpu"].0, "100m");
+        assert_eq!(resources.limits.unwrap()["memory"].0, "64Mi");
+
+        let mut full = spec(serde_json::json!({
+            "timeoutSeconds": 20, "containerConcurrency": 1, "idleTimeoutSeconds": 2, "enableServiceLinks": true,
+            "containers": [{"image": "a", "name": "x", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}]
+        }));
+        let before = full.clone();
+        full.set_defaults(&defaults);
+        full.containers[0].readiness_probe = None;
+        assert_eq!(full, before);
+    }
+
+    /// The operator's limits, as (limits, value of containerConcurrency, refused).
+    #[test]
+    fn the_operators_limits_hold() {
+        let strict = Defaults {
+            allow_container_concurrency_zero: false,
+            container_concurrency_max: 5,
+            timeout_seconds_max: 10,
+            ..Defaults::default()
+        };
+        for (concurrency, timeout, refused) in [(1, 10, 0), (5, 0, 0), (0, 10, 1), (6, 10, 1), (6, 11, 2)] {
+            let json = serde_json::json!({
+                "containers": [], "containerConcurrency": concurrency, "timeoutSeconds": timeout});
+            let mut problems = Problems::default();
+            spec(json).validate_by("spec", &strict, &mut problems);
+            assert_eq!(problems.list.len(), refused, "{concurrency} {timeout}");
+        }
     }
 
     #[test]
     fn unnamed_containers_get_distinct_names() {
         let mut spec = spec(serde_json::json!({"containers": [
             {"image": "a"}, {"image": "b", "name": "user-container-0"}, {"image": "c"}]}));
-        spec.set_defaults();
+        spec.set_defaults(&Defaults::default());
         let names: Vec<_> = spec.containers.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["user-container-1", "user-container-0", "user-container-2"]);
     }
@@ -292,7 +395,9 @@ mod tests {
             let mut json = base.clone();
             json[field] = value.into();
             let mut problems = Problems::default();
-            spec(json).validate("spec", &mut problems);
+            let spec = spec(json);
+            spec.validate("spec", &mut problems);
+            spec.validate_by("spec", &Defaults::default(), &mut problems);
             assert_eq!(problems.list.len(), 1, "{field} {value}");
             assert_eq!(problems.list[0].field, format!("spec.{field}"));
         }

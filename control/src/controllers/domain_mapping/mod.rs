@@ -1,0 +1,162 @@
+//! DomainMapping: claims its domain, finds who answers, and gives that one's Route the host.
+
+pub mod reconcile;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+
+use super::cache::{Change, follow};
+use super::queue::{Item, Kind};
+use super::world::{Error, World, now};
+use super::{Task, either, itself, list, route};
+use crate::kinds::serving::domain_claim::ClusterDomainClaim;
+use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY};
+use crate::kinds::serving::route::Route;
+use crate::kinds::shared::{Destination, HasConditions, Verdict, name, namespace};
+use crate::publish::HostRule;
+use reconcile::{Claim, Findings, local_name, status};
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    let Some(mapping) = world.domain_mappings.get(&item.namespace, &item.name) else {
+        return leave(world, item).await;
+    };
+    world.resolver.forget(item);
+    let mut findings = Findings { claim: claim(world, item).await?, ..Findings::default() };
+    if findings.claim == Claim::Ours {
+        let destination =
+            Destination { reference: Some(mapping.spec.reference.clone()), ..Destination::default() };
+        let resolved = world.resolver.resolve(item, &destination).await?;
+        findings.target =
+            Some(resolved.map_err(|why| why.0).and_then(|url| local_name(&url, &item.namespace)));
+        if let Some(Ok(target)) = &findings.target {
+            findings.taken = serve(world, &mapping, target).err();
+            findings.is_routed =
+                world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
+        }
+    }
+    if !findings.flows() {
+        world.publisher.remove_route(&owner(item));
+    }
+    world.publisher.flow().await;
+    let mut after = (*mapping).clone();
+    after.status = Some(status(&mapping, &findings, world.config.http_port, now()));
+    world.set_status(&*mapping, &after).await
+}
+
+/// Whose hosts they are in the publisher's eyes; no Route has a colon in its name.
+fn owner(item: &Item) -> String {
+    format!("domain:{}/{}", item.namespace, item.name)
+}
+
+fn has_traffic(route: &Route) -> bool {
+    route.status.as_ref().is_some_and(|status| !status.traffic.is_empty())
+}
+
+/// Gives the domain the division of the Route's own host; the error is who has the domain.
+fn serve(world: &World, mapping: &DomainMapping, target: &str) -> Result<(), String> {
+    let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
+    let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
+    let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
+    let rule = HostRule { hosts: vec![domain.to_owned()], inside_only: false, ..own };
+    let item = Item::new(Kind::DomainMapping, ns, domain);
+    world.publisher.set_route(&owner(&item), vec![rule]).map_err(|taken| taken.owner)
+}
+
+/// Who may have the domain, made to be us where the operator lets us.
+async fn claim(world: &World, item: &Item) -> Result<Claim, Error> {
+    if let Some(claim) = world.domain_claims.get("", &item.name) {
+        let is_ours = claim.spec.namespace == item.namespace;
+        return Ok(if is_ours { Claim::Ours } else { Claim::Another(claim.spec.namespace.clone()) });
+    }
+    if !world.settings().network.autocreate_cluster_domain_claims {
+        return Ok(Claim::Nobodys);
+    }
+    let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
+    let made = ClusterDomainClaim::new(&item.name, &item.namespace);
+    match api.create(&PostParams::default(), &made).await {
+        Ok(_) => Ok(Claim::Ours),
+        Err(why) => Err(why.into()), // somebody else's came first: the next look finds it
+    }
+}
+
+/// The domain is free for whoever was refused it.
+async fn leave(world: &World, item: &Item) -> Result<(), Error> {
+    world.publisher.remove_route(&owner(item));
+    world.resolver.forget(item);
+    world.publisher.flow().await;
+    let claim = world.domain_claims.get("", &item.name);
+    if world.settings().network.autocreate_cluster_domain_claims
+        && claim.is_some_and(|claim| claim.spec.namespace == item.namespace)
+    {
+        let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
+        match api.delete(&item.name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            other => drop(other?),
+        }
+    }
+    of_domain(world, &item.name).into_iter().for_each(|item| world.look_at(item));
+    Ok(())
+}
+
+fn of_domain(world: &World, domain: &str) -> Vec<Item> {
+    let all = world.domain_mappings.all();
+    let named = all.iter().filter(|mapping| name(&mapping.metadata) == domain);
+    named.map(|mapping| Item::new(Kind::DomainMapping, namespace(&mapping.metadata), domain)).collect()
+}
+
+/// The mappings whose requests a Route divides.
+fn of_route(world: &World, route: &Route) -> BTreeSet<Item> {
+    let ns = namespace(&route.metadata);
+    let mappings = world.domain_mappings.list(ns);
+    let to_it = mappings.iter().filter(|mapping| mapping.spec.reference.name == name(&route.metadata));
+    to_it.map(|mapping| Item::new(Kind::DomainMapping, ns, name(&mapping.metadata))).collect()
+}
+
+pub(super) async fn list_all(world: &World) -> Result<(), Error> {
+    list(world, &world.domain_mappings).await?;
+    let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
+    match api.list(&ListParams::default()).await {
+        Ok(claims) => world.domain_claims.replace(claims.items, |_| {}),
+        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        Err(why) => return Err(why.into()),
+    }
+    Ok(())
+}
+
+/// What flowed before a restart flows again; Routes are restored already.
+pub(super) fn restore(world: &World) {
+    for mapping in world.domain_mappings.all() {
+        if mapping.condition(INGRESS_READY).is_some_and(|c| c.status == Verdict::True)
+            && let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name)
+        {
+            tracing::warn!(domain = name(&mapping.metadata), owner, "domain is taken");
+        }
+    }
+}
+
+/// Looked at when a Route that it leads to is.
+pub(super) fn hear_route(world: &World, (before, after): Change<'_, Route>) {
+    let shown = |route: Option<&Arc<Route>>| route.and_then(|r| r.status.as_ref().map(|s| s.traffic.clone()));
+    if shown(before) == shown(after) && before.is_some() == after.is_some() {
+        return;
+    }
+    if let Some(route) = after.or(before) {
+        of_route(world, route).into_iter().for_each(|item| world.look_at(item));
+    }
+}
+
+pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
+    [
+        Box::pin(follow(Api::all(world.client.clone()), &world.domain_mappings, move |change| {
+            world.look_at(itself(Kind::DomainMapping, change));
+        })),
+        Box::pin(follow(Api::all(world.client.clone()), &world.domain_claims, move |change| {
+            if let Some(claim) = either(change) {
+                of_domain(world, name(&claim.metadata)).into_iter().for_each(|item| world.look_at(item));
+            }
+        })),
+    ]
+}

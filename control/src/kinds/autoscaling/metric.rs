@@ -1,0 +1,70 @@
+//! Metric: over which windows a Revision's demand is averaged.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{GROUP, VERSION};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::shared::Status;
+use crate::kinds::{READY, REASON, kind};
+
+/// Ready is set directly: the counters are in this process, so they can always be read.
+pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[] };
+
+kind! {
+    /// `autoscaling.internal.knative.dev/v1alpha1` Metric.
+    Metric { spec: MetricSpec, status: MetricStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MetricSpec {
+    /// Demand is averaged over this, in nanoseconds.
+    pub stable_window: i64,
+    /// A rise is noticed within this, in nanoseconds.
+    pub panic_window: i64,
+    /// Whose demand it is.
+    pub scrape_target: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct MetricStatus {
+    #[serde(flatten)]
+    pub base: Status,
+}
+
+impl Resource for Metric {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "Metric",
+        plural: "metrics",
+        singular: "metric",
+        short_names: &[],
+        categories: &["knative-internal", "autoscaling"],
+        namespaced: true,
+        has_status: true,
+        unknown_fields: UnknownFields::Prune,
+        developers_create: true,
+        columns: &[READY, REASON],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        for (field, span) in
+            [("stableWindow", self.spec.stable_window), ("panicWindow", self.spec.panic_window)]
+        {
+            if span < 0 {
+                problems.add(format!("spec.{field}"), format!("invalid value: {span}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! `autoscaling.internal.knative.dev/v1alpha1`: how a Revision is scaled, for people and tools to look at.
+//!
+//! The fleet scales by the Revision's own plan; these objects show it under upstream's names.
+
+pub mod metric;
+pub mod pod_autoscaler;
+
+pub const GROUP: &str = "autoscaling.internal.knative.dev";
+pub const VERSION: &str = "v1alpha1";

@@ -1,0 +1,118 @@
+//! Who an instance is, and what it may write to.
+//!
+//! Another user and read-only folders need root; a run without it shows that they are refused by name.
+
+use std::fs;
+
+use sluicegate_control::runtime::volumes::{Content, Mount, Volume};
+use sluicegate_control::runtime::{Identity, InstanceSpec, may_mount};
+
+use super::{House, shell};
+
+const STRANGER: u32 = 54_321;
+
+/// The exit code and the last words.
+async fn end(house: &House, spec: InstanceSpec) -> (String, String) {
+    let gone = house.start(1, spec).gone().await;
+    (gone.cause.to_string(), gone.message)
+}
+
+fn as_user(identity: Identity, script: &str) -> InstanceSpec {
+    InstanceSpec { identity, ..shell(script) }
+}
+
+/// RT-USER-01, RT-USER-05, SRV-CON-58, SRV-CON-59: the user and the group of the manifest, or a start that
+/// failed and says why.
+#[tokio::test]
+async fn a_program_runs_as_the_user_that_its_manifest_names() {
+    let house = House::new();
+    let identity = Identity { user: Some(STRANGER), group: Some(STRANGER + 1), never_root: true };
+    let (code, words) =
+        end(&house, as_user(identity, "echo $(id -u) $(id -g) [$(id -G)]; echo x > /tmp/../etc/sg")).await;
+    if may_mount() {
+        assert!(words.contains("54321 54322 [54322]"), "{words}");
+        assert_ne!(code, "ExitCode0", "it wrote into /etc");
+    } else {
+        assert_eq!(code, "ExitCode126");
+        assert!(words.contains("runAsGroup 54322 is not allowed"), "{words}");
+    }
+}
+
+/// RT-USER-02: without a word it is who the appliance is.
+#[tokio::test]
+async fn a_program_without_a_named_user_is_who_the_appliance_is() {
+    let house = House::new();
+    let (code, words) = end(&house, shell("echo user $(id -u) group $(id -g)")).await;
+    let own = fs::metadata("/proc/self").unwrap();
+    let (uid, gid) = (std::os::unix::fs::MetadataExt::uid(&own), std::os::unix::fs::MetadataExt::gid(&own));
+    assert_eq!(code, "ExitCode0");
+    assert!(words.contains(&format!("user {uid} group {gid}")), "{words}");
+}
+
+/// RT-USER-05: an instance that must not be root and would be is not started.
+#[tokio::test]
+async fn an_instance_that_may_not_be_root_is_not_started_as_root() {
+    let house = House::new();
+    let (code, words) =
+        end(&house, as_user(Identity { never_root: true, ..Identity::default() }, "echo ran")).await;
+    if may_mount() {
+        assert_eq!(code, "ExitCode126");
+        assert!(words.contains("set runAsUser") && !words.contains("ran\n"), "{words}");
+    } else {
+        assert_eq!(code, "ExitCode0");
+    }
+}
+
+/// A changed user must not cost the signal that ends an instance with its appliance.
+#[tokio::test]
+async fn an_instance_of_another_user_is_asked_to_end_like_any_other() {
+    if !may_mount() {
+        return;
+    }
+    let house = House::new();
+    let identity = Identity { user: Some(STRANGER), ..Identity::default() };
+    let mut spec =
+        as_user(identity, "trap 'echo closing; exit 7' TERM; echo up; while :; do sleep 1 & wait $!; done");
+    spec.readiness = super::probes::asks("true", 3);
+    let mut guest = house.start(1, spec);
+    guest.ready().await;
+    while !house.log(1).contains(" up\n") {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    guest.handle.stop();
+    let gone = guest.gone().await;
+    assert_eq!(gone.cause.to_string(), "ExitCode7");
+}
+
+/// SRV-CON-57, RT-FS-02: nothing can be written to but `/tmp` and the volumes that allow it.
+#[tokio::test]
+async fn a_read_only_root_leaves_temporary_files_and_volumes() {
+    let house = House::new();
+    let outside = house.dir.path().parent().unwrap_or(house.dir.path()).to_owned();
+    let script = "for place in /etc /var /root /tmp /scratch /dev/null; do
+                    target=$place; test -d $place && target=$place/sluicegate-probe-$$
+                    if echo x 2>/dev/null > $target; then echo wrote $place; else echo refused $place; fi
+                    test -d $place && rm -f $target
+                  done";
+    let mut spec = InstanceSpec { read_only_root: true, ..shell(script) };
+    spec.volumes = vec![Volume { name: "scratch".into(), content: Content::Empty }];
+    let mount = Mount { volume: "scratch".into(), path: "/scratch".into(), sub_path: None, read_only: false };
+    spec.mounts = vec![mount];
+    let (_, words) = end(&house, spec).await;
+    if may_mount() {
+        for wanted in [
+            "refused /etc",
+            "refused /var",
+            "refused /root",
+            "wrote /tmp",
+            "wrote /scratch",
+            "wrote /dev/null",
+        ] {
+            assert!(words.contains(wanted), "no {wanted:?} in {words}");
+        }
+        assert!(fs::write(outside.join("sluicegate-host-still-writes"), "x").is_ok());
+        fs::remove_file(outside.join("sluicegate-host-still-writes")).unwrap();
+    } else {
+        assert!(words.contains("needs a mount namespace"), "{words}");
+    }
+}

@@ -1,0 +1,62 @@
+//! PodAutoscaler and Metric: what a Revision's scaling looks like to `kubectl get kpa`.
+
+use kit::api::condition;
+use kit::manifest::{NAMESPACE, service, with};
+use kit::{Call, PATIENCE, Setup};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const IMAGE: &str = "example.com/hello";
+/// An idle window of 6 s is the shortest that may be asked for; the rest is for a busy machine.
+const IDLE_PATIENCE: Duration = Duration::from_secs(90);
+
+fn reason<'a>(object: &'a Value, kind: &str) -> &'a str {
+    condition(object, kind).and_then(|c| c["reason"].as_str()).unwrap_or_default()
+}
+
+/// SRV-REV-16: the Revision's Active and the scaler's say the same, awake and asleep, and what somebody changed or
+/// deleted comes back.
+#[test]
+fn a_revisions_scaler_is_shown_and_kept() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    let window = "/spec/template/metadata/annotations/autoscaling.knative.dev~1window";
+    api.create(&with(service("hello", IMAGE, "x"), window, json!("6s")));
+    let scaler = api.wait_ready("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE);
+    let annotations = &scaler["metadata"]["annotations"];
+    assert_eq!(annotations["autoscaling.knative.dev/class"], "kpa.autoscaling.knative.dev");
+    assert_eq!(annotations["autoscaling.knative.dev/window"], "6s");
+    assert_eq!(scaler["metadata"]["ownerReferences"][0]["kind"], "Revision");
+    assert_eq!((&scaler["status"]["desiredScale"], &scaler["status"]["actualScale"]), (&json!(1), &json!(1)));
+    let metric = api.wait_ready("Metric", NAMESPACE, "hello-00001", PATIENCE);
+    assert_eq!(metric["spec"]["stableWindow"], json!(6_000_000_000_i64));
+
+    // As kubectl asks for the columns of `kubectl get kpa`.
+    let table = Call::get(&kit::Api::path("PodAutoscaler", NAMESPACE, ""))
+        .header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+        .send(api.address())
+        .json();
+    let columns: Vec<_> =
+        table["columnDefinitions"].as_array().into_iter().flatten().map(|c| &c["name"]).collect();
+    assert_eq!(columns, ["Name", "DesiredScale", "ActualScale", "Ready", "Reason"]);
+
+    api.patch("PodAutoscaler", NAMESPACE, "hello-00001", &json!({ "spec": { "containerConcurrency": 7 } }));
+    api.wait_for("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE, |scaler| {
+        scaler["spec"]["containerConcurrency"] == 0
+    });
+    api.delete("Metric", NAMESPACE, "hello-00001");
+    api.wait_ready("Metric", NAMESPACE, "hello-00001", PATIENCE);
+
+    let asleep = api.wait_for("PodAutoscaler", NAMESPACE, "hello-00001", IDLE_PATIENCE, |scaler| {
+        scaler["status"]["actualScale"] == 0 && reason(scaler, "Active") == "NoTraffic"
+    });
+    assert_eq!((reason(&asleep, "Ready"), &asleep["status"]["desiredScale"]), ("NoTraffic", &json!(0)));
+    let revision = api.get("Revision", NAMESPACE, "hello-00001").unwrap();
+    assert_eq!(reason(&revision, "Active"), "NoTraffic");
+    assert_eq!(condition(&revision, "Ready").unwrap()["status"], "True");
+
+    api.delete("Service", NAMESPACE, "hello");
+    api.wait_gone("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE);
+    api.wait_gone("Metric", NAMESPACE, "hello-00001", PATIENCE);
+}

@@ -1,0 +1,143 @@
+//! What a manifest gives an instance: variables, files, a place, a user. Seen from inside, told over HTTP.
+
+use std::os::unix::fs::MetadataExt;
+
+use kit::manifest::{NAMESPACE, service, with};
+use kit::{Api, Appliance, Call, PATIENCE, Setup};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+
+/// Mounts and other users are root's to give.
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+/// A Service whose greeting is what the shell words of `look` print.
+fn looking(name: &str, look: &str) -> Value {
+    let class = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1class";
+    let mut manifest = with(service(name, "example.com/none", "x"), class, json!("process"));
+    let script = format!("export TARGET=\"$({look})\"; exec \"{BIN}\" example hello");
+    // In a manifest `$$` is a dollar.
+    manifest["spec"]["template"]["spec"]["containers"][0] = json!({
+        "image": "example.com/none", "command": ["/bin/sh", "-c", script.replace('$', "$$")],
+    });
+    manifest
+}
+
+fn container(manifest: &mut Value) -> &mut Value {
+    &mut manifest["spec"]["template"]["spec"]["containers"][0]
+}
+
+/// What the Service greets, once it is ready.
+fn greeting(appliance: &Appliance, manifest: &Value) -> String {
+    let api = appliance.api();
+    let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+    api.create(manifest);
+    api.wait_ready("Service", NAMESPACE, name, PATIENCE);
+    Call::get("/").host(&format!("{name}.{NAMESPACE}.localhost")).send(appliance.http()).text()
+}
+
+/// ConfigMaps `settings` and `plain`; the kit has no Secrets, so the path is spelled out.
+fn create_sources(api: Api) {
+    for (kind, body) in [
+        ("configmaps", json!({ "kind": "ConfigMap", "data": { "colour": "red", "size": "9" } })),
+        ("secrets", json!({ "kind": "Secret", "stringData": { "token": "t0p" } })),
+    ] {
+        let mut object = body;
+        object["apiVersion"] = json!("v1");
+        object["metadata"] = json!({ "name": "settings", "namespace": NAMESPACE });
+        let made =
+            Call::post(&format!("/api/v1/namespaces/{NAMESPACE}/{kind}")).json(&object).send(api.address());
+        assert_eq!(made.status, 201, "{made}");
+    }
+}
+
+/// SRV-CON-05, SRV-CON-06, SRV-CON-21, SRV-CON-22, SRV-CON-23, SRV-CON-26, SRV-CON-37, SRV-CON-38: variables out of objects.
+#[test]
+fn an_instance_has_the_variables_of_its_objects() {
+    let appliance = Setup::new(BIN).start();
+    create_sources(appliance.api());
+    let mut manifest = looking("vars", "echo $ONE-$KEY-$P_size-$token-${NONE-unset}");
+    container(&mut manifest)["env"] = json!([
+        { "name": "ONE", "valueFrom": { "configMapKeyRef": { "name": "settings", "key": "colour" } } },
+        { "name": "KEY", "valueFrom": { "secretKeyRef": { "name": "settings", "key": "token" } } },
+        { "name": "NONE", "valueFrom": { "configMapKeyRef": { "name": "absent", "key": "a", "optional": true } } },
+    ]);
+    container(&mut manifest)["envFrom"] = json!([
+        { "prefix": "P_", "configMapRef": { "name": "settings" } },
+        { "secretRef": { "name": "settings" } },
+    ]);
+    let said = greeting(&appliance, &manifest);
+    assert!(said.starts_with("Hello red-t0p-9-t0p-unset from"), "{said}");
+}
+
+/// SRV-REV-10, SRV-VOL-01, SRV-VOL-03, SRV-VOL-06, SRV-VOL-07, SRV-VOL-08, RT-FS-10: files out of objects, where the manifest
+/// wants them, and not to be written to.
+#[test]
+fn an_instance_has_the_files_of_its_volumes() {
+    let appliance = Setup::new(BIN).start();
+    create_sources(appliance.api());
+    let place = if is_root() { "/sluicegate-test" } else { "$SLUICEGATE_VOLUMES" };
+    let look = format!(
+        "cat {place}/map/shade; echo -n -; cat {place}/secret/token; echo -n -; cat {place}/all/colour; echo -n -; \
+         stat -L -c %a {place}/secret/token; echo x 2>/dev/null > {place}/map/shade && echo written"
+    );
+    let mut manifest = looking("files", &look);
+    let mounts = ["map", "secret", "all"]
+        .map(|name| json!({ "name": name, "mountPath": format!("/sluicegate-test/{name}") }));
+    container(&mut manifest)["volumeMounts"] = json!(mounts);
+    manifest["spec"]["template"]["spec"]["volumes"] = json!([
+        { "name": "map", "configMap": { "name": "settings", "items": [{ "key": "colour", "path": "shade" }] } },
+        { "name": "secret", "secret": { "secretName": "settings", "defaultMode": 0o400 } },
+        { "name": "all", "projected": { "sources": [{ "configMap": { "name": "settings" } }] } },
+    ]);
+    if !is_root() {
+        let volumes = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1volumes";
+        manifest = with(manifest, volumes, json!("env"));
+    }
+    let said = greeting(&appliance, &manifest);
+    assert!(said.starts_with("Hello red-t0p-red-400"), "{said}");
+    assert!(!is_root() || !said.contains("written"), "{said}");
+}
+
+/// SRV-CON-14, SRV-CON-18, SRV-CON-58, SRV-CON-59, RT-USER-01, RT-FS-02: the place and the user of the manifest, and `/tmp`.
+#[test]
+fn an_instance_runs_where_and_as_whom_its_manifest_says() {
+    if !is_root() {
+        eprintln!("skipped: another user is root's to give");
+        return;
+    }
+    let appliance = Setup::new(BIN).start();
+    let mut manifest = looking(
+        "who",
+        "echo $(pwd) $(id -u):$(id -g) $(echo ok > /tmp/sluicegate-$$ && cat /tmp/sluicegate-$$; rm -f /tmp/sluicegate-$$)",
+    );
+    container(&mut manifest)["workingDir"] = json!("/usr");
+    container(&mut manifest)["securityContext"] = json!({ "runAsUser": 54_321, "runAsGroup": 54_322, "runAsNonRoot": true, "readOnlyRootFilesystem": true });
+    // The binary may lie where a stranger cannot look.
+    let open = tempfile::TempDir::new().unwrap();
+    std::fs::set_permissions(open.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let binary = open.path().join("sluicegate");
+    std::fs::copy(BIN, &binary).unwrap();
+    let text = manifest.to_string().replace(BIN, &binary.display().to_string());
+    let said = greeting(&appliance, &serde_json::from_str(&text).unwrap());
+    assert!(said.starts_with("Hello /usr 54321:54322 ok from"), "{said}");
+}
+
+/// RT-USER-05: whoever may not be had fails the Revision, in the condition of the container.
+#[test]
+fn an_identity_that_is_not_allowed_fails_the_revision() {
+    let appliance = Setup::new(BIN).start();
+    let mut manifest = looking("root", "echo x");
+    // Root is asked never to be root; anybody else is asked to be root.
+    container(&mut manifest)["securityContext"] =
+        if is_root() { json!({ "runAsNonRoot": true }) } else { json!({ "runAsUser": 0 }) };
+    appliance.api().create(&manifest);
+    let revision = appliance.api().wait_for("Revision", NAMESPACE, "root-00001", PATIENCE, |revision| {
+        kit::api::condition(revision, "Ready").is_some_and(|ready| ready["status"] == "False")
+    });
+    let healthy = kit::api::condition(&revision, "ContainerHealthy").unwrap();
+    assert_eq!((&healthy["status"], &healthy["reason"]), (&json!("False"), &json!("ExitCode126")));
+    assert!(healthy["message"].as_str().unwrap_or_default().contains("runAs"), "{healthy}");
+}

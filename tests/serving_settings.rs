@@ -1,0 +1,102 @@
+//! The operator's ConfigMaps as Services feel them: defaults, limits, domains, rollouts.
+
+use kit::api::condition;
+use kit::manifest::{NAMESPACE, greets, service, with};
+use kit::{Api, Call, PATIENCE, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const IMAGE: &str = "example.com/hello";
+
+fn configure(api: Api, map: &str, data: Value) {
+    api.patch("ConfigMap", "knative-serving", map, &json!({ "data": data }));
+}
+
+/// SRV-REV-03: changed defaults fill what comes after them, limits refuse it, and who is there stays as it was.
+#[test]
+fn changed_defaults_are_for_those_who_come_later() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    api.create(&service("before", IMAGE, "x"));
+    api.wait_ready("Service", NAMESPACE, "before", PATIENCE);
+    let defaults = json!({
+        "revision-timeout-seconds": "20", "max-revision-timeout-seconds": "30", "container-concurrency": "3",
+        "revision-response-start-timeout-seconds": "20", "revision-cpu-request": "50m",
+    });
+    configure(api, "config-defaults", defaults);
+    let after = api.create(&service("after", IMAGE, "x"));
+    let spec = &after["spec"]["template"]["spec"];
+    assert_eq!((&spec["timeoutSeconds"], &spec["containerConcurrency"]), (&json!(20), &json!(3)));
+    assert_eq!(spec["containers"][0]["resources"]["requests"]["cpu"], "50m");
+    let old = api.get("Revision", NAMESPACE, "before-00001").unwrap();
+    assert_eq!(
+        (&old["spec"]["timeoutSeconds"], &old["spec"]["containerConcurrency"]),
+        (&json!(300), &json!(0))
+    );
+    api.wait_ready("Service", NAMESPACE, "after", PATIENCE);
+
+    let late = with(service("late", IMAGE, "x"), "/spec/template/spec/timeoutSeconds", json!(31));
+    let refused = api.try_create(&late);
+    assert!((400..500).contains(&refused.status) && refused.text().contains("timeoutSeconds"), "{refused}");
+    let none = "/spec/template/metadata/annotations/autoscaling.knative.dev~1initial-scale";
+    let refused = api.try_create(&with(service("late", IMAGE, "x"), none, json!("0")));
+    assert!((400..500).contains(&refused.status), "{refused}");
+    configure(api, "config-autoscaler", json!({ "allow-zero-initial-scale": "true" }));
+    assert_eq!(api.try_create(&with(service("late", IMAGE, "x"), none, json!("0"))).status, 201);
+}
+
+/// SRV-REQ-06: the domain of a Route follows its labels and the operator's templates, and its URL answers.
+#[test]
+fn a_configured_domain_is_where_the_service_answers() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    configure(api, "config-domain", json!({ "prod.example.com": "selector:\n  tier: prod\n" }));
+    configure(api, "config-network", json!({ "domain-template": "{{.Name}}-{{.Namespace}}.{{.Domain}}" }));
+    api.create(&with(service("hello", IMAGE, "x"), "/metadata/labels", json!({ "tier": "prod" })));
+    api.create(&service("other", IMAGE, "y"));
+    for (name, host) in [("hello", "hello-default.prod.example.com"), ("other", "other-default.localhost")] {
+        let ready = api.wait_ready("Service", NAMESPACE, name, PATIENCE);
+        let url = ready["status"]["url"].as_str().unwrap_or_default();
+        assert!(url.starts_with(&format!("http://{host}")), "{url}");
+        assert_eq!(Call::get("/").host(host).send(appliance.http()).status, 200, "{host}");
+    }
+}
+
+/// X-RTE-10, X-RTE-11: with a duration the new version begins with one percent and ends with all.
+#[test]
+fn a_rollout_with_a_duration_moves_by_steps() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    let duration = "/metadata/annotations/serving.knative.dev~1rollout-duration";
+    api.create(&with(service("hello", IMAGE, "one"), duration, json!("6s")));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, "two"));
+    let shared = api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+        route["status"]["traffic"].as_array().is_some_and(|traffic| traffic.len() == 2)
+    });
+    let ingress = condition(&shared, "IngressReady").unwrap();
+    assert_eq!((&ingress["status"], &ingress["reason"]), (&json!("Unknown"), &json!("RolloutInProgress")));
+    let percents = |route: &Value| -> Vec<i64> {
+        route["status"]["traffic"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|t| t["percent"].as_i64())
+            .collect()
+    };
+    assert_eq!(percents(&shared).iter().sum::<i64>(), 100);
+    let mut seen = Vec::new();
+    wait::until(PATIENCE, "the rollout to end", || {
+        let route = api.get("Route", NAMESPACE, "hello").unwrap();
+        let shares = percents(&route);
+        assert_eq!(shares.iter().sum::<i64>(), 100, "{route:#}");
+        if seen.last() != shares.last() {
+            seen.extend(shares.last());
+        }
+        // Nobody is answered anything but a greeting meanwhile.
+        assert_eq!(Call::get("/").host("hello.default.localhost").send(appliance.http()).status, 200);
+        (shares == [100] && route["status"]["traffic"][0]["revisionName"] == "hello-00002").then_some(())
+    });
+    assert!(seen.len() >= 3 && seen.is_sorted(), "by steps and never back: {seen:?}");
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+}

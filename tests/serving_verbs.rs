@@ -1,0 +1,230 @@
+//! The verbs of the serving kinds, as any Kubernetes client uses them.
+
+use kit::api::is_ready;
+use kit::manifest::{NAMESPACE, greets, service};
+use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const IMAGE: &str = "example.com/hello";
+const SERVING: &str = "serving.knative.dev/v1";
+
+fn appliance() -> Appliance {
+    Setup::new(BIN).hello_image(IMAGE).start()
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": SERVING, "kind": kind, "spec": spec,
+        "metadata": { "name": name, "namespace": NAMESPACE, "labels": { "made-by": "this-test" } },
+    })
+}
+
+/// Reads, changes and replaces; once more if a status came between.
+fn replace(api: Api, kind: &str, name: &str, edit: impl Fn(&mut Value)) -> Value {
+    let path = Api::path(kind, NAMESPACE, name);
+    wait::until(PATIENCE, "the replacement", || {
+        let mut object = Call::get(&path).send(api.address()).json();
+        edit(&mut object);
+        let answer = Call::new("PUT", &path).json(&object).send(api.address());
+        assert!([200, 409].contains(&answer.status), "{answer}");
+        (answer.status == 200).then(|| answer.json())
+    })
+}
+
+/// Everything that a watch from the beginning tells, until the server ends it.
+fn watched(api: Api, kind: &str) -> Vec<(String, String)> {
+    let path = format!("{}?watch=1&timeoutSeconds=1", Api::path(kind, NAMESPACE, ""));
+    let response = Call::get(&path).send(api.address());
+    assert_eq!(response.status, 200, "{response}");
+    let text = response.text();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    lines.map(|event| (word(&event["type"]), word(&event["object"]["metadata"]["name"]))).collect()
+}
+
+/// SRV-API-18, SRV-API-19, SRV-API-20, SRV-API-21, SRV-API-22, SRV-API-23, SRV-API-24, SRV-API-25, SRV-API-27,
+/// SRV-API-28, SRV-API-30, SRV-API-31, SRV-API-32, SRV-API-33, SRV-API-34: all verbs on Routes and Configurations.
+#[test]
+fn routes_and_configurations_take_every_verb() {
+    let appliance = appliance();
+    let api = appliance.api();
+    let configured = |target: &str| json!({ "template": greets(IMAGE, target)["spec"]["template"] });
+    let routed = |percent: u32| {
+        json!({ "traffic": [{ "configurationName": "one", "percent": percent },
+                            { "configurationName": "two", "percent": 100 - percent }] })
+    };
+    for (kind, first, second, third) in [
+        ("Configuration", configured("a"), configured("b"), configured("c")),
+        ("Route", routed(10), routed(20), json!({ "traffic": routed(30)["traffic"] })),
+    ] {
+        let created = api.create(&object(kind, "one", first));
+        api.create(&object(kind, "two", created["spec"].clone()));
+        assert_eq!(api.get(kind, NAMESPACE, "one").unwrap()["metadata"]["uid"], created["metadata"]["uid"]);
+        let list = Call::get(&Api::path(kind, NAMESPACE, "")).send(api.address()).json();
+        assert_eq!(list["kind"], format!("{kind}List"));
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
+
+        let replaced = replace(api, kind, "one", |object| object["spec"] = second.clone());
+        assert_eq!(replaced["metadata"]["generation"], 2, "{replaced:#}");
+        let patched = api.patch(kind, NAMESPACE, "one", &json!({ "spec": third }));
+        assert_eq!(patched["metadata"]["generation"], 3, "{kind}");
+        let seen = watched(api, kind);
+        assert!(seen.contains(&("ADDED".into(), "one".into())), "{kind}: {seen:?}");
+    }
+
+    for kind in ["Route", "Configuration"] {
+        api.delete(kind, NAMESPACE, "one");
+        api.wait_gone(kind, NAMESPACE, "one", PATIENCE);
+        let path = format!("{}?labelSelector=made-by=this-test", Api::path(kind, NAMESPACE, ""));
+        let swept = Call::new("DELETE", &path).send(api.address());
+        assert_eq!(swept.status, 200, "{swept}");
+        wait::until(PATIENCE, kind, || api.list(kind, NAMESPACE).is_empty().then_some(()));
+    }
+
+    let served = Call::get(&format!("/apis/{SERVING}")).send(api.address()).json();
+    for plural in ["services", "routes", "configurations"] {
+        let resource = served["resources"].as_array().into_iter().flatten().find(|r| r["name"] == plural);
+        let verbs = resource.map(|r| r["verbs"].to_string()).unwrap_or_default();
+        for verb in ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"] {
+            assert!(verbs.contains(&format!("\"{verb}\"")), "{plural} lacks {verb}: {verbs}");
+        }
+    }
+}
+
+/// SRV-API-12, SRV-API-13, SRV-API-14, SRV-API-15, SRV-API-16, SRV-REV-01, SRV-REV-05, SRV-REV-21, SRV-REV-22: Revisions
+/// are read, listed by their Service, watched and deleted, failed ones too, and made by nobody but us.
+#[test]
+fn revisions_are_looked_at_and_deleted_but_not_made() {
+    let appliance = appliance();
+    let api = appliance.api();
+    api.create(&service("hello", IMAGE, "one"));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    for (target, round) in [("two", 2), ("three", 3)] {
+        api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, target));
+        let name = format!("hello-{round:05}");
+        api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+            is_ready(service) && service["status"]["latestReadyRevisionName"] == name
+        });
+    }
+    api.create(&service("broken", "example.com/not-mapped", "nobody"));
+    api.wait_for("Revision", NAMESPACE, "broken-00001", PATIENCE, |revision| revision["status"].is_object());
+
+    let revision = api.get("Revision", NAMESPACE, "hello-00001").unwrap();
+    let statuses = &revision["status"]["containerStatuses"];
+    assert_eq!(statuses[0]["name"], "user-container");
+    assert_eq!(statuses[0]["imageDigest"], "", "a program of this host has no digest");
+    assert_eq!(api.list_selected("Revision", NAMESPACE, "serving.knative.dev/service=hello").len(), 3);
+    let seen = watched(api, "Revision");
+    assert!(seen.contains(&("ADDED".into(), "hello-00003".into())), "{seen:?}");
+
+    let mut another = revision.clone();
+    another["metadata"] = json!({ "name": "mine", "namespace": NAMESPACE });
+    assert_eq!(api.try_create(&another).status, 403);
+
+    for name in ["hello-00001", "broken-00001"] {
+        let uid = api.get("Revision", NAMESPACE, name).map(|revision| revision["metadata"]["uid"].clone());
+        api.delete("Revision", NAMESPACE, name);
+        // The newest template's Revision is made anew; this very one is gone all the same.
+        wait::until(PATIENCE, name, || {
+            let now =
+                api.get("Revision", NAMESPACE, name).map(|revision| revision["metadata"]["uid"].clone());
+            (now != uid).then_some(())
+        });
+    }
+    let path = format!(
+        "{}?labelSelector=serving.knative.dev/configurationGeneration=2",
+        Api::path("Revision", NAMESPACE, "")
+    );
+    assert_eq!(Call::new("DELETE", &path).send(api.address()).status, 200);
+    api.wait_gone("Revision", NAMESPACE, "hello-00002", PATIENCE);
+    assert!(api.get("Revision", NAMESPACE, "hello-00003").is_some());
+}
+
+/// SRV-API-36, SRV-API-38: what the illustrative developer role allows, in one namespace, is enough to deploy, look,
+/// change, roll back and delete.
+#[test]
+fn the_developers_verbs_are_enough() {
+    let appliance = appliance();
+    let api = appliance.api();
+    let host = "hello.default.localhost";
+    let greeting = || Call::get("/").host(host).send(appliance.http()).text();
+    api.create(&service("hello", IMAGE, "one"));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let change = |edit: &dyn Fn(&mut Value)| {
+        replace(api, "Service", "hello", edit);
+        api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    };
+    change(&|service| service["spec"]["template"] = greets(IMAGE, "two")["spec"]["template"].clone());
+    wait::until(PATIENCE, "the new version", || greeting().contains("two").then_some(()));
+    change(&|service| {
+        service["spec"]["traffic"] = json!([{ "revisionName": "hello-00001", "percent": 100 }])
+    });
+    assert!(greeting().contains("one"));
+    for (kind, name) in [("Configuration", "hello"), ("Route", "hello"), ("Revision", "hello-00002")] {
+        assert!(api.get(kind, NAMESPACE, name).is_some());
+        assert!(!api.list(kind, NAMESPACE).is_empty());
+    }
+    api.delete("Service", NAMESPACE, "hello");
+    api.wait_gone("Service", NAMESPACE, "hello", PATIENCE);
+}
+
+/// SRV-EXT-06: names that are generated, finalizers that hold, owners that take along.
+#[test]
+fn metadata_means_what_it_means_in_kubernetes() {
+    let appliance = appliance();
+    let api = appliance.api();
+    let mut manifest = service("", IMAGE, "one");
+    manifest["metadata"] = json!({
+        "generateName": "app-", "namespace": NAMESPACE, "labels": { "a": "b" },
+        "annotations": { "c.dev/d": "e" }, "finalizers": ["example.com/hold"],
+    });
+    let created = api.create(&manifest);
+    let meta = &created["metadata"];
+    let name = meta["name"].as_str().unwrap_or_default().to_owned();
+    assert!(name.starts_with("app-") && name.len() > 4, "{name}");
+    assert_eq!((&meta["labels"]["a"], &meta["annotations"]["c.dev/d"]), (&json!("b"), &json!("e")));
+    for field in ["uid", "resourceVersion", "creationTimestamp"] {
+        assert!(meta[field].is_string(), "{field} in {meta:#}");
+    }
+    api.create(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "owned", "namespace": NAMESPACE, "ownerReferences": [{
+            "apiVersion": SERVING, "kind": "Service", "name": name, "uid": meta["uid"] }] },
+    }));
+
+    api.delete("Service", NAMESPACE, &name);
+    let held = api.get("Service", NAMESPACE, &name).expect("its finalizer holds it");
+    assert!(held["metadata"]["deletionTimestamp"].is_string(), "{held:#}");
+    assert!(api.get("ConfigMap", NAMESPACE, "owned").is_some(), "its owner is still there");
+    api.patch("Service", NAMESPACE, &name, &json!({ "metadata": { "finalizers": null } }));
+    api.wait_gone("Service", NAMESPACE, &name, PATIENCE);
+    api.wait_gone("ConfigMap", NAMESPACE, "owned", PATIENCE);
+}
+
+/// RT-ISO-01, RT-LIFE-06: what is the operator's in a pod is dropped or refused, never stored.
+#[test]
+fn namespaces_and_hooks_are_not_the_developers() {
+    let appliance = appliance();
+    let api = appliance.api();
+    for (field, value) in [
+        ("hostPID", json!(true)),
+        ("hostNetwork", json!(true)),
+        ("hostIPC", json!(true)),
+        ("shareProcessNamespace", json!(true)),
+    ] {
+        let name = format!("svc-{}", field.to_lowercase());
+        let mut manifest = service(&name, IMAGE, "one");
+        manifest["spec"]["template"]["spec"][field] = value;
+        let answer = api.try_create(&manifest);
+        match answer.status {
+            201 => assert_eq!(answer.json()["spec"]["template"]["spec"][field], Value::Null, "{field}"),
+            400..500 => {}
+            _ => panic!("{field}: {answer}"),
+        }
+    }
+    let mut hooked = service("hooked", IMAGE, "one");
+    hooked["spec"]["template"]["spec"]["containers"][0]["lifecycle"] =
+        json!({ "preStop": { "exec": { "command": ["true"] } } });
+    assert!((400..500).contains(&api.try_create(&hooked).status));
+}
