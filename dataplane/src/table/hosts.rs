@@ -1,4 +1,4 @@
-//! Routes by host name: a map that costs the same to ask with 10 hosts or 100,000, and is cheap to change.
+//! Routes by host name: a map that takes as many steps with 10 hosts as with 100,000, and is cheap to change.
 //!
 //! [`SHARDS`] small open-addressed arrays, each behind an `Arc`. A copy of the map shares all of them; a
 //! change copies the one it is in, so one new route among 100,000 costs some hundred slots and not the map.
