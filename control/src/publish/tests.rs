@@ -131,7 +131,13 @@ fn a_change_leaves_other_routes_as_they_are() {
     publisher.set_backend("ns/s", spec());
     publisher.set_route("ns/a", rule("a", "ns/r")).unwrap();
     publisher.set_route("ns/b", rule("b", "ns/s")).unwrap();
-    publisher.set_stream("/brokers/ns/b", StreamSpec { name: "b".into(), event_bytes_max: 1 });
+    let stream = StreamSpec {
+        name: "b".into(),
+        event_bytes_max: 1,
+        keeping: Keeping::default(),
+        quota: Arc::new(Quota::new("all", 0, None)),
+    };
+    publisher.set_stream("/brokers/ns/b", stream);
     publisher.open();
     publisher.set_endpoints("ns/r", Vec::new());
     publisher.remove_route("ns/b");
