@@ -29,6 +29,7 @@ mod options;
 mod position;
 mod read;
 mod recovery;
+mod release;
 mod roll;
 mod scan;
 mod segment;

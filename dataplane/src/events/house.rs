@@ -45,6 +45,9 @@ impl<P: Post + Clone> Events<P> {
             let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
                 let LogFailed { reason } = keeper.run().await;
+                if keeper.is_released() {
+                    return;
+                }
                 tracing::error!(core, %reason, "the log failed: nothing more is accepted");
                 while !signals.send(Signal::LogFailed { core, reason: reason.clone() }) {
                     ring.sleep(SIGNAL_AGAIN).await;
@@ -75,6 +78,15 @@ impl<P: Post + Clone> Events<P> {
         }
         for (keeper, _) in &self.logs {
             keeper.settle().await;
+        }
+    }
+
+    /// Gives the logs to another process, after [`Events::drain`].
+    pub async fn release(&self) {
+        for (keeper, _) in &self.logs {
+            if let Err(why) = keeper.release().await {
+                tracing::error!(%why, "a log cannot be handed over");
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use wal::{AppendError, Log, Position, StreamId, Urgency};
 
 use super::bell::Bell;
 use super::delivery::Place;
-use super::limits::{BOOKMARK_EVERY, RECLAIM_EVERY};
+use super::limits::{BOOKMARK_EVERY, RECLAIM_EVERY, RELEASE_AGAIN};
 
 /// A log with its waiting tasks.
 pub struct Keeper {
@@ -32,6 +32,7 @@ pub struct Keeper {
     dirty: RefCell<Vec<Rc<Place>>>,
     /// The core stops: bookmarks do not wait for company.
     hurry: Cell<bool>,
+    released: Cell<bool>,
     /// There is something to flush.
     work: Bell,
     /// `durable` has moved, or the log failed.
@@ -89,6 +90,7 @@ impl Keeper {
             touched: RefCell::default(),
             dirty: RefCell::default(),
             hurry: Cell::new(false),
+            released: Cell::new(false),
             work: Bell::default(),
             flushed: Bell::default(),
         })
@@ -230,7 +232,22 @@ impl Keeper {
         }
     }
 
-    /// The task that owns the log: runs until a flush fails.
+    /// Lets go of the log's folder, once all is settled: from here on it is another process's.
+    pub async fn release(&self) -> std::io::Result<()> {
+        while !self.log.borrow_mut().release()? {
+            self.ring.sleep(RELEASE_AGAIN).await;
+        }
+        self.released.set(true);
+        self.work.ring();
+        Ok(())
+    }
+
+    /// Whether the log is another process's, which is no failure.
+    pub fn is_released(&self) -> bool {
+        self.released.get()
+    }
+
+    /// The task that owns the log: runs until a flush fails, or the log is released.
     pub async fn run(&self) -> LogFailed {
         let mut hand = Hand::default();
         let mut file: Option<(Arc<fs::File>, File)> = None;

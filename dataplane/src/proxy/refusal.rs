@@ -25,6 +25,8 @@ pub enum Refusal {
         location: Box<str>,
     },
     UnknownHost(Box<str>),
+    /// The connection was opened for a host with another certificate.
+    Misdirected(Box<str>),
     /// The route exists, and all of its weights are 0.
     NoTraffic(Box<str>),
     /// Nobody starts instances of this backend, and none is there or has room.
@@ -46,7 +48,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The reasons' names in metrics, in the order of [`Refusal::index`].
-    pub const REASONS: [&'static str; 17] = [
+    pub const REASONS: [&'static str; 18] = [
         "malformed",
         "head_stalled",
         "body_stalled",
@@ -64,6 +66,7 @@ impl Refusal {
         "timed_out",
         "draining",
         "https_only",
+        "misdirected",
     ];
 
     #[must_use]
@@ -86,6 +89,7 @@ impl Refusal {
             Self::TimedOut => 14,
             Self::Draining => 15,
             Self::HttpsOnly { .. } => 16,
+            Self::Misdirected(_) => 17,
         }
     }
 
@@ -98,6 +102,7 @@ impl Refusal {
             Self::Upgrade => 501,
             Self::Expectation => 417,
             Self::HttpsOnly { .. } => 301,
+            Self::Misdirected(_) => 421,
             Self::UnknownHost(_) => 404,
             Self::NoTraffic(_)
             | Self::NoInstance(_)
@@ -144,6 +149,9 @@ impl fmt::Display for Refusal {
                 f,
                 "no route for host \"{host}\": apply a Service whose URL has this host, or start with --route {host}=ADDRESS"
             ),
+            Self::Misdirected(host) => {
+                write!(f, "this connection's certificate is not for host \"{host}\": open another")
+            }
             Self::NoTraffic(host) => write!(f, "the route for host \"{host}\" sends no traffic anywhere"),
             Self::NoInstance(backend) => write!(f, "no instance of {backend} has room"),
             Self::RoomFull => f.write_str("too many requests wait for an instance"),

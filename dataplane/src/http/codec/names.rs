@@ -26,6 +26,9 @@ pub enum Name {
     HopByHop,
     /// Ours alone.
     Internal,
+    /// `Content_Length`, `Transfer_Encoding`: no field of HTTP, and the same as the real ones to whoever hands
+    /// fields on as CGI variables.
+    Lookalike,
 }
 
 impl Name {
@@ -44,10 +47,12 @@ impl Name {
             10 if is(b"tracestate") => Self::TraceState,
             11 if is(b"traceparent") => Self::TraceParent,
             14 if is(b"content-length") => Self::ContentLength,
+            14 if is(b"content_length") => Self::Lookalike,
             15 if is(b"x-forwarded-for") => Self::ForwardedFor,
             16 if is(b"x-forwarded-host") => Self::ForwardedHost,
             16 if is(b"proxy-connection") => Self::HopByHop,
             17 if is(b"transfer-encoding") => Self::TransferEncoding,
+            17 if is(b"transfer_encoding") => Self::Lookalike,
             17 if is(b"x-forwarded-proto") => Self::ForwardedProto,
             18 if is(b"proxy-authenticate") => Self::HopByHop,
             19 if is(b"proxy-authorization") => Self::HopByHop,
@@ -96,7 +101,8 @@ mod tests {
             ("hOsT", Name::Host),
             ("Hosts", Name::Other),
             ("TRANSFER-ENCODING", Name::TransferEncoding),
-            ("Transfer_Encoding", Name::Other),
+            ("Transfer_Encoding", Name::Lookalike),
+            ("X_Forwarded_For", Name::Other),
             ("x-forwarded-for", Name::ForwardedFor),
             ("Sluicegate-Anything", Name::Internal),
             ("Sluicegate-", Name::Other),
