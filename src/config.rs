@@ -10,7 +10,7 @@ mod value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use control::publish::QuotaRules;
 use serde::Deserialize;
 
@@ -52,6 +52,10 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_PRIVATE")]
     pub(crate) private: Option<SocketAddr>,
 
+    /// The oldest version of TLS that clients may speak: 1.2 or 1.3 [default: 1.2]
+    #[arg(long, value_name = "VERSION", value_enum, env = "SLUICEGATE_TLS_MIN_VERSION")]
+    pub(crate) tls_min_version: Option<TlsVersion>,
+
     /// Address for events to Brokers [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_EVENTS")]
     pub(crate) events: Option<SocketAddr>,
@@ -63,6 +67,19 @@ pub(crate) struct Settings {
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_ADMIN")]
     pub(crate) admin: Option<SocketAddr>,
+
+    /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
+    #[arg(long, value_name = "FORMAT", value_enum, env = "SLUICEGATE_ACCESS_LOG")]
+    pub(crate) access_log: Option<AccessFormat>,
+
+    /// Where to, opened again at SIGHUP [default: stderr]
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_ACCESS_LOG_FILE")]
+    pub(crate) access_log_file: Option<PathBuf>,
+
+    /// Take the sockets and the data folder over from the process that runs on it, without refusing a connection
+    #[arg(long, env = "SLUICEGATE_TAKEOVER")]
+    #[serde(default)]
+    pub(crate) takeover: bool,
 
     /// Domain below which Services get their hosts: NAME.NAMESPACE.DOMAIN [default: localhost]
     #[arg(long, value_name = "DOMAIN", env = "SLUICEGATE_DOMAIN")]
@@ -106,6 +123,28 @@ pub(crate) struct Settings {
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
+/// How a line of the access log looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AccessFormat {
+    #[default]
+    Off,
+    Common,
+    Json,
+}
+
+/// A version of TLS, by its number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+pub(crate) enum TlsVersion {
+    #[default]
+    #[value(name = "1.2")]
+    #[serde(rename = "1.2")]
+    V12,
+    #[value(name = "1.3")]
+    #[serde(rename = "1.3")]
+    V13,
+}
+
 /// All settings, decided.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -116,9 +155,14 @@ pub(crate) struct Config {
     pub(crate) https: Option<SocketAddr>,
     pub(crate) certificates: Vec<CertificateRule>,
     pub(crate) private: Option<SocketAddr>,
+    pub(crate) tls_min_version: TlsVersion,
     pub(crate) events: SocketAddr,
     pub(crate) api: SocketAddr,
     pub(crate) admin: SocketAddr,
+    pub(crate) access_log: AccessFormat,
+    /// Never without `access_log`.
+    pub(crate) access_log_file: Option<PathBuf>,
+    pub(crate) takeover: bool,
     pub(crate) domain: String,
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
@@ -148,9 +192,13 @@ impl Config {
             https: given.https.or(file.https),
             private: given.private.or(file.private),
             certificates: either(given.tls_cert, file.tls_cert),
+            tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
             api: given.api.or(file.api).unwrap_or(loopback(8001)),
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
+            access_log: given.access_log.or(file.access_log).unwrap_or_default(),
+            access_log_file: given.access_log_file.or(file.access_log_file),
+            takeover: given.takeover || file.takeover,
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
             images: either(given.image, file.image),
@@ -180,6 +228,9 @@ impl Config {
                  bind 127.0.0.1 and reach it through a tunnel",
                 self.api
             ));
+        }
+        if let (AccessFormat::Off, Some(path)) = (self.access_log, &self.access_log_file) {
+            return Err(format!("access-log-file: {}: give --access-log common or json", path.display()));
         }
         match (self.https, self.certificates.first()) {
             (Some(address), None) => {
@@ -236,7 +287,7 @@ fn either<T>(given: Vec<T>, file: Vec<T>) -> Vec<T> {
 
 /// Variables with our prefix that no flag has. `SLUICEGATE_LOG` is the log filter.
 fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(), String> {
-    const KNOWN: [&str; 19] = [
+    const KNOWN: [&str; 23] = [
         "CONFIG",
         "DATA",
         "WORKERS",
@@ -256,6 +307,10 @@ fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(),
         "TLS_CERT",
         "KUBECONFIG",
         "PRIVATE",
+        "TAKEOVER",
+        "TLS_MIN_VERSION",
+        "ACCESS_LOG",
+        "ACCESS_LOG_FILE",
     ];
     for name in names {
         if let Some(key) = name.strip_prefix("SLUICEGATE_")

@@ -394,3 +394,19 @@ fn a_connection_that_an_instance_closed_is_replaced() {
     });
     wait::until(PATIENCE, "twenty connections", || (instance.connections() == 20).then_some(()));
 }
+
+/// A client that is still sending its request gets the answer that was given meanwhile, not a reset instead of it.
+#[test]
+fn a_refusal_is_not_swallowed_by_the_reset_behind_it() {
+    let upstream = Upstream::start("one");
+    let appliance = gateway(upstream.address());
+    run(async {
+        let (client, _ended) = Client::open(appliance.http()).await;
+        for _ in 0..50 {
+            let asked = Request::post("http://nobody.example.com/").body(()).unwrap();
+            let (response, mut body) = client.begin(asked, false).await.unwrap();
+            body.send_data(Bytes::from_static(b"more to come"), false).unwrap();
+            assert_eq!(response.await.unwrap().status(), 404);
+        }
+    });
+}

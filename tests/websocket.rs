@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, Call, PATIENCE, Setup, Upstream, http2, wait};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
@@ -147,4 +147,55 @@ fn an_instance_that_speaks_http2_has_no_websockets() {
     let appliance = Setup::new(BIN).flag("route", &rule).start();
     let (_, head) = open(&appliance);
     assert!(head.starts_with("HTTP/1.1 501 "), "{head}");
+}
+
+/// RFC 8441: one stream of an HTTP/2 connection is a WebSocket to an instance that knows only HTTP/1, and the streams
+/// beside it are not disturbed.
+#[test]
+fn a_websocket_can_be_a_stream_of_http2() {
+    let (address, instance) = echo();
+    let appliance = gateway(address);
+    let sent: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    let wanted = sent.clone();
+    http2::run(async {
+        let (client, _ended) = http2::Client::open(appliance.http()).await;
+        client.knows_extended_connect().await;
+        let mut asked = http::Request::builder()
+            .method("CONNECT")
+            .uri(format!("https://{HOST}/chat"))
+            .header("sec-websocket-version", "13")
+            .body(())
+            .unwrap();
+        asked.extensions_mut().insert(h2::ext::Protocol::from("websocket"));
+        let (response, mut stream) = client.begin(asked, false).await.unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(response.headers().get("sec-websocket-accept").is_none());
+        let mut heard = response.into_body();
+        let reading = async {
+            let mut all = Vec::new();
+            while let Some(bytes) = heard.data().await {
+                let bytes = bytes.unwrap();
+                heard.flow_control().release_capacity(bytes.len()).unwrap();
+                all.extend_from_slice(&bytes);
+            }
+            all
+        };
+        let writing = http2::send_all(&mut stream, sent.into(), true);
+        let (all, written) = http2::both(reading, writing).await;
+        written.unwrap();
+        assert!(all == wanted, "{} of {} bytes came back", all.len(), wanted.len());
+        // A protocol that nobody knows is a CONNECT like any other.
+        let mut other =
+            http::Request::builder().method("CONNECT").uri(format!("https://{HOST}/")).body(()).unwrap();
+        other.extensions_mut().insert(h2::ext::Protocol::from("gopher"));
+        let (response, _stream) = client.begin(other, false).await.unwrap();
+        assert_eq!(response.await.unwrap().status(), 405);
+    });
+    let (head, _) = instance.join().unwrap();
+    assert!(head.starts_with("GET /chat HTTP/1.1\r\n"), "{head}");
+    for line in ["upgrade: websocket", "connection: upgrade", "sec-websocket-version: 13"] {
+        assert!(head.lines().any(|found| found.eq_ignore_ascii_case(line)), "{line} in {head}");
+    }
+    assert!(head.lines().any(|line| line.to_ascii_lowercase().starts_with("sec-websocket-key: ")), "{head}");
 }

@@ -1,21 +1,23 @@
 //! One core's thread: opens its ring, takes connections in, serves, and drains when told to stop.
 
+mod leaving;
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::TcpListener;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
 use ring::{Listener, Options, Ring, Stream, Unsupported};
 
+use crate::access::{self, AccessLog};
 use crate::counters::CoreCounters;
 use crate::http::limits::HttpLimits;
-use crate::http::roster::Seat;
+use crate::http::roster::{Roster, Seat};
 use crate::http::wire::by;
 use crate::proxy::waiting::RoomLimits;
 use crate::proxy::{Parts, Proxy, serve, serve_inside};
@@ -23,12 +25,19 @@ use crate::publish::Tables;
 use crate::signal::Signals;
 use crate::tls::{Door, Terms, TlsLimits};
 
+use leaving::Leaving;
+pub use leaving::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, Stop};
+
 /// Between two looks through the idle connections: a fraction of `pool_idle_max`.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// After a failed accept (no descriptor left, mostly): long enough not to spin, short enough that
 /// nobody notices once descriptors are back.
 const ACCEPT_RETRY: Duration = Duration::from_millis(20);
+
+/// While another process accepts on our sockets too: how long a connection may lie in the queue that only the other
+/// one was told of.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What a core is made from. Everything in here may come from another thread.
 pub struct CoreConfig {
@@ -78,6 +87,8 @@ pub struct CoreLimits {
     pub ring: Options,
     /// Requests in flight may take this long after a stop, then they are cut.
     pub drain_max: Duration,
+    /// Where every answer is written down, if anywhere.
+    pub access: Option<access::Setup>,
 }
 
 impl Default for CoreLimits {
@@ -88,26 +99,8 @@ impl Default for CoreLimits {
             room: RoomLimits::default(),
             ring: Options::default(),
             drain_max: Duration::from_secs(30),
+            access: None,
         }
-    }
-}
-
-/// The word to stop, shared by all cores.
-#[derive(Debug, Default)]
-pub struct Stop {
-    said: AtomicBool,
-}
-
-impl Stop {
-    /// Says it to all cores that read `tables`. They take nothing more in, finish and return.
-    pub fn say(&self, tables: &Tables) {
-        self.said.store(true, SeqCst);
-        tables.ring_all();
-    }
-
-    #[must_use]
-    pub fn is_said(&self) -> bool {
-        self.said.load(SeqCst)
     }
 }
 
@@ -125,6 +118,9 @@ pub trait Events {
 
     /// The core stops: resolves once nothing is in flight. Has `drain_max` for it.
     fn drain(self: Rc<Self>) -> Local<'static>;
+
+    /// After [`Events::drain`]: gives what is on the disk to another process.
+    fn release(self: Rc<Self>) -> Local<'static>;
 }
 
 /// Makes the events' side of a core out of the proxy's, whose ring, client and waiting room it shares.
@@ -161,6 +157,7 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         room: config.limits.room,
         seed: config.seed,
     });
+    write_accesses_down(&proxy, config.limits.access);
     let events = match config.make_events {
         Some(make) => Some(make(&proxy).map_err(failed("events"))?),
         None => None,
@@ -174,14 +171,26 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         let proxy = Rc::clone(&proxy);
         move |stream, seat| Box::pin(serve(Rc::clone(&proxy), stream, seat)) as Local<'static>
     };
-    ring.spawn(take_in(Rc::clone(&proxy), http, serve_http));
+    ring.spawn(take_in(
+        Rc::clone(&proxy),
+        Arc::clone(&config.stop),
+        Rc::clone(&proxy.roster),
+        http,
+        serve_http,
+    ));
     if let Some(private) = config.private {
         let listener = Listener::from_std(ring, private).map_err(failed("the private listener"))?;
         let serve_private = {
             let proxy = Rc::clone(&proxy);
             move |stream, seat| Box::pin(serve_inside(Rc::clone(&proxy), stream, seat)) as Local<'static>
         };
-        ring.spawn(take_in(Rc::clone(&proxy), listener, serve_private));
+        ring.spawn(take_in(
+            Rc::clone(&proxy),
+            Arc::clone(&config.stop),
+            Rc::clone(&proxy.roster),
+            listener,
+            serve_private,
+        ));
     }
     if let Some(https) = config.https {
         let listener = Listener::from_std(ring, https.listener).map_err(failed("the https listener"))?;
@@ -192,16 +201,30 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
                 Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&door), stream, seat)) as Local<'static>
             }
         };
-        ring.spawn(take_in(Rc::clone(&proxy), listener, serve_https));
+        ring.spawn(take_in(
+            Rc::clone(&proxy),
+            Arc::clone(&config.stop),
+            Rc::clone(&proxy.roster),
+            listener,
+            serve_https,
+        ));
     }
+    let senders = Rc::<Roster>::default();
     if let (Some(listener), Some(events)) = (events_listener, &events) {
         let events = Rc::clone(events);
         let serve_event = move |stream, seat| Rc::clone(&events).connection(stream, seat);
-        ring.spawn(take_in(Rc::clone(&proxy), listener, serve_event));
+        ring.spawn(take_in(
+            Rc::clone(&proxy),
+            Arc::clone(&config.stop),
+            Rc::clone(&senders),
+            listener,
+            serve_event,
+        ));
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     (config.up)();
-    ring.block_on(until_stopped(proxy, events, config.stop, config.limits.drain_max));
+    let leaving = Leaving { proxy, events, senders, stop: config.stop, drain_max: config.limits.drain_max };
+    ring.block_on(leaving.run());
     Ok(())
 }
 
@@ -211,67 +234,76 @@ async fn serve_tls(proxy: Rc<Proxy>, door: Rc<Door>, stream: Stream, seat: Seat)
     }
 }
 
-async fn until_stopped(
+/// Takes connections in until `roster` shuts its doors; then the listener is closed before anything else ends.
+async fn take_in(
     proxy: Rc<Proxy>,
-    events: Option<Rc<dyn Events>>,
     stop: Arc<Stop>,
-    drain_max: Duration,
+    roster: Rc<Roster>,
+    listener: Listener,
+    serve: impl Fn(Stream, Seat) -> Local<'static>,
 ) {
-    while !stop.is_said() {
-        proxy.ring.woken().await;
-        proxy.look();
-        if let Some(events) = &events {
-            events.look();
-        }
-    }
-
-    proxy.roster.drain();
-    let drained = async {
-        poll_fn(|cx| proxy.roster.poll_empty(cx)).await;
-        if let Some(events) = events {
-            events.drain().await;
+    // The doorman keeps a seat until the door is shut, so that a drained core refuses newcomers.
+    let door = roster.enter(usize::MAX);
+    let sit_down = |stream| match roster.enter(proxy.limits.connections_max) {
+        Some(seat) => proxy.ring.spawn(serve(stream, seat)),
+        None => {
+            proxy.counters.connections_refused.fetch_add(1, Relaxed);
         }
     };
-    let due = proxy.ring.now() + drain_max;
-    if by(&proxy.ring, Some(due), drained).await.is_err() {
-        tracing::warn!(open = proxy.roster.open(), "drain limit reached, cutting what is open");
-    }
-    proxy.client.pool().clear();
-    proxy.h2_client.clear();
-}
-
-/// Takes connections in until the core stops; then the listener is closed before anything else ends.
-async fn take_in(proxy: Rc<Proxy>, listener: Listener, serve: impl Fn(Stream, Seat) -> Local<'static>) {
-    // The doorman keeps a seat until the door is shut, so that a drained core refuses newcomers.
-    let door = proxy.roster.enter(usize::MAX);
-    while let Some(accepted) = next_connection(&proxy, &listener).await {
-        match accepted {
-            Ok(stream) => match proxy.roster.enter(proxy.limits.connections_max) {
-                Some(seat) => proxy.ring.spawn(serve(stream, seat)),
-                None => {
-                    proxy.counters.connections_refused.fetch_add(1, Relaxed);
+    let mut beside = stop.is_beside();
+    loop {
+        let next = next_connection(&roster, &listener);
+        let accepted = if beside {
+            match by(&proxy.ring, Some(proxy.ring.now() + LOOK_AGAIN), next).await {
+                Ok(accepted) => accepted,
+                Err(_) => {
+                    beside = stop.is_beside(); // once more after the other process has gone
+                    listener.look_again();
+                    continue;
                 }
-            },
+            }
+        } else {
+            next.await
+        };
+        let Some(accepted) = accepted else { break };
+        match accepted {
+            Ok(stream) => sit_down(stream),
             Err(why) => {
                 tracing::warn!(%why, "cannot take a connection in");
                 proxy.ring.sleep(ACCEPT_RETRY).await;
             }
         }
     }
-    if let Err(why) = listener.close().await {
-        tracing::warn!(%why, "cannot close a listener");
+    match listener.close().await {
+        Ok(taken) => taken.into_iter().for_each(sit_down),
+        Err(why) => tracing::warn!(%why, "cannot close a listener"),
     }
     drop(door);
 }
 
 /// `None` once the core stops.
-async fn next_connection(proxy: &Proxy, listener: &Listener) -> Option<io::Result<Stream>> {
+async fn next_connection(roster: &Roster, listener: &Listener) -> Option<io::Result<Stream>> {
     let mut accept = pin!(listener.accept());
-    poll_fn(|cx| match proxy.roster.poll_closing(cx) {
+    poll_fn(|cx| match roster.poll_closing(cx) {
         Poll::Ready(()) => Poll::Ready(None),
         Poll::Pending => accept.as_mut().poll(cx).map(Some),
     })
     .await
+}
+
+fn write_accesses_down(proxy: &Rc<Proxy>, setup: Option<access::Setup>) {
+    let Some(setup) = setup else { return };
+    let log = AccessLog::new(setup, Arc::clone(&proxy.counters));
+    if proxy.access.set(log).is_ok() {
+        proxy.ring.spawn(flush_access_log(Rc::clone(proxy)));
+    }
+}
+
+async fn flush_access_log(proxy: Rc<Proxy>) {
+    while let Some(log) = proxy.access.get() {
+        proxy.ring.sleep(access::FLUSH_EVERY).await;
+        log.flush();
+    }
 }
 
 async fn sweep(proxy: Rc<Proxy>) {
@@ -289,5 +321,34 @@ fn tell_panics(proxy: &Proxy) {
     let told = proxy.counters.tasks_panicked.swap(panicked, Relaxed);
     if told < panicked {
         tracing::error!(panicked, "tasks of this core panicked; restart, and report the message on stderr");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::sim::{Weather, World};
+
+    use super::*;
+    use crate::table::Table;
+
+    /// A panic ends one task; whoever watches the metrics learns of it, once, and the core goes on.
+    #[test]
+    fn a_task_that_panics_is_counted_and_the_core_goes_on() {
+        let ring = World::new(1, Weather::calm()).ring();
+        let proxy = Proxy::new(Parts {
+            ring: ring.clone(),
+            tables: Tables::new(Table::default()),
+            signals: Signals::new(|| {}),
+            counters: Arc::default(),
+            limits: HttpLimits::default(),
+            room: RoomLimits::default(),
+            seed: 1,
+        });
+        ring.spawn(sweep(Rc::clone(&proxy)));
+        for panicked in 1..=2 {
+            ring.spawn(async { panic!("on purpose") });
+            ring.block_on(ring.sleep(2 * SWEEP_EVERY));
+            assert_eq!(proxy.counters.tasks_panicked.load(Relaxed), panicked);
+        }
     }
 }

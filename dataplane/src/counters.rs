@@ -68,6 +68,11 @@ pub struct CoreCounters {
     /// ... cut because they broke the protocol or one of the limits that h2 keeps.
     pub http2_violations: AtomicU64,
     pub log: LogCounters,
+    /// Connections that instances refused; each makes its instance an outlier.
+    pub outliers: AtomicU64,
+    /// Lines of the access log that were handed over, and those that the hand had no room for.
+    pub access_lines: AtomicU64,
+    pub access_dropped: AtomicU64,
     /// Connections opened to instances, and requests that found one open.
     pub upstream_opened: AtomicU64,
     pub upstream_reused: AtomicU64,

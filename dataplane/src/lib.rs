@@ -4,6 +4,7 @@
 //! Knows hosts, backends, streams and subscribers ([`table`]); reports what it needs ([`signal`]);
 //! never a Service or a Trigger.
 
+pub mod access;
 pub mod core;
 pub mod counters;
 pub mod events;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
@@ -64,6 +65,36 @@ pub struct BackendLoad {
     pub waiting: AtomicU32,
     /// Requests ever taken in, answered or not.
     pub requests: AtomicU64,
+    /// What became of them.
+    pub answers: Answers,
+}
+
+/// Upper bounds of the buckets of [`Answers`], in microseconds: from a warm request to the longest that a route
+/// usually allows.
+pub const DURATIONS_US: [u64; 16] = [
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+
+/// How a backend's requests were answered, and how long that took from the request's head to the answer's end.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// By the status' first digit (index 0: cut before or in the answer).
+    pub classes: [AtomicU64; 6],
+    /// One for each bound, not cumulated, and one for what took longer.
+    pub buckets: [AtomicU64; DURATIONS_US.len() + 1],
+    /// All durations together.
+    pub total_us: AtomicU64,
+}
+
+impl Answers {
+    pub(crate) fn note(&self, status: u16, duration: Duration) {
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = DURATIONS_US.partition_point(|bound| *bound < us);
+        self.classes[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.total_us.fetch_add(us, Relaxed);
+    }
 }
 
 impl BackendLoad {
@@ -187,6 +218,19 @@ mod tests {
         assert_eq!(named(&b).as_deref(), Some("all"));
         a.account(60, 3);
         assert_eq!((named(&a), named(&b), all.used()), (None, None, 43));
+    }
+
+    #[test]
+    fn a_duration_counts_in_the_first_bucket_that_holds_it() {
+        let answers = Answers::default();
+        for (status, us) in [(200, 0), (200, 500), (404, 501), (0, 60_000_000), (503, 60_000_001)] {
+            answers.note(status, Duration::from_micros(us));
+        }
+        let counts = |all: &[AtomicU64]| all.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
+        assert_eq!(counts(&answers.classes), [1, 0, 2, 0, 1, 1]);
+        let buckets = counts(&answers.buckets);
+        assert_eq!((buckets[0], buckets[1], buckets[15], buckets[16]), (2, 1, 1, 1));
+        assert_eq!(answers.total_us.load(Relaxed), 120_001_002);
     }
 
     #[test]

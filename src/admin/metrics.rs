@@ -1,5 +1,7 @@
 //! Counters of cores and tables as OpenMetrics text.
 
+mod answers;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +41,7 @@ struct Served(Arc<Tables>);
 impl Collector for Cores {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&CoreCounters) -> &AtomicU64;
-        let counters: [(&str, &str, Pick); 9] = [
+        let counters: [(&str, &str, Pick); 12] = [
             ("tasks_panicked", "Tasks that ended by a panic", |c| &c.tasks_panicked),
             ("connections", "Connections taken in", |c| &c.connections_taken),
             ("connections_refused", "Connections closed at once, the core being full", |c| {
@@ -53,6 +55,9 @@ impl Collector for Cores {
             }),
             ("upstream_connections", "Connections opened to instances", |c| &c.upstream_opened),
             ("upstream_reused", "Requests that found an open connection", |c| &c.upstream_reused),
+            ("upstream_refused", "Connections that instances refused", |c| &c.outliers),
+            ("access_log_lines", "Lines given to the access log", |c| &c.access_lines),
+            ("access_log_dropped", "Lines that the access log had no room for", |c| &c.access_dropped),
         ];
         for (name, help, pick) in counters {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -193,7 +198,7 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     for (key, backend) in &backends {
         counter(&mut family, &[("backend", key)], backend.load.requests.load(Relaxed))?;
     }
-    Ok(())
+    answers::encode(out, &backends)
 }
 
 fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {

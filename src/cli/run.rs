@@ -1,5 +1,6 @@
 //! `sluicegate run`: the composition root. Puts the rooms together, says `ready`, and drains.
 
+mod access;
 mod certificates;
 mod control;
 mod cores;
@@ -7,31 +8,38 @@ mod folder;
 mod logging;
 mod logs;
 mod sockets;
+mod takeover;
 
 use std::io::Write;
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::control::controllers::ControlConfig;
 use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
-use anyhow::{Context, Result, bail};
-use dataplane::core::{Https, Stop};
+use ::control::runtime::end_leftovers;
+use anyhow::{Context, Result, anyhow, bail};
+use dataplane::core::{CoreLimits, Https, Stop};
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::table::Table;
-use dataplane::tls::Terms;
+use dataplane::tls::{Oldest, Terms};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tokio::sync::{Notify, watch};
 
 use crate::admin::{Admin, Health};
-use crate::config::{Config, Settings};
+use crate::config::{Config, Settings, TlsVersion};
 use control::{Control, Parts};
 use cores::{Cores, Place, Shared};
+use folder::Folder;
 use sockets::Sockets;
+use takeover::{Door, Estate, Predecessor, Request, Successor};
 
 /// As shells have it: ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -61,78 +69,242 @@ enum Event {
     /// SIGHUP.
     Reload,
     CoreEnded,
+    /// Another process wants to take over.
+    Asked(Request),
+    /// It serves. To be kept until the end, which it waits for.
+    Replaced(Successor),
+    /// It had everything, and does not serve.
+    Orphaned(anyhow::Error),
 }
 
 fn serve(config: Config) -> Result<()> {
     let (say, hear) = mpsc::channel();
     dataplane::core::check_kernel()?;
     listen_to_signals(say.clone())?;
-    let folder = folder::take(&config.data)?;
+    // What is wrong with the files must show before another process gives way.
+    let certificates = certificates::load(&config.certificates)?;
+    let (access, hand) = access::start(&config)?.unzip();
+    let Arrival { folder, sockets, predecessor } = arrive(&config)?;
     raise_descriptor_limit();
-    let sockets = Sockets::bind(&config)?;
     let ready = sockets.ready_line()?;
 
     let tables = Tables::new(Table::default());
     let publisher = publisher(&config, &tables);
-    publisher.set_certificates(certificates::load(&config.certificates)?);
-    let bell = Arc::new(Notify::new());
-    let signals = Signals::new({
-        let bell = Arc::clone(&bell);
-        move || bell.notify_one()
-    });
+    publisher.set_certificates(certificates);
     let health = Arc::new(Health::default());
+    let (bell, signals) = signals();
     let (stop_control, stop) = watch::channel(false);
+    let (end_control, hand_over) = watch::channel(false);
+    let (handed, control_ended) = mpsc::channel();
+    let shared = Shared {
+        tables: Arc::clone(&tables),
+        signals: signals.clone(),
+        log: config.log.clone(),
+        stop: Arc::default(),
+    };
+    shared.stop.set_beside(predecessor.is_some());
+    let mut estate = Estate {
+        sockets: sockets.keep()?,
+        folder: Some(folder),
+        cores: config.workers,
+        stop: Arc::clone(&shared.stop),
+        tables: Arc::clone(&tables),
+        end_control,
+        control_ended,
+    };
+    let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let control = control::start(Parts {
         control: control_config(&config, &sockets)?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
-        signals: signals.clone(),
+        signals,
         bell,
         api: sockets.api,
         admin: sockets.admin,
         health: Arc::clone(&health),
         stop,
+        hand_over,
+        handed,
+        first_instance,
+        beside: predecessor.is_some(),
     })?;
     let Control { synced, admin, thread: control } = control;
     synced.blocking_recv().context("the control thread ended at its start")??;
-
-    let stop = Arc::new(Stop::default());
-    let shared = Shared { tables: Arc::clone(&tables), signals, log: config.log.clone(), stop };
-    let homes = logs::assign(&config.data, config.workers)?;
-    let terms = Terms::new(&tables).context("TLS")?;
-    let mut https = sockets.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
-    let places = sockets.http.into_iter().zip(sockets.events).zip(homes);
-    let mut private = sockets.private.into_iter();
-    let places = places.map(|place| Place::new(place, https.next(), private.next()));
-    let cores = Cores::start(&shared, places, move || {
-        drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
-    })?;
-    drop(admin.send(Arc::new(Admin {
-        tables: Arc::clone(&tables),
-        cores: cores.counters.clone(),
-        health: Arc::clone(&health),
-    })));
+    let Sockets { http, https, private, events, .. } = sockets;
+    let doors = Doors { http, https, private, events };
+    let cores = start_cores(&config, &shared, doors, access, say.clone())?;
+    drop(admin.send(Arc::new(Admin { tables, cores: cores.counters.clone(), health: health.clone() })));
+    open_door(&config, say.clone());
     announce(&ready)?;
+    if let Some(predecessor) = predecessor {
+        predecessor.dismiss(clear_up(config.data.clone(), first_instance, Arc::clone(&shared.stop)))?;
+    }
 
-    let event = loop {
-        match hear.recv().context("nobody is left to tell anything")? {
-            Event::Reload => reload(&config, &publisher),
-            event => break event,
-        }
-    };
+    let event = live(&config, &publisher, &mut estate, hand.as_ref(), (&hear, &say))?;
     tracing::info!("draining: requests in flight end, nothing new is taken in");
     health.draining.store(true, Relaxed);
-    shared.stop.say(&tables);
-    let outcome = cores.join();
+    let Estate { sockets, folder, .. } = estate;
+    drop(sockets); // or else the kernel would go on taking connections in
+    let (outcome, successor) = end(event, &shared, hear, cores, hand);
     stop_control.send_replace(true);
     if control.join().is_err() {
         bail!("the control thread panicked; its message stands above");
     }
-    drop(folder);
-    match (event, outcome) {
-        (Event::CoreEnded, Ok(())) => bail!("a core ended by itself"),
-        (_, outcome) => outcome,
+    drop((folder, successor));
+    outcome
+}
+
+/// How this process came to its folder and its sockets.
+struct Arrival {
+    folder: Folder,
+    sockets: Sockets,
+    /// It serves requests until this one does.
+    predecessor: Option<Predecessor>,
+}
+
+fn arrive(config: &Config) -> Result<Arrival> {
+    if config.takeover
+        && let Some((predecessor, inherited)) = takeover::begin(config)?
+    {
+        let sockets = Sockets::inherit(inherited)?;
+        predecessor.wait_for_folder()?;
+        let folder = folder::take(&config.data)?;
+        return Ok(Arrival { folder, sockets, predecessor: Some(predecessor) });
     }
+    let folder = folder::take(&config.data)?;
+    Ok(Arrival { folder, sockets: Sockets::bind(config)?, predecessor: None })
+}
+
+/// Until there is a reason to leave.
+fn live(
+    config: &Config,
+    publisher: &Publisher,
+    estate: &mut Estate,
+    access: Option<&access::Hand>,
+    (hear, say): (&mpsc::Receiver<Event>, &mpsc::Sender<Event>),
+) -> Result<Event> {
+    loop {
+        match hear.recv().context("nobody is left to tell anything")? {
+            Event::Reload => {
+                reload(config, publisher);
+                access.inspect(|hand| hand.reopen());
+            }
+            Event::Asked(request) => match estate.hand_over(request) {
+                Ok(successor) => await_successor(successor, say.clone())?,
+                Err(why) => tracing::warn!(why = format!("{why:#}"), "the takeover was not carried out"),
+            },
+            Event::Orphaned(why) => tracing::error!(
+                why = format!("{why:#}"),
+                "the process that took over does not serve: requests go on by the last table, \
+                 API and events wait for another run --takeover"
+            ),
+            event => return Ok(event),
+        }
+    }
+}
+
+fn await_successor(successor: Successor, say: mpsc::Sender<Event>) -> Result<()> {
+    let wait = move || {
+        let event = match successor.wait_until_up() {
+            Ok(()) => Event::Replaced(successor),
+            Err(why) => Event::Orphaned(why),
+        };
+        drop(say.send(event)); // nobody hears it when this process is ending anyway
+    };
+    std::thread::Builder::new().name("successor".to_owned()).spawn(wait).context("no thread").map(drop)
+}
+
+/// Ends the cores, and what only they need. A successor is to be kept for as long as this process has anything.
+fn end(
+    event: Event,
+    shared: &Shared,
+    hear: mpsc::Receiver<Event>,
+    cores: Cores,
+    access: Option<access::Hand>,
+) -> (Result<()>, Option<Successor>) {
+    let by_itself = matches!(event, Event::CoreEnded);
+    let successor = match event {
+        Event::Replaced(successor) => {
+            shared.stop.say_gently(&shared.tables);
+            let (stop, tables) = (Arc::clone(&shared.stop), Arc::clone(&shared.tables));
+            std::thread::spawn(move || {
+                if hear.iter().any(|event| matches!(event, Event::Told)) {
+                    stop.say(&tables); // somebody is in a hurry
+                }
+            });
+            Some(successor)
+        }
+        _ => {
+            shared.stop.say(&shared.tables);
+            None
+        }
+    };
+    let mut outcome = cores.join();
+    if by_itself && outcome.is_ok() {
+        outcome = Err(anyhow!("a core ended by itself"));
+    }
+    if let Some(access) = access {
+        access.finish();
+    }
+    (outcome, successor)
+}
+
+/// Lets successors knock. Without that only `--takeover` does not work.
+fn open_door(config: &Config, say: mpsc::Sender<Event>) {
+    let opened = Door::open(&config.data).and_then(|door| {
+        door.watch(move |request| drop(say.send(Event::Asked(request)))) // nobody hears it when all is over
+    });
+    if let Err(why) = opened {
+        tracing::warn!(why = format!("{why:#}"), "this process cannot be taken over");
+    }
+}
+
+/// What is due when the process before this one has ended.
+fn clear_up(data: PathBuf, first_instance: u64, stop: Arc<Stop>) -> impl FnOnce() + Send + 'static {
+    move || {
+        stop.set_beside(false);
+        match end_leftovers(&data, first_instance) {
+            Ok(()) => tracing::info!("the process that was replaced has ended"),
+            Err(why) => tracing::warn!(%why, "instances of the process before cannot be looked for"),
+        }
+    }
+}
+
+/// What the cores listen on.
+struct Doors {
+    http: Vec<TcpListener>,
+    https: Vec<TcpListener>,
+    private: Vec<TcpListener>,
+    events: Vec<TcpListener>,
+}
+
+fn start_cores(
+    config: &Config,
+    shared: &Shared,
+    doors: Doors,
+    access: Option<dataplane::access::Setup>,
+    say: mpsc::Sender<Event>,
+) -> Result<Cores> {
+    let homes = logs::assign(&config.data, config.workers)?;
+    let oldest = match config.tls_min_version {
+        TlsVersion::V12 => Oldest::Tls12,
+        TlsVersion::V13 => Oldest::Tls13,
+    };
+    let terms = Terms::from(&shared.tables, oldest).context("TLS")?;
+    let mut https = doors.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
+    let mut private = doors.private.into_iter();
+    let places = doors.http.into_iter().zip(doors.events).zip(homes);
+    let places = places.map(|place| Place::new(place, https.next(), private.next()));
+    let limits = CoreLimits { access, ..CoreLimits::default() };
+    Cores::start(shared, &limits, places, move || {
+        drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
+    })
+}
+
+fn signals() -> (Arc<Notify>, Signals) {
+    let bell = Arc::new(Notify::new());
+    let rung = Arc::clone(&bell);
+    (bell, Signals::new(move || rung.notify_one()))
 }
 
 fn publisher(config: &Config, tables: &Arc<Tables>) -> Arc<Publisher> {

@@ -204,3 +204,56 @@ fn what_is_configured_by_half_stops_the_start() {
         assert!(refusal.stderr.contains(said), "{refusal}");
     }
 }
+
+#[test]
+fn an_old_version_can_be_ruled_out() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let certificate = authority.issue("a", "app.test");
+    let appliance = Setup::new(BIN)
+        .route("*", upstream.address())
+        .flag("https", "127.0.0.1:0")
+        .flag("tls-cert", &format!("*={certificate}"))
+        .flag("tls-min-version", "1.3")
+        .start();
+    let old = authority.client(&[&version::TLS12]).connect(appliance.https(), "app.test");
+    assert!(old.err().unwrap().to_string().contains("alert"));
+    authority.client(&[&version::TLS13]).connect(appliance.https(), "app.test").unwrap();
+    let refusal = Setup::new(BIN).flag("tls-min-version", "1.1").refused();
+    assert!(refusal.code == Some(2) && refusal.stderr.contains("tls-min-version"), "{refusal}");
+}
+
+/// RFC 9113 9.1.1: a connection that was opened for one host is not for another with another certificate.
+#[test]
+fn a_stream_for_a_host_of_another_certificate_is_misdirected() {
+    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let certificates = [("one.test", "one.test"), ("two.test", "two.test")];
+    let appliance = house(&authority, &certificates, &upstream);
+    let client = authority.client(BOTH).alpn(&[b"h2"]);
+    let mut connection = client.connect(appliance.https(), "one.test").unwrap();
+    // Preface and settings, then two streams: GET / by https with the authority as a literal.
+    let mut wire = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    for (stream, host) in [(1, "one.test"), (3, "two.test")] {
+        let mut block = vec![0x82, 0x87, 0x84, 0x01, host.len() as u8];
+        block.extend_from_slice(host.as_bytes());
+        wire.extend_from_slice(&[0, 0, block.len() as u8, 0x01, 0x05, 0, 0, 0, stream]);
+        wire.extend_from_slice(&block);
+    }
+    connection.tls.write_all(&wire).unwrap();
+    let mut statuses = std::collections::BTreeMap::new();
+    while statuses.len() < 2 {
+        let mut head = [0; 9];
+        connection.tls.read_exact(&mut head).unwrap();
+        let mut content = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        connection.tls.read_exact(&mut content).unwrap();
+        if head[3] == 0x01 {
+            statuses.insert(head[8], content);
+        }
+    }
+    assert_eq!(statuses[&1][0], 0x88, "200 stands in HPACK's table");
+    // 421 does not: :status by name (index 8), then its digits, perhaps in Huffman's code.
+    assert!(
+        statuses[&3].starts_with(b"\x48\x03421") || statuses[&3].starts_with(b"\x48\x82\x68\x41"),
+        "{:?}",
+        &statuses[&3][..6]
+    );
+}

@@ -31,6 +31,7 @@ mod page_in;
 mod position;
 mod read;
 mod recovery;
+mod release;
 mod roll;
 mod scan;
 mod segment;

@@ -34,7 +34,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use volumes::{Mount, Volume};
 
 pub use mounts::allowed as may_mount;
-pub use process::{Init, ProcessRuntime};
+pub use process::{Init, ProcessRuntime, end_leftovers};
 
 /// What to run, and how to tell that it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -74,9 +74,9 @@ impl Records {
         }
     }
 
-    /// Ends every process that a record still names, and drops the records.
-    pub(super) fn end_leftovers(&self) {
-        let (records, files) = self.read_all();
+    /// Ends every process that a record of an instance below `id_end` still names, and drops those records.
+    pub(super) fn end_leftovers(&self, id_end: u64) {
+        let (records, files) = self.read_all(id_end);
         let ended = end(&records);
         if ended > 0 {
             tracing::warn!(ended, "ended processes that the last run left behind");
@@ -86,14 +86,16 @@ impl Records {
         }
     }
 
-    fn read_all(&self) -> (Vec<Record>, Vec<PathBuf>) {
+    fn read_all(&self, id_end: u64) -> (Vec<Record>, Vec<PathBuf>) {
         let (mut records, mut files) = (Vec::new(), Vec::new());
         let list = |dir: &Path| -> Vec<PathBuf> {
             fs::read_dir(dir).map(|all| all.flatten().map(|e| e.path()).collect()).unwrap_or_default()
         };
         for file in list(&self.folder).iter().flat_map(|namespace| list(namespace)).flat_map(|dir| list(&dir))
         {
-            if file.extension().is_none_or(|extension| extension != EXTENSION) {
+            let id = file.file_stem().and_then(|id| id.to_str()?.parse::<u64>().ok());
+            let is_record = file.extension().is_some_and(|extension| extension == EXTENSION);
+            if !is_record || id.is_some_and(|id| id >= id_end) {
                 continue;
             }
             match fs::read(&file)
@@ -225,7 +227,23 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("1.run"), b"\xff{").unwrap();
         fs::write(folder.join("2.run"), br#"{"mark":""}"#).unwrap();
-        records.end_leftovers();
+        records.end_leftovers(u64::MAX);
         assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_running_appliance_keeps_the_records_of_its_own_instances() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let folder = dir.path().join("ns").join("r");
+        fs::create_dir_all(&folder).unwrap();
+        for id in [1, 99, 100, 101] {
+            fs::write(folder.join(format!("{id}.run")), br#"{"mark":""}"#).unwrap();
+        }
+        records.end_leftovers(100);
+        let mut left: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["100.run", "101.run"]);
     }
 }

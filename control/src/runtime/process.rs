@@ -68,9 +68,14 @@ impl ProcessRuntime {
     /// The caller holds the lock on `data`: the instances of an appliance that still runs would be taken
     /// for leftovers.
     pub fn open(data: &Path, init: Init) -> io::Result<Self> {
-        let records = Records::open(&data.join("instances"))?;
-        records.end_leftovers();
+        end_leftovers(data, u64::MAX)?;
+        Self::open_beside(data, init)
+    }
 
+    /// Opens for work beside an appliance that still runs instances of its own here. Once it is gone,
+    /// [`end_leftovers`] is due.
+    pub fn open_beside(data: &Path, init: Init) -> io::Result<Self> {
+        let records = Records::open(&data.join(FOLDER))?;
         let (jobs, inbox) = mpsc::unbounded_channel();
         let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         std::thread::Builder::new().name("instances".into()).spawn(move || {
@@ -82,6 +87,16 @@ impl ProcessRuntime {
         })?;
         Ok(Self { jobs })
     }
+}
+
+/// Below the data folder: logs and records of instances.
+const FOLDER: &str = "instances";
+
+/// Ends what an appliance left behind in `data`, as far as the ids of its instances are below `id_end`. Blocks for
+/// as long as the leftovers take to vanish.
+pub fn end_leftovers(data: &Path, id_end: u64) -> io::Result<()> {
+    Records::open(&data.join(FOLDER))?.end_leftovers(id_end);
+    Ok(())
 }
 
 impl Runtime for ProcessRuntime {

@@ -17,7 +17,7 @@ mod writer;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -113,9 +113,10 @@ pub enum StoreError {
 #[derive(Debug)]
 pub struct Store {
     memory: Arc<RwLock<Memory>>,
-    jobs: Option<mpsc::Sender<Job>>,
+    /// `None` once the store is shut.
+    jobs: RwLock<Option<mpsc::Sender<Job>>>,
     revision: watch::Receiver<u64>,
-    writer: Option<JoinHandle<()>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<OnceLock<StoreError>>,
 }
 
@@ -137,7 +138,13 @@ impl Store {
             .name("store".into())
             .spawn(move || writer::run(&disk, view, waiting, &announce, &told))
             .map_err(|why| StoreError::Failed(format!("no thread for it: {why}")))?;
-        Ok(Self { memory, jobs: Some(jobs), revision, writer: Some(writer), failure })
+        Ok(Self {
+            memory,
+            jobs: RwLock::new(Some(jobs)),
+            revision,
+            writer: Mutex::new(Some(writer)),
+            failure,
+        })
     }
 
     /// Everything as of one moment: hold it briefly, commits wait for it.
@@ -165,10 +172,12 @@ impl Store {
     where
         E: From<StoreError> + Send + 'static,
     {
-        let Some(jobs) = &self.jobs else { return Err(StoreError::Shut.into()) };
+        let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(jobs) = jobs else { return Err(StoreError::Shut.into()) };
         let (answer, answered) = oneshot::channel();
         let job = writer::job(decide, answer);
         jobs.send(job).await.map_err(|_| StoreError::Shut)?;
+        drop(jobs); // the writer ends with the last of them
         match answered.await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.health().err().unwrap_or(StoreError::Abandoned).into()),
@@ -176,15 +185,23 @@ impl Store {
     }
 }
 
-impl Drop for Store {
-    /// Waits for the writer, so that the folder is free when this returns.
-    fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(writer) = self.writer.take()
+impl Store {
+    /// Ends the writer after the writes that it has, so that the folder is free when this returns; every watch ends
+    /// too. Reads go on from memory, writes are refused. Blocks.
+    pub fn shut(&self) {
+        *self.jobs.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer
             && writer.join().is_err()
         {
             tracing::error!("the store's writer ended by a panic");
         }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.shut();
     }
 }
 

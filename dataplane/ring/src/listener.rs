@@ -46,20 +46,33 @@ impl Listener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
+    /// Looks at the queue anew. The kernel tells one waiter of a new connection; when that was another process, which
+    /// stopped before it accepted, nobody else hears of it.
+    pub fn look_again(&self) {
+        if let Some(ticket) = self.ticket.borrow_mut().as_mut() {
+            ticket.cancel(); // `accept` begins another, which takes what is there at once
+        }
+    }
+
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.core.driver.borrow().local_address(self.socket.handle)
     }
 
-    /// Stops accepting and closes. When this returns, new connections are refused; those that were
-    /// taken in and not yet asked for are closed.
-    pub async fn close(self) -> io::Result<()> {
+    /// Stops accepting and closes. When this returns, new connections are refused; those that were taken in and
+    /// not yet asked for are the answer, for their peers count as connected.
+    pub async fn close(self) -> io::Result<Vec<Stream>> {
         let Self { core, socket, ticket } = self;
+        let mut taken = Vec::new();
         if let Some(mut ticket) = ticket.take() {
             ticket.cancel();
-            while let Next::Arrived(_) = poll_fn(|cx| ticket.poll_next(cx)).await {}
+            while let Next::Arrived(arrived) = poll_fn(|cx| ticket.poll_next(cx)).await {
+                if let Arrived::Socket(socket) = arrived {
+                    taken.push(Stream::new(Rc::clone(&core), socket));
+                }
+            }
         }
         match Socket::into_handle(socket) {
-            Some(handle) => checked(core.start(Op::Close(handle)).outcome().await.0).map(drop),
+            Some(handle) => checked(core.start(Op::Close(handle)).outcome().await.0).map(|_| taken),
             None => unreachable!("the accept was the only other holder, and it has ended"),
         }
     }

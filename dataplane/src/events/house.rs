@@ -48,6 +48,9 @@ impl<P: Post + Clone> Events<P> {
             let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
                 let LogFailed { reason } = keeper.run().await;
+                if keeper.is_released() {
+                    return;
+                }
                 tracing::error!(core, %reason, "the log failed: nothing more is accepted");
                 while !signals.send(Signal::LogFailed { core, reason: reason.clone() }) {
                     ring.sleep(SIGNAL_AGAIN).await;
@@ -58,10 +61,10 @@ impl<P: Post + Clone> Events<P> {
         }
     }
 
-    /// Once in [`RECLAIM_EVERY`]: retention, space, files, counters. Runs for ever.
+    /// Once in [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are another process's.
     async fn tend(self: Rc<Self>, counters: Arc<CoreCounters>) {
-        loop {
-            for (keeper, desk) in &self.logs {
+        while !self.home.is_released() {
+            for (keeper, desk) in self.logs.iter().filter(|(keeper, _)| !keeper.is_released()) {
                 desk.retain(wall_clock_ms());
                 keeper.tend();
             }
@@ -92,6 +95,15 @@ impl<P: Post + Clone> Events<P> {
         }
         for (keeper, _) in &self.logs {
             keeper.settle().await;
+        }
+    }
+
+    /// Gives the logs to another process, after [`Events::drain`].
+    pub async fn release(&self) {
+        for (keeper, _) in &self.logs {
+            if let Err(why) = keeper.release().await {
+                tracing::error!(%why, "a log cannot be handed over");
+            }
         }
     }
 

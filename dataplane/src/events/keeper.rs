@@ -20,7 +20,7 @@ use wal::{AppendError, Bookmark, Log, Position, StreamId, Urgency};
 
 use super::bell::Bell;
 use super::delivery::Place;
-use super::limits::{BOOKMARK_EVERY, UNHURRIED_BYTES_MAX};
+use super::limits::{BOOKMARK_EVERY, RELEASE_AGAIN, UNHURRIED_BYTES_MAX};
 use super::pager::Pager;
 use crate::table::Stream;
 
@@ -40,6 +40,7 @@ pub struct Keeper {
     hurry: Cell<bool>,
     /// When the first of the staged events has to be flushed; `None`: at once, if there are any.
     due: Cell<Option<Tick>>,
+    released: Cell<bool>,
     /// There is something to flush.
     work: Bell,
     /// `durable` has moved, or the log failed.
@@ -125,6 +126,7 @@ impl Keeper {
             dirty: RefCell::default(),
             hurry: Cell::new(false),
             due: Cell::new(None),
+            released: Cell::new(false),
             work: Bell::default(),
             flushed: Bell::default(),
             pager: Pager::default(),
@@ -314,7 +316,22 @@ impl Keeper {
         }
     }
 
-    /// The task that owns the log: runs until a flush fails.
+    /// Lets go of the log's folder, once all is settled: from here on it is another process's.
+    pub async fn release(&self) -> std::io::Result<()> {
+        while !self.log.borrow_mut().release()? {
+            self.ring.sleep(RELEASE_AGAIN).await;
+        }
+        self.released.set(true);
+        self.work.ring();
+        Ok(())
+    }
+
+    /// Whether the log is another process's, which is no failure.
+    pub fn is_released(&self) -> bool {
+        self.released.get()
+    }
+
+    /// The task that owns the log: runs until a flush fails, or the log is released.
     pub async fn run(&self) -> LogFailed {
         let mut hand = Hand::default();
         let mut file: Option<(Arc<fs::File>, File)> = None;

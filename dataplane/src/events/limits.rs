@@ -77,6 +77,9 @@ pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
 /// what is kept.
 pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
+/// Between two attempts to let go of a log whose next segment is being prepared: that takes some 100 ms.
+pub const RELEASE_AGAIN: Duration = Duration::from_millis(5);
+
 /// A subscriber or stream that the table no longer names is forgotten after this long: control may
 /// need a while after a start, or between two versions of an object, to name it again, and what is
 /// forgotten is lost.

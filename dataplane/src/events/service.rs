@@ -114,6 +114,10 @@ impl core::Events for Service {
     fn drain(self: Rc<Self>) -> Local<'static> {
         Box::pin(async move { self.events.drain().await })
     }
+
+    fn release(self: Rc<Self>) -> Local<'static> {
+        Box::pin(async move { self.events.release().await })
+    }
 }
 
 fn open_log(core: usize, folder: &Path, options: &Options, counters: &CoreCounters) -> io::Result<Log> {

@@ -3,6 +3,7 @@
 //! A request from an HTTP/2 client is written as an HTTP/1 head and read by the parser that reads all
 //! others: host, target, framing and forbidden bytes are judged there and nowhere else.
 
+use base64::Engine as _;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, Response, Uri};
@@ -23,16 +24,37 @@ pub struct Translated {
 
 /// Reads a client's head; `ends` when no body follows.
 pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<Translated, Malformed> {
-    let authority = authority(parts)?;
     if parts.method == Method::CONNECT {
         // Known for what it is, whatever it is to.
+        let authority = authority(parts)?;
         return parsed(Bytes::from(format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n")));
     }
+    translate(parts, ends, parts.method.as_str(), "")
+}
 
+/// Reads the head of an extended CONNECT for a WebSocket (RFC 8441 5) as the handshake of RFC 6455; `key` is the
+/// nonce that an instance wants to answer.
+pub fn websocket_from_client(parts: &http::request::Parts, key: [u8; 16]) -> Result<Translated, Malformed> {
+    let key = base64::engine::general_purpose::STANDARD.encode(key);
+    let handshake = format!("connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: {key}\r\n");
+    if parts.headers.contains_key("sec-websocket-key") {
+        return Err(Malformed::FieldName); // there is none in this handshake, and two would be ambiguous
+    }
+    translate(parts, true, "GET", &handshake)
+}
+
+/// Writes a head and has it read; `further` are lines of ours.
+fn translate(
+    parts: &http::request::Parts,
+    ends: bool,
+    method: &str,
+    further: &str,
+) -> Result<Translated, Malformed> {
+    let authority = authority(parts)?;
     let mut out = BytesMut::with_capacity(1024);
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    put(&mut out, &[parts.method.as_str().as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\nHost: "]);
-    put(&mut out, &[authority.as_bytes(), b"\r\n"]);
+    put(&mut out, &[method.as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\nHost: "]);
+    put(&mut out, &[authority.as_bytes(), b"\r\n", further.as_bytes()]);
     let mut has_length = false;
     let mut has_cookie = false;
     for (name, value) in &parts.headers {

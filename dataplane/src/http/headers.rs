@@ -258,6 +258,21 @@ fn put_fresh_trace(out: &mut BytesMut, rng: &mut Rng) {
     let _ = write!(out, "traceparent: 00-{trace:032x}-{span:016x}-01\r\n"); // a BytesMut takes all
 }
 
+/// The id of the trace that a request came with.
+#[must_use]
+pub fn passed_trace_id(request: RequestView<'_>) -> Option<[u8; 32]> {
+    let parent = request.values(Name::TraceParent).next().filter(|_| Trace::of(request) == Trace::Passed)?;
+    parent.get(3..35)?.try_into().ok()
+}
+
+/// The id of the trace that [`put_request`] began. It stands at the end of the head.
+#[must_use]
+pub fn fresh_trace_id(head: &[u8]) -> Option<[u8; 32]> {
+    const BEGIN: &[u8] = b"\r\ntraceparent: 00-";
+    let at = memchr::memmem::rfind(head, BEGIN)? + BEGIN.len();
+    head.get(at..at + 32)?.try_into().ok()
+}
+
 /// Whether `Connection` names the field.
 fn is_nominated(request: RequestView<'_>, name: &[u8]) -> bool {
     std::str::from_utf8(name)

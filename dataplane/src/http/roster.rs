@@ -4,10 +4,21 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    #[default]
+    Open,
+    /// Nobody is taken in any more, and every answer says that its connection ends.
+    Closing,
+    /// Idle connections go.
+    Draining,
+}
+
 /// Every open connection has a seat here.
 #[derive(Default)]
 pub struct Roster {
-    draining: Cell<bool>,
+    stage: Cell<Stage>,
     open: Cell<usize>,
     seats: RefCell<Seats>,
     /// Waits for the last connection to go.
@@ -48,13 +59,19 @@ impl Roster {
         self.open.get()
     }
 
-    pub fn is_draining(&self) -> bool {
-        self.draining.get()
+    /// From now on connections end after their next request. Idle ones may still bring it: who closes an idle
+    /// connection of HTTP/1 may meet a request that is on its way, and the client cannot know what became of it.
+    pub fn shut_doors(&self) {
+        self.go_to(Stage::Closing);
     }
 
     /// From now on connections end after their current request; idle ones at once.
     pub fn drain(&self) {
-        self.draining.set(true);
+        self.go_to(Stage::Draining);
+    }
+
+    fn go_to(&self, stage: Stage) {
+        self.stage.set(self.stage.get().max(stage));
         let idle: Vec<_> = self.seats.borrow_mut().idle.iter_mut().filter_map(Option::take).collect();
         for waker in idle.into_iter().chain(self.doormen.take()) {
             waker.wake();
@@ -63,7 +80,7 @@ impl Roster {
 
     /// Ready when no connection should be taken in any more.
     pub fn poll_closing(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.draining.get() {
+        if self.stage.get() >= Stage::Closing {
             return Poll::Ready(());
         }
         let mut doormen = self.doormen.borrow_mut();
@@ -84,13 +101,23 @@ impl Roster {
 }
 
 impl Seat {
+    /// Whether an answer has to say that its connection ends.
     pub fn is_draining(&self) -> bool {
-        self.roster.draining.get()
+        self.roster.stage.get() >= Stage::Closing
     }
 
     /// Ready when an idle connection should go.
     pub fn poll_draining(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.roster.draining.get() {
+        self.poll_stage(Stage::Draining, cx)
+    }
+
+    /// Ready when a connection that can say goodbye without losing anything should do so.
+    pub fn poll_closing(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_stage(Stage::Closing, cx)
+    }
+
+    fn poll_stage(&self, stage: Stage, cx: &mut Context<'_>) -> Poll<()> {
+        if self.roster.stage.get() >= stage {
             return Poll::Ready(());
         }
         let waker = &mut self.roster.seats.borrow_mut().idle[self.number];

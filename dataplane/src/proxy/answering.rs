@@ -47,10 +47,10 @@ impl Answering<'_> {
             let client = ForClient { chunked: false, close: false, websocket: true };
             put_response(&mut self.out.buffer, self.head.view(&head), client);
             drop(head);
-            self.progress.answer_begins();
+            self.progress.answer_begins(self.ring.now());
             return if self.flush().await.is_ok() { Attempt::Switched } else { Attempt::Cut };
         }
-        self.progress.answer_begins();
+        self.progress.answer_begins(self.ring.now());
 
         let sent_before = self.out.bytes;
         let modern = self.request.version == Version::Http11;

@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use ring::Chunk;
 
 use super::exchange::{Ending, exchange};
+use super::note::{End, Note};
 use super::{Proxy, Refusal, streams};
 use crate::counters::CoreCounters;
 use crate::http::codec::{Framing, Method};
@@ -23,6 +24,7 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// The head that an instance gets, with the part of the body that came along.
     pub(super) outgoing: BytesMut,
+    pub(super) note: Note,
 }
 
 /// What becomes of the connection after a request.
@@ -58,9 +60,16 @@ async fn serve_from(proxy: Rc<Proxy>, stream: Wire, seat: Seat, inside: bool) {
             let Downstream { stream, inflow, seat, .. } = client;
             return streams::serve(proxy, stream, inflow.held, seat, peer).await;
         }
+        Err(NoRequest::Stalled) => {
+            let mut connection =
+                Connection { proxy, client, peer, outgoing: BytesMut::new(), note: Note::default() };
+            connection.note.begin(&connection.proxy, None);
+            connection.refuse(&Refusal::HeadStalled, 0).await;
+            return connection.client.linger().await;
+        }
         Err(_) => return client.close().await,
     }
-    let connection = Connection { proxy, client, peer, outgoing: BytesMut::new() };
+    let connection = Connection { proxy, client, peer, outgoing: BytesMut::new(), note: Note::default() };
     connection.requests().await;
 }
 
@@ -89,10 +98,12 @@ impl Connection {
         loop {
             let before = (self.client.inflow.bytes, self.client.outflow.bytes);
             let next = match self.client.next_head().await {
-                Ok(head) => self.request(head).await,
+                Ok(head) => self.request(head, before.1).await,
                 Err(NoRequest::Gone) => Next::Close,
-                Err(NoRequest::Stalled) => self.refuse(&Refusal::HeadStalled).await,
-                Err(NoRequest::Malformed(why)) => self.refuse(&Refusal::Malformed(why)).await,
+                Err(NoRequest::Stalled) => self.refuse_unread(&Refusal::HeadStalled, before.1).await,
+                Err(NoRequest::Malformed(why)) => {
+                    self.refuse_unread(&Refusal::Malformed(why), before.1).await
+                }
             };
             let counters = &self.proxy.counters;
             counters.bytes_received.fetch_add(self.client.inflow.bytes - before.0, Relaxed);
@@ -106,13 +117,14 @@ impl Connection {
         }
     }
 
-    async fn request(&mut self, head: Chunk) -> Next {
+    async fn request(&mut self, head: Chunk, sent_before: u64) -> Next {
+        self.note.begin(&self.proxy, Some(self.client.head.view(&head)));
         if let Some(refusal) = self.out_of_question() {
-            return self.refuse(&refusal).await;
+            return self.refuse(&refusal, sent_before).await;
         }
         match exchange(self, head).await {
             Ending::Answered { status, close, request_read } => {
-                self.proxy.counters.answered(status);
+                self.ended(status, sent_before, None);
                 match (close, request_read) {
                     (_, false) => Next::Linger,
                     (true, true) if !self.client.inflow.held.is_empty() => Next::Linger,
@@ -120,13 +132,13 @@ impl Connection {
                     (false, true) => Next::Request,
                 }
             }
-            Ending::Refused(refusal) => self.refuse(&refusal).await,
+            Ending::Refused(refusal) => self.refuse(&refusal, sent_before).await,
             Ending::Tunnelled => {
-                self.proxy.counters.answered(101);
+                self.ended(101, sent_before, None);
                 Next::Close
             }
             Ending::Cut => {
-                self.proxy.counters.answered(0);
+                self.ended(0, sent_before, None);
                 Next::Cut
             }
         }
@@ -144,10 +156,22 @@ impl Connection {
         }
     }
 
-    async fn refuse(&mut self, refusal: &Refusal) -> Next {
-        let counters = &self.proxy.counters;
-        counters.refused[refusal.index()].fetch_add(1, Relaxed);
-        counters.answered(refusal.status());
+    /// Counts and notes a request that has had its answer.
+    fn ended(&mut self, status: u16, sent_before: u64, reason: Option<&'static str>) {
+        self.proxy.counters.answered(status);
+        let client = self.peer.address.ip().to_canonical();
+        let bytes = self.client.outflow.bytes - sent_before;
+        self.note.end(&self.proxy, &End { client, protocol: "HTTP/1.1", status, bytes, reason });
+    }
+
+    /// Refuses what could not be read as a request.
+    async fn refuse_unread(&mut self, refusal: &Refusal, sent_before: u64) -> Next {
+        self.note.begin(&self.proxy, None);
+        self.refuse(refusal, sent_before).await
+    }
+
+    async fn refuse(&mut self, refusal: &Refusal, sent_before: u64) -> Next {
+        self.proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
         let head = &self.client.head;
         // A body that nobody will read stands before the next request.
         let close = refusal.ends_connection()
@@ -155,7 +179,9 @@ impl Connection {
             || !head.keep_alive
             || self.client.seat.is_draining();
         self.client.outflow.buffer.clear();
-        match self.client.answer(&refusal.answer(), close).await {
+        let answered = self.client.answer(&refusal.answer(), close).await;
+        self.ended(refusal.status(), sent_before, End::reason(refusal));
+        match answered {
             Err(_) => Next::Cut,
             Ok(()) if close => Next::Linger,
             Ok(()) => Next::Request,

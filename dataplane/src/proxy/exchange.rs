@@ -90,7 +90,11 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
         Ok(choice) => choice,
         Err(refusal) => return Ending::Refused(refusal),
     };
-    let (place, mut upstream) = match connect(connection, &mut head, choice, started).await {
+    let reached = connect(connection, &mut head, choice, started).await;
+    if let Ok((place, _)) = &reached {
+        connection.note.placed(place, proxy.ring.now());
+    }
+    let (place, mut upstream) = match reached {
         Ok((place, Link::Http1(upstream))) => (place, upstream),
         Ok(_) if connection.client.head.wants_websocket => return Ending::Refused(Refusal::Upgrade),
         Ok((place, other)) => return streams::exchange(connection, head, place, other, started).await,
@@ -102,6 +106,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
         Ok(written) => written,
         Err(refusal) => return Ending::Refused(refusal),
     };
+    connection.note.written(&wire[..head_bytes]);
     drop(head); // the receive buffer goes back before the wait for the answer
     connection.client.inflow.detach();
 
@@ -116,7 +121,9 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
         body,
     };
     loop {
-        match attempt(connection, &mut upstream, &mut request).await {
+        let ended = attempt(connection, &mut upstream, &mut request).await;
+        connection.note.answered = request.progress.answered();
+        match ended {
             Attempt::Done { status, close } => {
                 let request_read = request.progress.is_request_read();
                 if request.progress.is_sent() && is_reusable(&upstream) {
@@ -183,7 +190,8 @@ async fn connect(
     }
 }
 
-/// Waits for a place; a client that breaks its connection meanwhile leaves the room at once.
+/// Waits for a place; a client that is gone meanwhile leaves the room at once. One that only says that it will
+/// send no more looks the same from here, and is taken for gone: most that do it are, and a seat is scarce.
 async fn wait(
     connection: &mut Connection,
     head: &mut Chunk,
@@ -199,7 +207,7 @@ async fn wait(
 
     let placed = async { proxy.place(choice, &mut wish).await.map_err(Ending::Refused) };
     let broken = async {
-        watch(&client.stream, &mut client.inflow).await;
+        gone(&client.stream, &mut client.inflow).await;
         Err(Ending::Cut)
     };
     let outcome = beside(placed, broken).await;
@@ -214,7 +222,7 @@ fn write_request(
     edits: Option<&Edits>,
     body: &mut BodyReader,
 ) -> Result<(Bytes, usize), Refusal> {
-    let Connection { proxy, client, peer, outgoing } = connection;
+    let Connection { proxy, client, peer, outgoing, .. } = connection;
     let chunked = client.head.framing == Framing::Chunked;
     outgoing.clear();
     put_request(outgoing, client.head.view(head), peer, edits, &mut proxy.rng.borrow_mut());
@@ -269,6 +277,17 @@ async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: 
 /// Bytes after the answer's end are none that we asked for.
 pub(super) fn is_reusable(upstream: &Upstream) -> bool {
     upstream.head.keep_alive && upstream.inflow.is_between() && !upstream.inflow.ended
+}
+
+/// Ends when the client's connection does. Bytes of a next request are kept, and hide its end.
+async fn gone(client: &Wire, inflow: &mut Inflow) {
+    while inflow.held.is_empty() {
+        match inflow.fill(client).await {
+            Ok(true) => inflow.detach(),
+            Ok(false) | Err(_) => return,
+        }
+    }
+    std::future::pending().await
 }
 
 /// Never ends while the client's connection is whole: a client that has finished sending may still wait

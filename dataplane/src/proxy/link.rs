@@ -46,6 +46,9 @@ impl Proxy {
             Protocol::H2c => Link::Http2(self.h2_client.open(endpoint.id, endpoint.address, due).await?),
         };
         self.counters.upstream_opened.fetch_add(1, Relaxed);
+        if !self.outliers.borrow().is_empty() {
+            self.outliers.borrow_mut().accepted(endpoint.id);
+        }
         Ok(link)
     }
 

@@ -8,6 +8,8 @@ mod answering;
 mod connection;
 mod exchange;
 mod link;
+mod note;
+pub mod outliers;
 pub mod pick;
 mod place;
 mod refusal;
@@ -16,7 +18,7 @@ mod streams;
 mod tunnel;
 pub mod waiting;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -26,12 +28,13 @@ use std::sync::atomic::fence;
 use std::task::Poll;
 
 use fastrand::Rng;
-use ring::{Ring, Tick};
+use ring::Ring;
 
 pub use connection::{serve, serve_inside};
 pub use place::{Choice, Place, Wish};
 pub use refusal::Refusal;
 
+use crate::access::AccessLog;
 use crate::counters::CoreCounters;
 use crate::http::client::Client;
 use crate::http::codec::Name;
@@ -40,6 +43,7 @@ use crate::http::roster::Roster;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
 use crate::table::{Ask, Backend, Route, Table, host_name};
+use outliers::Outliers;
 use waiting::{RoomLimits, WaitingRoom};
 
 /// What every request on a core shares. Belongs to the core's thread.
@@ -51,6 +55,8 @@ pub struct Proxy {
     pub limits: HttpLimits,
     pub roster: Rc<Roster>,
     pub counters: Arc<CoreCounters>,
+    /// Unset when nobody wants it.
+    pub access: OnceCell<AccessLog>,
     signals: Signals,
     tables: Arc<Tables>,
     reader: RefCell<Reader>,
@@ -58,8 +64,7 @@ pub struct Proxy {
     /// The table whose arrival was last told to the waiting room.
     version_seen: Cell<u64>,
     rng: RefCell<Rng>,
-    /// Instances that refused a connection lately, until when they are asked last.
-    shunned: RefCell<Vec<(u64, Tick)>>,
+    outliers: RefCell<Outliers>,
 }
 
 /// What a proxy is made from.
@@ -85,11 +90,12 @@ impl Proxy {
             limits: parts.limits,
             roster: Rc::default(),
             counters: parts.counters,
+            access: OnceCell::new(),
             signals: parts.signals,
             reader: RefCell::new(parts.tables.reader()),
             tables: parts.tables,
             room: RefCell::new(WaitingRoom::new(parts.room)),
-            shunned: RefCell::default(),
+            outliers: RefCell::default(),
             version_seen: Cell::new(0),
             rng: RefCell::new(Rng::with_seed(parts.seed)),
         })

@@ -24,13 +24,6 @@ const DEMAND_RETRY: Duration = Duration::from_millis(5);
 /// Between two rounds through instances that all refused the connection, while the request may wait.
 const UNREACHABLE_RETRY: Duration = Duration::from_millis(20);
 
-/// An instance that refused a connection is asked last for so long: it always looks the idlest, and each
-/// request would try it first.
-const SHUN: Duration = Duration::from_secs(1);
-
-/// Shunned instances remembered; a lookup walks them.
-const SHUNNED_MAX: usize = 64;
-
 /// The share that a request fell to.
 #[derive(Debug, Clone)]
 pub struct Choice {
@@ -128,34 +121,29 @@ impl Proxy {
     fn grasp(self: &Rc<Self>, choice: &Choice, tried: &[u64]) -> Option<Place> {
         let backend = &choice.backend;
         let rng = &mut self.rng.borrow_mut();
-        let willing = self.with_shunned(tried, |avoided| pick::instance(backend, avoided, rng));
+        let willing = self.past_outliers(tried, |avoided| pick::instance(backend, avoided, rng));
         let (endpoint, inside) = willing.or_else(|| pick::instance(backend, tried, rng))?;
         backend.load.in_flight.fetch_add(1, Relaxed);
         Some(Place { endpoint, choice: choice.clone(), proxy: Rc::clone(self), inside: Some(inside) })
     }
 
-    /// Reports an instance that refused a connection, and shuns it for a while.
+    /// Reports an instance that refused a connection, which is asked last for a while.
     pub fn refused_by(&self, place: &Place) {
         let endpoint = place.endpoint.id;
         let signal = Signal::Unreachable { backend: place.backend().key.clone(), endpoint };
         let _ = self.signals.send(signal); // the next request that meets it says it again
-        let mut shunned = self.shunned.borrow_mut();
-        let now = self.ring.now();
-        shunned.retain(|(other, until)| *other != endpoint && *until > now);
-        if shunned.len() < SHUNNED_MAX {
-            shunned.push((endpoint, now + SHUN));
-        }
+        self.outliers.borrow_mut().refused(endpoint, self.ring.now());
+        self.counters.outliers.fetch_add(1, Relaxed);
     }
 
-    /// Calls `with` with `tried` and those who are shunned now.
-    fn with_shunned<T>(&self, tried: &[u64], with: impl FnOnce(&[u64]) -> T) -> T {
-        let mut shunned = self.shunned.borrow_mut();
-        if shunned.is_empty() {
+    /// Calls `with` with `tried` and those who are to be asked last.
+    fn past_outliers<T>(&self, tried: &[u64], with: impl FnOnce(&[u64]) -> T) -> T {
+        let outliers = self.outliers.borrow();
+        if outliers.is_empty() {
             return with(tried);
         }
-        let now = self.ring.now();
-        shunned.retain(|(_, until)| *until > now);
-        let avoided: Vec<_> = shunned.iter().map(|(id, _)| *id).chain(tried.iter().copied()).collect();
+        let avoided: Vec<_> = outliers.avoided(self.ring.now()).chain(tried.iter().copied()).collect();
+        drop(outliers);
         with(&avoided)
     }
 

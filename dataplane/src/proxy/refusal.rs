@@ -32,6 +32,8 @@ pub enum Refusal {
         hash: Box<str>,
     },
     ProbeWithoutHash,
+    /// The connection was opened for a host with another certificate.
+    Misdirected(Box<str>),
     /// The route exists, and all of its weights are 0.
     NoTraffic(Box<str>),
     /// Nobody starts instances of this backend, and none is there or has room.
@@ -53,7 +55,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The reasons' names in metrics, in the order of [`Refusal::index`].
-    pub const REASONS: [&'static str; 20] = [
+    pub const REASONS: [&'static str; 21] = [
         "malformed",
         "head_stalled",
         "body_stalled",
@@ -74,6 +76,7 @@ impl Refusal {
         "unknown_path",
         "probed",
         "probe_without_hash",
+        "misdirected",
     ];
 
     #[must_use]
@@ -99,6 +102,7 @@ impl Refusal {
             Self::UnknownPath(_) => 17,
             Self::Probed { .. } => 18,
             Self::ProbeWithoutHash => 19,
+            Self::Misdirected(_) => 20,
         }
     }
 
@@ -111,6 +115,7 @@ impl Refusal {
             Self::Upgrade => 501,
             Self::Expectation => 417,
             Self::HttpsOnly { .. } => 301,
+            Self::Misdirected(_) => 421,
             Self::UnknownHost(_) | Self::UnknownPath(_) => 404,
             Self::Probed { .. } => 200,
             Self::ProbeWithoutHash => 400,
@@ -165,6 +170,9 @@ impl fmt::Display for Refusal {
             }
             Self::Probed { .. } => f.write_str("routed"),
             Self::ProbeWithoutHash => f.write_str("a probe has to bring a K-Network-Hash"),
+            Self::Misdirected(host) => {
+                write!(f, "this connection's certificate is not for host \"{host}\": open another")
+            }
             Self::NoTraffic(host) => write!(f, "the route for host \"{host}\" sends no traffic anywhere"),
             Self::NoInstance(backend) => write!(f, "no instance of {backend} has room"),
             Self::RoomFull => f.write_str("too many requests wait for an instance"),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::pending;
 
 use bytes::Bytes;
-use ring::{Chunk, Ring, Stream};
+use ring::{Chunk, Ring, Stream, Tick};
 
 use super::Refusal;
 use super::exchange::{Attempt, watch};
@@ -22,8 +22,8 @@ pub(super) struct Progress {
     sent: Cell<bool>,
     /// The first byte of the body has come, so the client does not wait for `100 Continue`.
     body_begun: Cell<bool>,
-    /// The head of the final answer is on its way.
-    answered: Cell<bool>,
+    /// When the head of the final answer came.
+    answered: Cell<Option<Tick>>,
 }
 
 impl Progress {
@@ -33,7 +33,7 @@ impl Progress {
             request_read: done.into(),
             sent: false.into(),
             body_begun: body_begun.into(),
-            answered: false.into(),
+            answered: None.into(),
         }
     }
 
@@ -49,8 +49,12 @@ impl Progress {
         self.body_begun.get()
     }
 
-    pub(super) fn answer_begins(&self) {
-        self.answered.set(true);
+    pub(super) fn answer_begins(&self, now: Tick) {
+        self.answered.set(Some(now));
+    }
+
+    pub(super) fn answered(&self) -> Option<Tick> {
+        self.answered.get()
     }
 }
 
@@ -87,7 +91,7 @@ impl Sending<'_> {
             }
             Err(Stop::Instance) => pending().await,
             Err(Stop::ClientGone) => Attempt::Cut,
-            Err(Stop::With(_)) if self.progress.answered.get() => Attempt::Cut,
+            Err(Stop::With(_)) if self.progress.answered.get().is_some() => Attempt::Cut,
             Err(Stop::With(refusal)) => Attempt::Refused(refusal),
         }
     }

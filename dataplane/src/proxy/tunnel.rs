@@ -15,15 +15,37 @@ use ring::{Chunk, Ring, Tick};
 use super::connection::Connection;
 use crate::http::limits::HttpLimits;
 use crate::http::pool::Upstream;
+use crate::http::roster::Seat;
 use crate::http::server::Downstream;
 use crate::http::websocket::{Frames, GOING_AWAY, going_away_masked};
 use crate::http::wire::{Inflow, by};
 use crate::tls::Pipe;
 
+/// What a tunnel has besides its two ends.
+pub(super) struct Course<'a> {
+    pub(super) ring: &'a Ring,
+    pub(super) limits: &'a HttpLimits,
+    pub(super) seat: &'a Seat,
+    /// Masks the goodbye to the instance.
+    pub(super) key: [u8; 4],
+}
+
 /// Carries bytes until both sides have finished, or one is broken.
-pub(super) async fn tunnel(connection: &mut Connection, mut upstream: Box<Upstream>) {
+pub(super) async fn tunnel(connection: &mut Connection, upstream: Box<Upstream>) {
     let key = connection.proxy.rng.borrow_mut().u32(..).to_be_bytes();
     let Downstream { ring, stream: client, inflow, outflow, seat, limits, .. } = &mut connection.client;
+    let course = Course { ring, limits, seat, key };
+    outflow.bytes += between(&course, client, inflow, upstream).await;
+}
+
+/// The same between any client and an instance; how many bytes the client was sent.
+pub(super) async fn between(
+    course: &Course<'_>,
+    client: &impl Pipe,
+    inflow: &mut Inflow,
+    mut upstream: Box<Upstream>,
+) -> u64 {
+    let Course { ring, limits, seat, key } = *course;
     let Upstream { stream: instance, inflow: from_instance, .. } = &mut *upstream;
     let state = State { ring, limits, leaving: Cell::new(false), last: Cell::new(ring.now()) };
     let to_client = Cell::new(0);
@@ -48,7 +70,7 @@ pub(super) async fn tunnel(connection: &mut Connection, mut upstream: Box<Upstre
             Err(_) => state.leave(),
         }
     }
-    outflow.bytes += to_client.get();
+    to_client.get()
 }
 
 enum Event {

@@ -85,6 +85,19 @@ impl Certificates {
         named.or(self.any.as_ref())
     }
 
+    /// Whether a connection that was opened for `name` may carry requests for `host`: what it was shown is what
+    /// `host` would show.
+    #[must_use]
+    pub fn covers(&self, name: &str, host: &str) -> bool {
+        if name.eq_ignore_ascii_case(host) {
+            return true;
+        }
+        match (self.find(Some(name)), self.find(Some(host))) {
+            (Some(shown), Some(own)) => shown.0.cert == own.0.cert,
+            _ => false,
+        }
+    }
+
     pub(super) fn key(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
         self.find(name).map(|identity| Arc::clone(&identity.0))
     }
@@ -159,6 +172,23 @@ mod tests {
         certificates.insert("app.example.com", identity("x"));
         assert!(certificates.find(Some("evil.example.com")).is_none());
         assert!(certificates.find(None).is_none());
+    }
+
+    #[test]
+    fn a_connection_carries_what_its_certificate_is_for() {
+        let mut certificates = Certificates::default();
+        let both = identity("x");
+        for (host, identity) in [("a.test", &both), ("b.test", &both), ("c.test", &identity("c"))] {
+            certificates.insert(host, identity.clone());
+        }
+        for (name, host, covered) in [
+            ("a.test", "A.test", true),
+            ("a.test", "b.test", true),
+            ("a.test", "c.test", false),
+            ("a.test", "d.test", false),
+        ] {
+            assert_eq!(certificates.covers(name, host), covered, "{name} for {host}");
+        }
     }
 
     #[test]

@@ -20,5 +20,5 @@ pub use door::Door;
 pub use limits::TlsLimits;
 pub use outcome::Outcome;
 pub use stream::TlsStream;
-pub use terms::Terms;
+pub use terms::{Oldest, Terms};
 pub use wire::{Pipe, Wire};

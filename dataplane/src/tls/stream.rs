@@ -114,6 +114,12 @@ impl TlsStream {
         self.stream.shutdown_write().await
     }
 
+    /// The name that the client asked for, which picked the certificate.
+    #[must_use]
+    pub fn server_name(&self) -> Option<Box<str>> {
+        self.session.borrow().server_name().map(Into::into)
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

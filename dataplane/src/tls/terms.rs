@@ -13,10 +13,26 @@ use crate::publish::Tables;
 #[derive(Clone)]
 pub struct Terms(pub(super) Arc<ServerConfig>);
 
+/// The oldest version of TLS that is spoken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Oldest {
+    #[default]
+    Tls12,
+    Tls13,
+}
+
 impl Terms {
     pub fn new(tables: &Arc<Tables>) -> Result<Self, rustls::Error> {
+        Self::from(tables, Oldest::default())
+    }
+
+    pub fn from(tables: &Arc<Tables>, oldest: Oldest) -> Result<Self, rustls::Error> {
+        let versions: &[_] = match oldest {
+            Oldest::Tls12 => &[&version::TLS13, &version::TLS12],
+            Oldest::Tls13 => &[&version::TLS13],
+        };
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
+            .with_protocol_versions(versions)?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(FromTable(Arc::clone(tables))));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

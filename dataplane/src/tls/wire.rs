@@ -36,6 +36,15 @@ impl Wire {
         matches!(self, Self::Tls(_))
     }
 
+    /// The name that a client asked for by TLS.
+    #[must_use]
+    pub fn server_name(&self) -> Option<Box<str>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.server_name(),
+        }
+    }
+
     /// Before a close that is not a cut: TLS tells the two apart, a plain connection cannot.
     pub async fn finish(&self) -> io::Result<()> {
         match self {

@@ -4,10 +4,10 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -23,6 +23,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::admin::{self, Admin, Health};
 use crate::config::Config;
 
+/// Requests to the API under way may take this long when another process takes it over; watches are cut.
+const API_DRAIN_MAX: Duration = Duration::from_secs(1);
+
 /// What the control thread is made from.
 pub(super) struct Parts {
     pub(super) config: Config,
@@ -37,6 +40,14 @@ pub(super) struct Parts {
     pub(super) health: Arc<Health>,
     /// Instances are to end.
     pub(super) stop: watch::Receiver<bool>,
+    /// Before that, API, controllers and store are to end, because another process has them next.
+    pub(super) hand_over: watch::Receiver<bool>,
+    /// Told when they have.
+    pub(super) handed: mpsc::Sender<()>,
+    /// The first number for instances. Those below may still run in another process.
+    pub(super) first_instance: u64,
+    /// Another process still runs instances here.
+    pub(super) beside: bool,
 }
 
 /// The control thread as the main thread sees it.
@@ -70,27 +81,29 @@ async fn live(
             return Ok(());
         }
     };
-    tokio::task::spawn_local(serve_admin(parts.admin, hear_admin));
+    let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
+    tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, stopped(parts.hand_over.clone())));
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
 
     let (first_table, have_table) = oneshot::channel();
-    let stop = stopped(parts.stop.clone());
     let controllers = tokio::task::spawn_local(controllers::run(
         parts.control,
         house.client.clone(),
         house.fleet.clone(),
         parts.publisher,
         first_table,
-        stop,
+        leaving(),
     ));
     let synced = match have_table.await {
         Ok(()) => apply_manifests(&house, &parts.config.manifests).await,
         Err(_) => Err(anyhow::anyhow!("the controllers ended before the first table")),
     };
+    let mut api = None;
     if synced.is_err() {
         controllers.abort();
     } else if let Some(listener) = parts.api {
-        tokio::task::spawn_local(serve(listener, house.router));
+        let until = stopped(parts.hand_over.clone());
+        api = Some(tokio::task::spawn_local(serve(listener, house.router, until)));
     }
     drop(say_synced.send(synced));
 
@@ -99,6 +112,16 @@ async fn live(
         Ok(Err(why)) => tracing::error!(%why, "the controllers ended; traffic goes on by the last table"),
         Err(_) => tracing::error!("the controllers were cut"),
     }
+    leaving().await;
+    if *parts.hand_over.borrow() {
+        if let Some(api) = api {
+            let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
+        }
+        if let Some(store) = &house.store {
+            store.shut();
+        }
+        let _ = parts.handed.send(()); // who asked may be gone
+    }
     stopped(parts.stop).await;
     house.fleet.shutdown().await;
     Ok(())
@@ -106,6 +129,8 @@ async fn live(
 
 /// What the control thread works with.
 struct House {
+    /// `None` when the objects are a cluster's.
+    store: Option<Arc<Store>>,
     client: kube::Client,
     router: Router,
     fleet: Fleet,
@@ -113,24 +138,26 @@ struct House {
 
 async fn furnish(parts: &Parts) -> Result<House> {
     let registry = Arc::new(kinds::registry());
-    let (client, router) = match &parts.config.kubeconfig {
+    let (store, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
             api::seed(&store, &registry).await?;
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
             let client = api::client(Arc::clone(&store), Arc::clone(&registry));
-            (client, api::router(store, registry))
+            (Some(Arc::clone(&store)), client, api::router(store, registry))
         }
-        Some(file) => (cluster(file).await?, Router::new()),
+        Some(file) => (None, cluster(file).await?, Router::new()),
     };
 
-    let runtime = ProcessRuntime::open(&parts.config.data, Init::this_program())
-        .context("instances of an earlier run cannot be cleared away")?;
-    let first_id = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-    let (fleet, work) = Fleet::new(Arc::new(runtime), Arc::clone(&parts.publisher) as _, first_id);
+    let data = &parts.config.data;
+    let open = if parts.beside { ProcessRuntime::open_beside } else { ProcessRuntime::open };
+    let runtime =
+        open(data, Init::this_program()).context("instances of an earlier run cannot be cleared away")?;
+    let sink = Arc::clone(&parts.publisher) as _;
+    let (fleet, work) = Fleet::new(Arc::new(runtime), sink, parts.first_instance);
     tokio::task::spawn_local(work);
-    Ok(House { client, router, fleet })
+    Ok(House { store, client, router, fleet })
 }
 
 /// A client for somebody else's API.
@@ -150,9 +177,10 @@ async fn apply_manifests(house: &House, paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-async fn serve(listener: TcpListener, router: Router) {
+/// Serves `until` then; requests under way still end.
+async fn serve(listener: TcpListener, router: Router, until: impl Future<Output = ()> + Send + 'static) {
     let served = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => axum::serve(listener, router).await,
+        Ok(listener) => axum::serve(listener, router).with_graceful_shutdown(until).await,
         Err(why) => Err(why),
     };
     if let Err(why) = served {
@@ -160,10 +188,14 @@ async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
-async fn serve_admin(listener: TcpListener, admin: oneshot::Receiver<Arc<Admin>>) {
+async fn serve_admin(
+    listener: TcpListener,
+    admin: oneshot::Receiver<Arc<Admin>>,
+    until: impl Future<Output = ()> + Send + 'static,
+) {
     // An error: the start failed, and the process is about to end.
     if let Ok(admin) = admin.await {
-        serve(listener, admin::router(admin)).await;
+        serve(listener, admin::router(admin), until).await;
     }
 }
 
@@ -181,6 +213,14 @@ async fn hear_cores(signals: Signals, bell: Arc<Notify>, fleet: Fleet, health: A
             }
         }
         bell.notified().await;
+    }
+}
+
+/// Ends with the first of them.
+async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
     }
 }
 

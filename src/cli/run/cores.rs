@@ -53,6 +53,7 @@ impl Cores {
     /// all of them serve.
     pub(super) fn start(
         shared: &Shared,
+        limits: &CoreLimits,
         places: impl Iterator<Item = Place>,
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
@@ -74,7 +75,7 @@ impl Cores {
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),
                 counters: Arc::clone(&counted),
-                limits: CoreLimits::default(),
+                limits: limits.clone(),
                 seed: seed(index),
                 up: up(say_up.clone()),
             };

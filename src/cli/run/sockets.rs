@@ -1,13 +1,33 @@
 //! All listeners, bound before anything runs, so that a taken port stops the start.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::takeover::Name;
 use crate::config::Config;
+
+/// Descriptors of the listening sockets, for a successor.
+pub(super) struct Kept(Vec<(Name, TcpListener)>);
+
+impl Kept {
+    pub(super) fn all(&self) -> impl Iterator<Item = (Name, &TcpListener)> {
+        self.0.iter().map(|(name, listener)| (*name, listener))
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.all().filter(|(name, _)| *name == Name::Http).count()
+    }
+
+    pub(super) fn address(&self, wanted: Name) -> Option<SocketAddr> {
+        self.all().find(|(name, _)| *name == wanted).and_then(|(_, listener)| listener.local_addr().ok())
+    }
+}
 
 /// Connections that the kernel completes before a core takes them; the kernel clamps it to somaxconn.
 const BACKLOG: i32 = 4096;
@@ -45,6 +65,37 @@ impl Sockets {
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
             admin: one("admin", config.admin)?,
         })
+    }
+
+    /// Those that another process listened on.
+    pub(super) fn inherit(inherited: Vec<(Name, OwnedFd)>) -> Result<Self> {
+        let mut by_name = BTreeMap::<Name, Vec<TcpListener>>::new();
+        for (name, socket) in inherited {
+            by_name.entry(name).or_default().push(socket.into());
+        }
+        let mut all = |name| by_name.remove(&name).unwrap_or_default();
+        Ok(Self {
+            http: all(Name::Http),
+            https: all(Name::Https),
+            private: all(Name::Private),
+            events: all(Name::Events),
+            api: all(Name::Api).pop(),
+            admin: all(Name::Admin).pop().context("the other process has no admin listener")?,
+        })
+    }
+
+    /// Descriptors of all of them. As long as they are open the kernel takes connections in, whoever accepts.
+    pub(super) fn keep(&self) -> Result<Kept> {
+        let named = |name: Name, listeners: &[TcpListener]| -> Result<Vec<(Name, TcpListener)>> {
+            listeners.iter().map(|listener| Ok((name, listener.try_clone()?))).collect()
+        };
+        let mut all = named(Name::Http, &self.http)?;
+        all.extend(named(Name::Https, &self.https)?);
+        all.extend(named(Name::Private, &self.private)?);
+        all.extend(named(Name::Events, &self.events)?);
+        all.extend(named(Name::Api, self.api.as_slice())?);
+        all.extend(named(Name::Admin, std::slice::from_ref(&self.admin))?);
+        Ok(Kept(all))
     }
 
     /// The line that says where everything is.

@@ -33,6 +33,7 @@ pub struct Setup {
     /// Values of the flags that every start needs: `data`, and an address for each port.
     needed: Vec<(String, String)>,
     further: Vec<(String, String)>,
+    switches: Vec<String>,
     env: Vec<(String, String)>,
 }
 
@@ -60,7 +61,14 @@ impl Setup {
         let data = folder.path().join("data").to_string_lossy().into_owned();
         let mut needed = vec![("data".to_owned(), data)];
         needed.extend(PORTS.map(|name| (name.to_owned(), "127.0.0.1:0".to_owned())));
-        Self { binary: PathBuf::from(binary), folder, needed, further: Vec::new(), env: Vec::new() }
+        Self {
+            binary: PathBuf::from(binary),
+            folder,
+            needed,
+            further: Vec::new(),
+            switches: Vec::new(),
+            env: Vec::new(),
+        }
     }
 
     /// Adds a flag with its value to `run`. A flag that every start needs is changed instead.
@@ -68,6 +76,14 @@ impl Setup {
         match self.needed.iter_mut().find(|(n, _)| n == name) {
             Some((_, present)) => *present = value.to_owned(),
             None => self.further.push((name.to_owned(), value.to_owned())),
+        }
+        self
+    }
+
+    /// Adds a flag without a value to `run`.
+    pub fn switch(mut self, name: &str) -> Self {
+        if !self.switches.iter().any(|given| given == name) {
+            self.switches.push(name.to_owned());
         }
         self
     }
@@ -147,6 +163,7 @@ impl Setup {
         for (name, value) in self.needed.iter().chain(&self.further) {
             command.arg(format!("--{name}")).arg(value);
         }
+        command.args(self.switches.iter().map(|name| format!("--{name}")));
         // The environment of whoever runs the tests must not configure what they test.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("SLUICEGATE_") {
@@ -267,6 +284,11 @@ impl Appliance {
     pub fn restart(&mut self) {
         self.kill();
         *self = self.setup.start();
+    }
+
+    /// Another process takes over from this one, which goes on until its last request is answered.
+    pub fn successor(&self) -> Self {
+        self.setup.clone().ports(self.ports).switch("takeover").start()
     }
 
     /// As [`Appliance::restart`], on the ports it had.

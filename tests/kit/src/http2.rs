@@ -72,6 +72,13 @@ impl Client {
         (Self { sender }, ended)
     }
 
+    /// Waits until the server has said that it knows RFC 8441.
+    pub async fn knows_extended_connect(&self) {
+        while !self.sender.is_extended_connect_protocol_enabled() {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+
     /// Begins a request; `ends` when no body follows.
     pub async fn begin(
         &self,
@@ -106,6 +113,11 @@ impl Client {
         let (sent, answer) = tokio::join!(sending, reading);
         sent.and(answer)
     }
+}
+
+/// Runs both to their ends.
+pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
+    tokio::join!(one, other)
 }
 
 /// Sends all of `body` as the window opens.

@@ -22,7 +22,15 @@ pub fn is_authority(value: &[u8]) -> bool {
         },
     };
     let host_is_fine = value[0] == b'[' || is_name(host);
-    host_is_fine && port.len() <= 5 && port.iter().all(u8::is_ascii_digit)
+    host_is_fine && is_port(port)
+}
+
+/// A port may be left out behind its colon (RFC 3986 3.2.3).
+fn is_port(port: &[u8]) -> bool {
+    let number = port.iter().try_fold(0u32, |sum, byte| {
+        byte.is_ascii_digit().then(|| sum.saturating_mul(10).saturating_add(u32::from(byte - b'0')))
+    });
+    port.len() <= 5 && number.is_some_and(|number| number <= u32::from(u16::MAX))
 }
 
 fn is_name(host: &[u8]) -> bool {
@@ -45,8 +53,8 @@ mod tests {
             assert!(is_authority(good.as_bytes()), "{good}");
         }
         for bad in [
-            "", ":80", "a b", "a,b", "u@a", "a/b", "a:8x", "a:123456", "[::1", "[]", "[::1]x", "[g]:1",
-            "a:1:2", "a\tb", "ä", "a?b", "a#b", "a\\b", "a%00b",
+            "", ":80", "a b", "a,b", "u@a", "a/b", "a:8x", "a:123456", "a:65536", "[::1", "[]", "[::1]x",
+            "[g]:1", "a:1:2", "a\tb", "ä", "a?b", "a#b", "a\\b", "a%00b",
         ] {
             assert!(!is_authority(bad.as_bytes()), "{bad}");
         }

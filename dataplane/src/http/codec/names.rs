@@ -30,6 +30,9 @@ pub enum Name {
     NetworkProbe,
     /// `K-Network-Hash`: belongs to probes.
     NetworkHash,
+    /// `Content_Length`, `Transfer_Encoding`: no field of HTTP, and the same as the real ones to whoever hands
+    /// fields on as CGI variables.
+    Lookalike,
 }
 
 impl Name {
@@ -49,11 +52,13 @@ impl Name {
             11 if is(b"traceparent") => Self::TraceParent,
             14 if is(b"content-length") => Self::ContentLength,
             14 if is(b"k-network-hash") => Self::NetworkHash,
+            14 if is(b"content_length") => Self::Lookalike,
             15 if is(b"x-forwarded-for") => Self::ForwardedFor,
             15 if is(b"k-network-probe") => Self::NetworkProbe,
             16 if is(b"x-forwarded-host") => Self::ForwardedHost,
             16 if is(b"proxy-connection") => Self::HopByHop,
             17 if is(b"transfer-encoding") => Self::TransferEncoding,
+            17 if is(b"transfer_encoding") => Self::Lookalike,
             17 if is(b"x-forwarded-proto") => Self::ForwardedProto,
             18 if is(b"proxy-authenticate") => Self::HopByHop,
             19 if is(b"proxy-authorization") => Self::HopByHop,
@@ -102,7 +107,8 @@ mod tests {
             ("hOsT", Name::Host),
             ("Hosts", Name::Other),
             ("TRANSFER-ENCODING", Name::TransferEncoding),
-            ("Transfer_Encoding", Name::Other),
+            ("Transfer_Encoding", Name::Lookalike),
+            ("X_Forwarded_For", Name::Other),
             ("x-forwarded-for", Name::ForwardedFor),
             ("Sluicegate-Anything", Name::Internal),
             ("Sluicegate-", Name::Other),

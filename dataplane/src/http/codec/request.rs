@@ -96,10 +96,11 @@ impl<'a> RequestView<'a> {
         self.head.method_name.text(self.bytes)
     }
 
-    /// Path and query as they came; `*` for `OPTIONS *`.
+    /// Path and query as they came; `*` for `OPTIONS *`, which `OPTIONS http://host` stands for (RFC 9112 3.2.4).
     #[must_use]
     pub fn path(self) -> &'a str {
         match self.head.path.text(self.bytes) {
+            "" if self.head.method == Method::Options => "*",
             "" => "/",
             path => path,
         }
@@ -300,6 +301,7 @@ impl Noted {
                 }
                 Name::Expect => noted.expects_more = true,
                 Name::NetworkProbe => noted.probe = trim(value) == b"probe",
+                Name::Lookalike => return Err(Malformed::FieldName),
                 _ => {}
             }
         }

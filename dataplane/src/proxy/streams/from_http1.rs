@@ -28,11 +28,12 @@ pub(in crate::proxy) async fn exchange(
     link: Link,
     started: Tick,
 ) -> Ending {
-    let Connection { proxy, client, peer, outgoing } = connection;
+    let Connection { proxy, client, peer, outgoing, note } = connection;
     let proxy: &Proxy = proxy;
     outgoing.clear();
     put_request(outgoing, client.head.view(&head), peer, place.edits(), &mut proxy.rng.borrow_mut());
     drop(head); // the receive buffer goes back
+    note.written(outgoing);
     client.inflow.detach();
 
     let Downstream { ring, stream, inflow, outflow, head, seat, limits } = client;
@@ -63,7 +64,9 @@ pub(in crate::proxy) async fn exchange(
         close: false,
         left: None,
     };
-    match carry(&job, place, link, &mut body, &mut reply).await {
+    let ended = carry(&job, place, link, &mut body, &mut reply).await;
+    note.answered = job.course.answered.get();
+    match ended {
         Attempt::Done { status, .. } => {
             Ending::Answered { status, close: reply.close, request_read: job.course.request_read.get() }
         }

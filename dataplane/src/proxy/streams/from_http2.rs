@@ -13,13 +13,16 @@ use ring::Tick;
 
 use super::over_http2::capacity;
 use super::server::Shared;
-use super::{Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads, unless_gone};
+use super::{
+    Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads, unless_gone, websocket,
+};
 use crate::h2::heads::Translated;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
 use crate::http::codec::{Framing, Method};
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
+use crate::proxy::note::{End, Note};
 use crate::proxy::{Proxy, Refusal, Wish};
 use crate::table::Ask;
 
@@ -28,36 +31,66 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
     let proxy = &shared.proxy;
     let started = proxy.ring.now();
     let (parts, incoming) = request.into_parts();
+    if websocket::is_asked(&parts) {
+        return websocket::stream(Rc::clone(&shared), parts, incoming, respond).await;
+    }
     let ends = incoming.is_end_stream();
     let is_head = parts.method == ::http::Method::HEAD;
     let mut body = Incoming { stream: incoming, proxy: Rc::clone(proxy) };
-    let mut reply = Outgoing { respond, stream: None, proxy: Rc::clone(proxy), due: None };
+    let mut reply = Outgoing::new(respond, proxy);
 
     let translated = heads::from_client(&parts, ends);
     drop(parts);
+    let mut note = Note::default();
+    note.begin(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
     let attempt = match translated.map_err(Refusal::Malformed).and_then(possible) {
-        Ok(request) => exchange(&shared, request, started, &mut body, &mut reply).await,
+        Ok(request) => exchange(&shared, request, started, &mut body, &mut reply, &mut note).await,
         Err(refusal) => Attempt::Refused(refusal),
+    };
+    let client = shared.peer.address.ip().to_canonical();
+    let mut ended = |status, bytes, reason| {
+        proxy.counters.answered(status);
+        note.end(proxy, &End { client, protocol: "HTTP/2", status, bytes, reason });
     };
     match attempt {
         Attempt::Done { status, .. } => {
-            proxy.counters.answered(status);
+            ended(status, reply.bytes, None);
             if !body.stream.is_end_stream() {
+                hear_out(proxy, &mut body.stream).await;
                 reply.reset(Reason::NO_ERROR); // the rest of the request is not wanted
             }
         }
         Attempt::Refused(refusal) => {
             proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
-            proxy.counters.answered(refusal.status());
-            if reply.refuse(&refusal.answer(), is_head).await.is_ok() && !body.stream.is_end_stream() {
+            let answered = reply.refuse(&refusal.answer(), is_head).await;
+            ended(refusal.status(), reply.bytes, End::reason(&refusal));
+            if answered.is_ok() && !body.stream.is_end_stream() {
+                hear_out(proxy, &mut body.stream).await;
                 reply.reset(Reason::NO_ERROR);
             }
         }
         Attempt::Cut | Attempt::Stale | Attempt::Switched => {
-            proxy.counters.answered(0);
+            ended(0, reply.bytes, None);
             reply.reset(Reason::INTERNAL_ERROR);
         }
     }
+}
+
+/// Hears a client out that is still sending, within the limits of a lingering connection: h2 drops what has not left
+/// when a stream is reset, so a reset at once would swallow the answer.
+pub(super) async fn hear_out(proxy: &Proxy, stream: &mut RecvStream) {
+    proxy.ring.yield_now().await; // the connection's task writes meanwhile
+    let rest = async {
+        let mut left = proxy.limits.linger_bytes_max;
+        while let Some(Ok(bytes)) = stream.data().await {
+            let _ = stream.flow_control().release_capacity(bytes.len()); // fails when the stream is gone
+            match left.checked_sub(bytes.len()) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    let _ = by(&proxy.ring, Some(proxy.ring.now() + proxy.limits.linger_max), rest).await; // either way it ends
 }
 
 /// What we do not do, whatever the route says.
@@ -77,9 +110,13 @@ async fn exchange(
     started: Tick,
     body: &mut Incoming,
     reply: &mut Outgoing,
+    note: &mut Note,
 ) -> Attempt {
     let proxy = &shared.proxy;
     let view = request.head.view(&request.bytes);
+    if let Some(misdirected) = shared.misdirected(view.authority()) {
+        return Attempt::Refused(misdirected);
+    }
     let ask = Ask::client(view, &shared.peer);
     let choice = match proxy.route(&ask) {
         Ok(choice) => choice,
@@ -92,8 +129,10 @@ async fn exchange(
         Err(Gone) => return Attempt::Cut,
     };
 
+    note.placed(&place, proxy.ring.now());
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
+    note.written(&written);
     let job = Job {
         proxy,
         head: &request.head,
@@ -105,7 +144,9 @@ async fn exchange(
     };
     job.course.request_read.set(request.head.framing == Framing::Empty);
     reply.due = job.due.total;
-    carry(&job, place, link, body, reply).await
+    let ended = carry(&job, place, link, body, reply).await;
+    note.answered = job.course.answered.get();
+    ended
 }
 
 /// The request's body.
@@ -141,13 +182,15 @@ impl Body for Incoming {
 }
 
 /// The way back.
-struct Outgoing {
+pub(super) struct Outgoing {
     respond: SendResponse<Bytes>,
     /// Once the answer's head has left.
-    stream: Option<SendStream<Bytes>>,
+    pub(super) stream: Option<SendStream<Bytes>>,
     proxy: Rc<Proxy>,
     /// The end of all patience with the client.
     due: Option<Tick>,
+    /// Of bodies.
+    pub(super) bytes: u64,
 }
 
 impl Reply for Outgoing {
@@ -170,6 +213,7 @@ impl Reply for Outgoing {
             let room = by(&self.proxy.ring, due, capacity(stream, bytes.len())).await;
             let room = room.map_err(|_| Gone)?.ok_or(Gone)?;
             let piece = bytes.split_to(room.min(bytes.len()));
+            self.bytes += piece.len() as u64;
             stream.send_data(piece, ends && bytes.is_empty()).map_err(|_| Gone)?;
         }
         Ok(())
@@ -193,7 +237,11 @@ impl Reply for Outgoing {
 }
 
 impl Outgoing {
-    fn reset(&mut self, reason: Reason) {
+    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &Rc<Proxy>) -> Self {
+        Self { respond, stream: None, proxy: Rc::clone(proxy), due: None, bytes: 0 }
+    }
+
+    pub(super) fn reset(&mut self, reason: Reason) {
         match &mut self.stream {
             Some(stream) => stream.send_reset(reason),
             None => self.respond.send_reset(reason),
@@ -201,7 +249,7 @@ impl Outgoing {
     }
 
     /// Sends a whole answer of ours.
-    async fn refuse(&mut self, answer: &Answer, is_head: bool) -> Result<(), Gone> {
+    pub(super) async fn refuse(&mut self, answer: &Answer, is_head: bool) -> Result<(), Gone> {
         let mut head = Response::new(());
         *head.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| Gone)?;
         for (name, value) in &answer.headers {

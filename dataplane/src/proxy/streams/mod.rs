@@ -9,6 +9,7 @@ mod from_http2;
 mod over_http1;
 mod over_http2;
 mod server;
+mod websocket;
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -18,6 +19,7 @@ use std::task::{Context, Poll};
 
 use ::http::{HeaderMap, Response};
 use bytes::Bytes;
+use ring::Tick;
 
 pub(super) use from_http1::exchange;
 pub(super) use server::serve;
@@ -76,8 +78,8 @@ struct Course {
     request_read: Cell<bool>,
     /// ... and all of it was sent.
     sent: Cell<bool>,
-    /// The head of the final answer is on its way.
-    answered: Cell<bool>,
+    /// When the head of the final answer came.
+    answered: Cell<Option<Tick>>,
 }
 
 /// One request on its way, for both directions to read.
@@ -108,7 +110,7 @@ impl Job<'_> {
     /// What a broken body means for the request.
     fn broken(&self, fault: Fault) -> Attempt {
         match fault {
-            _ if self.course.answered.get() => Attempt::Cut,
+            _ if self.course.answered.get().is_some() => Attempt::Cut,
             Fault::Gone => Attempt::Cut,
             Fault::Stalled => Attempt::Refused(Refusal::BodyStalled),
             Fault::Malformed(why) => Attempt::Refused(Refusal::Malformed(why)),

@@ -33,7 +33,7 @@ pub(super) async fn attempt(
                 Attempt::Cut
             }
             Err(Broken::Instance) => pending().await, // it may have answered all the same
-            Err(Broken::TimedOut) if job.course.answered.get() => Attempt::Cut,
+            Err(Broken::TimedOut) if job.course.answered.get().is_some() => Attempt::Cut,
             Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
             Err(Broken::Body(fault)) => job.broken(fault),
         }
@@ -120,7 +120,7 @@ impl<R: Reply> Answering<'_, R> {
         drop(head); // the receive buffer goes back
 
         let reader = BodyReader::new(self.head.framing);
-        self.job.course.answered.set(true);
+        self.job.course.answered.set(Some(self.job.proxy.ring.now()));
         let ends = reader.is_done();
         if self.reply.head(answer, ends).await.is_err() {
             return Attempt::Cut;

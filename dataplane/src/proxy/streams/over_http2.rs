@@ -46,7 +46,7 @@ pub(super) async fn attempt(
                 Attempt::Cut
             }
             Err(Broken::Instance) => pending().await, // it may have answered all the same
-            Err(Broken::TimedOut) if job.course.answered.get() => Attempt::Cut,
+            Err(Broken::TimedOut) if job.course.answered.get().is_some() => Attempt::Cut,
             Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
             Err(Broken::Body(fault)) => job.broken(fault),
         }
@@ -161,7 +161,7 @@ async fn answer(job: &Job<'_>, turn: &Turn, mut response: ResponseFuture, reply:
         }
     };
 
-    job.course.answered.set(true);
+    job.course.answered.set(Some(job.proxy.ring.now()));
     let (parts, mut body) = answer.into_parts();
     let status = parts.status.as_u16();
     let ends = body.is_end_stream();

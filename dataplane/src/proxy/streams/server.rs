@@ -21,13 +21,16 @@ use crate::http::headers::Peer;
 use crate::http::roster::Seat;
 use crate::http::server::PREFACE;
 use crate::http::wire::by;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, Refusal};
+use crate::table::host_name;
 use crate::tls::Wire;
 
 /// What the streams of one connection share.
 pub(super) struct Shared {
     pub(super) proxy: Rc<Proxy>,
     pub(super) peer: Peer,
+    /// What the client asked for by TLS.
+    server_name: Option<Box<str>>,
     /// Kept until the last stream is done.
     seat: Seat,
     open: Cell<usize>,
@@ -47,13 +50,15 @@ enum Event {
 /// Serves one connection until its client goes, or the core stops. `held` begins with the preface.
 pub(in crate::proxy) async fn serve(proxy: Rc<Proxy>, stream: Wire, held: Chunk, seat: Seat, peer: Peer) {
     proxy.counters.http2_connections.fetch_add(1, Relaxed);
+    let server_name = stream.server_name();
     let meter = Meter::new(PREFACE.len(), proxy.ring.now());
     let io = Io::new(&proxy.ring, stream, held, Some(meter), proxy.limits.stall_max);
     let facts = io.facts();
     let due = proxy.ring.now() + proxy.limits.head_max;
     if let Ok(Ok(connection)) = by(&proxy.ring, Some(due), builder().handshake::<_, Bytes>(io)).await {
         let idle_since = Cell::new(proxy.ring.now());
-        let shared = Shared { proxy: Rc::clone(&proxy), peer, seat, open: Cell::new(0), idle_since };
+        let shared =
+            Shared { proxy: Rc::clone(&proxy), peer, server_name, seat, open: Cell::new(0), idle_since };
         attend(connection, Rc::new(shared), &facts).await;
     }
     proxy.counters.bytes_received.fetch_add(facts.received.get(), Relaxed);
@@ -69,7 +74,8 @@ fn builder() -> Builder {
         .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
         .max_pending_accept_reset_streams(limits::RESET_BEFORE_ACCEPT_MAX)
         .max_local_error_reset_streams(Some(limits::RESET_BY_US_MAX))
-        .max_send_buffer_size(limits::SEND_BYTES_MAX);
+        .max_send_buffer_size(limits::SEND_BYTES_MAX)
+        .enable_connect_protocol();
     builder
 }
 
@@ -129,12 +135,21 @@ async fn event(
             Poll::Ready(None) => return Poll::Ready(Event::End),
             Poll::Pending => {}
         }
-        if leaving { Poll::Pending } else { shared.seat.poll_draining(cx).map(|()| Event::Drain) }
+        if leaving { Poll::Pending } else { shared.seat.poll_closing(cx).map(|()| Event::Drain) }
     })
     .await
 }
 
 impl Shared {
+    /// A client may put requests for several hosts on one connection only if its certificate is for all of them
+    /// (RFC 9113 9.1.1): otherwise it is told to open another (RFC 9110 15.5.20).
+    pub(super) fn misdirected(&self, authority: &str) -> Option<Refusal> {
+        let name = self.server_name.as_deref()?;
+        let host = host_name(authority);
+        let covered = self.proxy.with_table(|table| table.certificates.covers(name, host));
+        (!covered).then(|| Refusal::Misdirected(host.chars().take(255).collect::<String>().into()))
+    }
+
     /// When a connection without an event is worth a look.
     fn next_look(&self, leaving: bool) -> Tick {
         let limits = &self.proxy.limits;

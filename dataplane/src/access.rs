@@ -1,0 +1,161 @@
+//! The access log: a line for every answer, written into a buffer of the core's own and handed over in pieces.
+//!
+//! A core never waits for a disk: when the hand that writes does not keep up, pieces are dropped and their lines
+//! counted. The buffer is filled without an allocation; one is made for each piece, some hundred lines.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, SystemTime};
+
+use crate::counters::CoreCounters;
+
+mod text;
+
+/// A piece is handed over when it has this many bytes: some 100 lines, one write of the hand.
+pub const PIECE_BYTES: usize = 32 * 1024;
+
+/// Pieces that may wait for the hand, of all cores together: 8 MiB, a second or two of a busy host.
+pub const PIECES_WAITING_MAX: usize = 256;
+
+/// ... or after this long, so that a quiet host's log is not late.
+pub const FLUSH_EVERY: Duration = Duration::from_millis(200);
+
+/// Bytes of a host or path that a line has. The rest is cut: one request must not fill a piece.
+pub const PART_BYTES_MAX: usize = 2048;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `host ident authuser [date] "request" status bytes`, as NCSA's httpd began it.
+    Common,
+    /// One object a line.
+    Json,
+}
+
+/// Where a core's lines go.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub format: Format,
+    /// To the hand that writes. Bounded by [`PIECES_WAITING_MAX`].
+    pub hand: SyncSender<Vec<u8>>,
+}
+
+/// One answer.
+#[derive(Debug)]
+pub struct Line<'a> {
+    pub at: SystemTime,
+    pub client: IpAddr,
+    /// `HTTP/1.1` or `HTTP/2`.
+    pub protocol: &'static str,
+    /// Empty when there was no request to be read.
+    pub method: &'a [u8],
+    pub host: &'a [u8],
+    pub path: &'a [u8],
+    /// 0: the answer broke off, or its client was gone before it.
+    pub status: u16,
+    /// Sent to the client. In HTTP/2 without heads and frames, which streams share.
+    pub bytes: u64,
+    pub duration: Duration,
+    /// Until it had its place in an instance.
+    pub waited: Option<Duration>,
+    /// From there to the answer's head.
+    pub upstream: Option<Duration>,
+    pub backend: Option<&'a str>,
+    pub instance: Option<SocketAddr>,
+    pub trace: Option<&'a [u8]>,
+    /// Why the answer is ours and not an instance's.
+    pub reason: Option<&'static str>,
+}
+
+/// One core's.
+pub struct AccessLog {
+    setup: Setup,
+    counters: Arc<CoreCounters>,
+    buffer: RefCell<Vec<u8>>,
+    lines: Cell<u64>,
+}
+
+impl AccessLog {
+    #[must_use]
+    pub fn new(setup: Setup, counters: Arc<CoreCounters>) -> Self {
+        let buffer = RefCell::new(Vec::with_capacity(2 * PIECE_BYTES));
+        Self { setup, counters, buffer, lines: Cell::new(0) }
+    }
+
+    pub fn put(&self, line: &Line<'_>) {
+        let full = {
+            let buffer = &mut *self.buffer.borrow_mut();
+            match self.setup.format {
+                Format::Common => text::common(buffer, line),
+                Format::Json => text::json(buffer, line),
+            }
+            buffer.len() >= PIECE_BYTES
+        };
+        self.lines.set(self.lines.get() + 1);
+        if full {
+            self.flush();
+        }
+    }
+
+    /// Hands over what there is.
+    pub fn flush(&self) {
+        let lines = self.lines.replace(0);
+        if lines == 0 {
+            return;
+        }
+        let fresh = Vec::with_capacity(2 * PIECE_BYTES); // one a piece
+        let piece = self.buffer.replace(fresh);
+        let counted = match self.setup.hand.try_send(piece) {
+            Ok(()) => &self.counters.access_lines,
+            Err(_) => &self.counters.access_dropped,
+        };
+        counted.fetch_add(lines, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    pub(super) fn line<'a>() -> Line<'a> {
+        Line {
+            at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+            client: [127, 0, 0, 1].into(),
+            protocol: "HTTP/1.1",
+            method: b"GET",
+            host: b"a.example.com:80",
+            path: b"/x?y=\"z\"",
+            status: 200,
+            bytes: 12,
+            duration: Duration::from_micros(1500),
+            waited: Some(Duration::from_micros(10)),
+            upstream: Some(Duration::from_micros(900)),
+            backend: Some("default/a"),
+            instance: Some(([127, 0, 0, 1], 9).into()),
+            trace: Some(b"0af7651916cd43dd8448eb211c80319c"),
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn what_the_hand_has_no_room_for_is_dropped_and_counted() {
+        let (hand, piece) = sync_channel(1);
+        let counters = Arc::new(CoreCounters::default());
+        let log = AccessLog::new(Setup { format: Format::Json, hand }, Arc::clone(&counters));
+        for _ in 0..1000 {
+            log.put(&line());
+        }
+        log.flush();
+        let first = piece.recv().unwrap();
+        let lines = first.iter().filter(|byte| **byte == b'\n').count() as u64;
+        assert!(first.len() >= PIECE_BYTES && lines > 10);
+        assert_eq!(counters.access_lines.load(Relaxed), lines);
+        assert_eq!(counters.access_dropped.load(Relaxed), 1000 - lines);
+        log.flush();
+        assert!(piece.try_recv().is_err(), "an empty piece is none");
+    }
+}

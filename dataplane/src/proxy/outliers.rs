@@ -1,0 +1,115 @@
+//! Instances that refuse connections: asked last, for longer each time, until one is taken.
+//!
+//! Without that an instance that died would look the idlest of all, and every request would try it first. Nothing is
+//! ever left out for good: where all others are full or refuse as well, an outlier is asked.
+
+use std::time::Duration;
+
+use ring::Tick;
+
+/// After the first refusal; each further one in a row doubles it.
+const EJECT_BASE: Duration = Duration::from_secs(1);
+
+/// ... up to this: an instance that is back should be found within the minute.
+const EJECT_MAX: Duration = Duration::from_secs(60);
+
+/// Refusals are forgotten when there was none for so long after the last ejection ended.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// Outliers remembered; a look-up walks them. Beyond, the newest is not.
+const OUTLIERS_MAX: usize = 64;
+
+/// One core's. Values in, values out; `now` is passed in.
+#[derive(Debug, Default)]
+pub struct Outliers {
+    list: Vec<Outlier>,
+}
+
+#[derive(Debug)]
+struct Outlier {
+    endpoint: u64,
+    /// In a row.
+    refusals: u32,
+    until: Tick,
+}
+
+impl Outliers {
+    /// An instance refused; how long it is asked last from now on.
+    pub fn refused(&mut self, endpoint: u64, now: Tick) -> Duration {
+        self.list.retain(|outlier| now < outlier.until + FORGET_AFTER);
+        let known = self.list.iter().position(|outlier| outlier.endpoint == endpoint);
+        let refusals = match known.map(|at| &self.list[at]) {
+            // Several requests may meet the same refusal; only one after the ejection is another.
+            Some(outlier) if now < outlier.until => return outlier.until - now,
+            Some(outlier) => outlier.refusals.saturating_add(1),
+            None => 1,
+        };
+        let wait = EJECT_BASE.saturating_mul(1 << (refusals - 1).min(16)).min(EJECT_MAX);
+        let outlier = Outlier { endpoint, refusals, until: now + wait };
+        match known {
+            Some(at) => self.list[at] = outlier,
+            None if self.list.len() < OUTLIERS_MAX => self.list.push(outlier),
+            None => {}
+        }
+        wait
+    }
+
+    /// An instance took a connection.
+    pub fn accepted(&mut self, endpoint: u64) {
+        self.list.retain(|outlier| outlier.endpoint != endpoint);
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Those who are to be asked last.
+    pub fn avoided(&self, now: Tick) -> impl Iterator<Item = u64> {
+        self.list.iter().filter(move |outlier| now < outlier.until).map(|outlier| outlier.endpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Tick {
+        Tick::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn each_refusal_in_a_row_costs_twice_the_time_of_the_last() {
+        let mut outliers = Outliers::default();
+        let mut now = at(0);
+        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+            let wait = outliers.refused(7, now);
+            assert_eq!(wait, Duration::from_secs(seconds));
+            assert_eq!(outliers.avoided(now).collect::<Vec<_>>(), [7]);
+            // Requests that were on their way meet the same refusal.
+            assert!(outliers.refused(7, now + Duration::from_millis(1)) < wait);
+            now = now + wait;
+            assert_eq!(outliers.avoided(now).count(), 0, "it may show that it is back");
+        }
+    }
+
+    #[test]
+    fn a_connection_taken_or_a_quiet_minute_forgives_all() {
+        let mut outliers = Outliers::default();
+        outliers.refused(7, at(0));
+        outliers.refused(7, at(1));
+        outliers.accepted(7);
+        assert!(outliers.is_empty());
+        assert_eq!(outliers.refused(7, at(2)), EJECT_BASE);
+        assert_eq!(outliers.refused(7, at(63)), EJECT_BASE);
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let mut outliers = Outliers::default();
+        for endpoint in 0..1000 {
+            outliers.refused(endpoint, at(0));
+        }
+        assert_eq!(outliers.avoided(at(0)).count(), OUTLIERS_MAX);
+    }
+}

@@ -1,0 +1,98 @@
+//! The hand that writes the access log: cores give it pieces, it gives them to a file or to stderr.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use dataplane::access::{PIECES_WAITING_MAX, Setup};
+
+use crate::config::{AccessFormat, Config};
+
+/// The thread, which ends with the last core.
+pub(super) struct Hand {
+    thread: JoinHandle<()>,
+    reopen: Arc<AtomicBool>,
+}
+
+/// `None` when nobody wants the log.
+///
+/// # Errors
+/// Its file cannot be opened.
+pub(super) fn start(config: &Config) -> Result<Option<(Setup, Hand)>> {
+    let format = match config.access_log {
+        AccessFormat::Off => return Ok(None),
+        AccessFormat::Common => dataplane::access::Format::Common,
+        AccessFormat::Json => dataplane::access::Format::Json,
+    };
+    let target = match &config.access_log_file {
+        Some(path) => {
+            let file = open(path).with_context(|| format!("access-log-file: {}", path.display()))?;
+            Target::File(path.clone(), file)
+        }
+        None => Target::Stderr,
+    };
+    let (hand, pieces) = sync_channel(PIECES_WAITING_MAX);
+    let reopen = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&reopen);
+    let thread = std::thread::Builder::new()
+        .name("access-log".to_owned())
+        .spawn(move || write(target, &pieces, &asked))
+        .context("no thread for the access log")?;
+    Ok(Some((Setup { format, hand }, Hand { thread, reopen })))
+}
+
+impl Hand {
+    /// The file was moved away: the next piece goes into a new one.
+    pub(super) fn reopen(&self) {
+        self.reopen.store(true, Relaxed);
+    }
+
+    /// Waits until the last piece is written. The cores have ended.
+    pub(super) fn finish(self) {
+        if self.thread.join().is_err() {
+            tracing::error!("the access log's thread panicked; its message stands above");
+        }
+    }
+}
+
+enum Target {
+    File(PathBuf, File),
+    Stderr,
+}
+
+fn write(mut target: Target, pieces: &Receiver<Vec<u8>>, reopen: &AtomicBool) {
+    let mut failing = false;
+    for piece in pieces {
+        if reopen.swap(false, Relaxed)
+            && let Target::File(path, file) = &mut target
+        {
+            match open(path) {
+                Ok(fresh) => *file = fresh,
+                Err(why) => {
+                    tracing::error!(%why, path = %path.display(), "the access log stays in its old file")
+                }
+            }
+        }
+        let written = match &mut target {
+            Target::File(_, file) => file.write_all(&piece),
+            Target::Stderr => io::stderr().lock().write_all(&piece),
+        };
+        // Said once, not for every piece: a full disk would fill the other log as well.
+        match written {
+            Ok(()) => failing = false,
+            Err(why) if !std::mem::replace(&mut failing, true) => {
+                tracing::error!(%why, "the access log cannot be written; lines are lost");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}

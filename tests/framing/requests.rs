@@ -1,0 +1,124 @@
+//! Requests: refused, or taken by the instance as exactly what they were.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use kit::server::{Message, Reply, Server};
+use kit::{Appliance, Call, Connection, Request, Setup};
+
+use crate::cases::{Case, bytes, read};
+
+pub(crate) const TABLE: &str = include_str!("requests.txt");
+
+/// An instance that notes every whole request as `METHOD TARGET BODY`.
+pub(crate) struct Witness {
+    server: Server,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+impl Witness {
+    pub(crate) fn start() -> Self {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&seen);
+        let server = Server::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
+            move |request: Request| {
+                let Request { method, target, body, .. } = &request;
+                let line = format!("{method} {target} {}", String::from_utf8_lossy(body));
+                noted.lock().unwrap().push(line.trim_end().to_owned());
+                async { Reply::Send(Message::new(200).body("ok")) }
+            }
+        });
+        Self { server, seen }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+}
+
+/// What became of one case: the statuses that came back, and what the instance saw.
+pub(crate) fn put(case: &Case, to: SocketAddr, witness: &Witness, wanted: usize) -> (Vec<u16>, Vec<String>) {
+    let mut connection = Connection::open(to);
+    connection.send(&case.bytes);
+    let to_head = case.bytes.starts_with(b"HEAD");
+    let mut statuses = Vec::new();
+    while statuses.len() < wanted {
+        match connection.try_receive(to_head) {
+            Ok(answer) => statuses.push(answer.status),
+            Err(_) => break,
+        }
+    }
+    (statuses, witness.take())
+}
+
+fn whole(line: &str) -> String {
+    String::from_utf8(bytes(line.trim())).unwrap()
+}
+
+fn check(case: &Case, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
+    let verdict = case.columns[0];
+    if let Some(listed) = verdict.strip_prefix("= ") {
+        let wanted: Vec<_> = listed.split(" ; ").map(whole).collect();
+        let (statuses, seen) = put(case, appliance.http(), witness, wanted.len());
+        let fine = seen == wanted && statuses.len() == wanted.len() && statuses.iter().all(|s| *s == 200);
+        return if fine { Ok(()) } else { Err(format!("{statuses:?}, seen {seen:?}")) };
+    }
+    if verdict == "late -" {
+        return unfinished(case, appliance, witness);
+    }
+    let late = verdict.strip_prefix("late ");
+    let status: u16 = late.unwrap_or(verdict).parse().unwrap();
+    let (statuses, seen) = put(case, appliance.http(), witness, 2);
+    match statuses.as_slice() {
+        [one] if *one == status && seen.is_empty() => Ok(()),
+        // Part of it may have been passed on, and the answer of who saw it break overtakes ours.
+        [400] | [] if late.is_some() && seen.is_empty() => Ok(()),
+        _ => Err(format!("{statuses:?}, seen {seen:?}")),
+    }
+}
+
+/// More is announced than comes: nobody answers, and the instance never sees a request.
+fn unfinished(case: &Case, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
+    let mut connection = Connection::open(appliance.http());
+    connection.send(&case.bytes);
+    connection.finish();
+    let answer = connection.try_receive(false);
+    let seen = witness.take();
+    match answer {
+        Err(_) if seen.is_empty() => Ok(()),
+        other => Err(format!("{other:?}, seen {seen:?}")),
+    }
+}
+
+#[test]
+fn a_request_is_refused_or_it_is_the_same_to_everybody() {
+    let witness = Witness::start();
+    let mut appliance = Setup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let mut wrong = Vec::new();
+    for case in read(TABLE) {
+        if let Err(found) = check(&case, &appliance, &witness) {
+            wrong.push(format!("{}: wanted {:?}, found {found}", case.what, case.columns[0]));
+        }
+        assert!(appliance.is_running(), "{}", case.what);
+    }
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+
+    let after = Call::get("/after").host("a").send(appliance.http());
+    assert_eq!((after.status, witness.take()), (200, vec!["GET /after".to_owned()]));
+}
+
+/// A client that stops in the middle of the first bytes of HTTP/2, which may still become HTTP/1, is told why
+/// it is let go, as any other that dawdles over its head.
+#[test]
+fn a_client_that_stops_in_the_preface_is_told_so() {
+    let witness = Witness::start();
+    let appliance = Setup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let mut connection = Connection::open(appliance.http());
+    connection.send(b"PRI * HT");
+    assert_eq!(connection.receive().status, 408);
+    assert_eq!(connection.rest(), Some(Vec::new()));
+}

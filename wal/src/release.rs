@@ -1,0 +1,50 @@
+//! Giving a log's folder to another process while this one goes on with other work.
+
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::Log;
+
+/// What a released log's appends are refused with.
+const RELEASED: &str = "another process has taken the log over";
+
+impl Log {
+    /// Lets go of the folder, so that another process can open the log, and takes nothing any more. To be called
+    /// when everything is durable; `false` while a thread still prepares a segment here: then try again later.
+    ///
+    /// # Errors
+    /// The kernel does not unlock the folder.
+    pub fn release(&mut self) -> std::io::Result<bool> {
+        if Arc::strong_count(&self.lock) > 1 || self.in_flight.is_some() {
+            return Ok(false);
+        }
+        // First of all: whoever has the folder next must be the only one who writes there.
+        self.poison.get_or_insert_with(|| RELEASED.into());
+        flock(&*self.lock, FlockOperation::Unlock)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AppendError, Log, Options};
+
+    #[test]
+    fn a_released_log_is_anothers_and_takes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = || Options { segment_bytes: 1 << 20, ..Options::default() };
+        let (mut old, _) = Log::open(folder.path(), options()).unwrap();
+        let stream = old.stream("a").unwrap();
+        old.append(stream, 1, &[b"kept".as_slice()]).unwrap();
+        old.flush_blocking().unwrap();
+        assert!(Log::open(folder.path(), options()).is_err());
+        while !old.release().unwrap() {}
+
+        let refused = old.append(stream, 2, &[b"late".as_slice()]);
+        assert!(matches!(refused, Err(AppendError::Poisoned { .. })), "{refused:?}");
+        let (mut new, _) = Log::open(folder.path(), options()).unwrap();
+        let stream = new.stream("a").unwrap();
+        assert!(new.append(stream, 3, &[b"on".as_slice()]).is_ok());
+    }
+}
