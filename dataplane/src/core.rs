@@ -147,7 +147,6 @@ pub fn run(config: CoreConfig) -> Result<(), CoreError> {
 pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     let index = config.index;
     let failed = |what| move |why| CoreError::Io { index, what, why };
-    let http = Listener::from_std(ring, config.http).map_err(failed("the http listener"))?;
     let proxy = Proxy::new(Parts {
         ring: ring.clone(),
         tables: config.tables,
@@ -162,70 +161,48 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         Some(make) => Some(make(&proxy).map_err(failed("events"))?),
         None => None,
     };
-    let events_listener = match config.events {
-        Some(listener) => Some(Listener::from_std(ring, listener).map_err(failed("the events listener"))?),
-        None => None,
+    let take = |what, roster: &Rc<Roster>, listener: TcpListener, serve: Serve| {
+        let listener = Listener::from_std(ring, listener).map_err(failed(what))?;
+        ring.spawn(take_in(Rc::clone(&proxy), Arc::clone(&config.stop), Rc::clone(roster), listener, serve));
+        Ok(())
     };
-
-    let serve_http = {
-        let proxy = Rc::clone(&proxy);
-        move |stream, seat| Box::pin(serve(Rc::clone(&proxy), stream, seat)) as Local<'static>
-    };
-    ring.spawn(take_in(
-        Rc::clone(&proxy),
-        Arc::clone(&config.stop),
-        Rc::clone(&proxy.roster),
-        http,
-        serve_http,
-    ));
+    take("the http listener", &proxy.roster, config.http, everybody(&proxy))?;
     if let Some(private) = config.private {
-        let listener = Listener::from_std(ring, private).map_err(failed("the private listener"))?;
-        let serve_private = {
-            let proxy = Rc::clone(&proxy);
-            move |stream, seat| Box::pin(serve_inside(Rc::clone(&proxy), stream, seat)) as Local<'static>
-        };
-        ring.spawn(take_in(
-            Rc::clone(&proxy),
-            Arc::clone(&config.stop),
-            Rc::clone(&proxy.roster),
-            listener,
-            serve_private,
-        ));
+        take("the private listener", &proxy.roster, private, those_inside(&proxy))?;
     }
-    if let Some(https) = config.https {
-        let listener = Listener::from_std(ring, https.listener).map_err(failed("the https listener"))?;
-        let door = Rc::new(Door::new(ring, https.terms, config.limits.tls, Arc::clone(&proxy.counters)));
-        let serve_https = {
-            let proxy = Rc::clone(&proxy);
-            move |stream, seat| {
-                Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&door), stream, seat)) as Local<'static>
-            }
-        };
-        ring.spawn(take_in(
-            Rc::clone(&proxy),
-            Arc::clone(&config.stop),
-            Rc::clone(&proxy.roster),
-            listener,
-            serve_https,
-        ));
+    if let Some(Https { listener, terms }) = config.https {
+        let door = Door::new(ring, terms, config.limits.tls, Arc::clone(&proxy.counters));
+        take("the https listener", &proxy.roster, listener, behind_tls(&proxy, door))?;
     }
     let senders = Rc::<Roster>::default();
-    if let (Some(listener), Some(events)) = (events_listener, &events) {
+    if let (Some(listener), Some(events)) = (config.events, &events) {
         let events = Rc::clone(events);
-        let serve_event = move |stream, seat| Rc::clone(&events).connection(stream, seat);
-        ring.spawn(take_in(
-            Rc::clone(&proxy),
-            Arc::clone(&config.stop),
-            Rc::clone(&senders),
-            listener,
-            serve_event,
-        ));
+        let serve = Box::new(move |stream, seat| Rc::clone(&events).connection(stream, seat));
+        take("the events listener", &senders, listener, serve)?;
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     (config.up)();
     let leaving = Leaving { proxy, events, senders, stop: config.stop, drain_max: config.limits.drain_max };
     ring.block_on(leaving.run());
     Ok(())
+}
+
+/// What becomes of a connection. Called once for each, so a box costs nothing that counts.
+type Serve = Box<dyn Fn(Stream, Seat) -> Local<'static>>;
+
+fn everybody(proxy: &Rc<Proxy>) -> Serve {
+    let proxy = Rc::clone(proxy);
+    Box::new(move |stream, seat| Box::pin(serve(Rc::clone(&proxy), stream, seat)))
+}
+
+fn those_inside(proxy: &Rc<Proxy>) -> Serve {
+    let proxy = Rc::clone(proxy);
+    Box::new(move |stream, seat| Box::pin(serve_inside(Rc::clone(&proxy), stream, seat)))
+}
+
+fn behind_tls(proxy: &Rc<Proxy>, door: Door) -> Serve {
+    let (proxy, door) = (Rc::clone(proxy), Rc::new(door));
+    Box::new(move |stream, seat| Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&door), stream, seat)))
 }
 
 async fn serve_tls(proxy: Rc<Proxy>, door: Rc<Door>, stream: Stream, seat: Seat) {
@@ -235,13 +212,7 @@ async fn serve_tls(proxy: Rc<Proxy>, door: Rc<Door>, stream: Stream, seat: Seat)
 }
 
 /// Takes connections in until `roster` shuts its doors; then the listener is closed before anything else ends.
-async fn take_in(
-    proxy: Rc<Proxy>,
-    stop: Arc<Stop>,
-    roster: Rc<Roster>,
-    listener: Listener,
-    serve: impl Fn(Stream, Seat) -> Local<'static>,
-) {
+async fn take_in(proxy: Rc<Proxy>, stop: Arc<Stop>, roster: Rc<Roster>, listener: Listener, serve: Serve) {
     // The doorman keeps a seat until the door is shut, so that a drained core refuses newcomers.
     let door = roster.enter(usize::MAX);
     let sit_down = |stream| match roster.enter(proxy.limits.connections_max) {

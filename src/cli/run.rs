@@ -23,7 +23,7 @@ use ::control::controllers::ControlConfig;
 use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Https, Stop};
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
@@ -96,13 +96,7 @@ fn serve(config: Config) -> Result<()> {
     let (stop_control, stop) = watch::channel(false);
     let (end_control, hand_over) = watch::channel(false);
     let (handed, control_ended) = mpsc::channel();
-    let shared = Shared {
-        tables: Arc::clone(&tables),
-        signals: signals.clone(),
-        log: config.log.clone(),
-        stop: Arc::default(),
-    };
-    shared.stop.set_beside(predecessor.is_some());
+    let shared = Shared::new(&tables, &signals, &config.log, predecessor.is_some());
     let mut estate = Estate {
         sockets: sockets.keep()?,
         folder: Some(folder),
@@ -147,9 +141,7 @@ fn serve(config: Config) -> Result<()> {
     drop(sockets); // or else the kernel would go on taking connections in
     let (outcome, successor) = end(event, &shared, hear, cores, hand);
     stop_control.send_replace(true);
-    if control.join().is_err() {
-        bail!("the control thread panicked; its message stands above");
-    }
+    let _told = control.join().map_err(|_| anyhow!("the control thread panicked; its message stands above"))?;
     drop((folder, successor));
     outcome
 }

@@ -22,6 +22,15 @@ pub(super) struct Shared {
     pub(super) stop: Arc<Stop>,
 }
 
+impl Shared {
+    /// `beside`: another process still accepts from the same sockets.
+    pub(super) fn new(tables: &Arc<Tables>, signals: &Signals, log: &wal::Options, beside: bool) -> Self {
+        let stop = Arc::new(Stop::default());
+        stop.set_beside(beside);
+        Self { tables: Arc::clone(tables), signals: signals.clone(), log: log.clone(), stop }
+    }
+}
+
 /// What one core has for itself.
 pub(super) struct Place {
     pub(super) http: TcpListener,
