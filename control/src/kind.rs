@@ -18,13 +18,17 @@ use crate::schema;
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
 const UNKNOWN_TOLD_MAX: usize = 100;
 
+/// Format of a column that counts: how many of the found are true, of how many.
+pub const RATIO: &str = "ratio";
+
 /// A column of `kubectl get`, after Name.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     pub name: &'static str,
-    /// JSONPath as in a CRD's `additionalPrinterColumns`.
+    /// JSONPath as in a CRD's `additionalPrinterColumns`; of several with `|` between, the first that finds
+    /// something.
     pub path: &'static str,
-    /// `string`, `integer` or `date`.
+    /// `string`, `integer`, `date` or [`RATIO`].
     pub format: &'static str,
     /// 0 = always shown, 1 = only with `-o wide`.
     pub priority: i32,
@@ -137,6 +141,8 @@ pub enum Access {
     Full,
     /// Look and not touch: they are derived from what the program is.
     ReadOnly,
+    /// Look and delete: our controllers write them.
+    Derived,
     /// Ask and be answered: nothing is stored.
     CreateOnly,
 }
@@ -156,6 +162,11 @@ impl Entry {
     #[must_use]
     pub fn read_only(self) -> Self {
         Self { access: Access::ReadOnly, ..self }
+    }
+
+    #[must_use]
+    pub fn derived(self) -> Self {
+        Self { access: Access::Derived, ..self }
     }
 
     #[must_use]

@@ -163,6 +163,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
         domain: config.domain.clone(),
         http_port: sockets.http[0].local_addr()?.port(),
         events_url_base: format!("http://{events}"),
+        shows_pods: config.kubeconfig.is_none(),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
     })
 }

@@ -142,6 +142,11 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
             }));
         }
     }
+    if resources.iter().any(|resource| resource["name"] == "pods") {
+        resources.push(json!({
+            "name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"],
+        }));
+    }
     if resources.is_empty() {
         return Err(Refusal::unknown_path());
     }
@@ -162,6 +167,7 @@ fn verbs(entry: &Entry) -> Vec<&'static str> {
     match entry.access {
         Access::ReadOnly => return vec!["get", "list", "watch"],
         Access::CreateOnly => return vec!["create"],
+        Access::Derived => return vec!["delete", "deletecollection", "get", "list", "watch"],
         Access::Full => {}
     }
     let mut verbs = vec!["delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -220,6 +226,9 @@ fn aggregated_resource(entry: &Entry) -> Value {
     if meta.has_status {
         resource["subresources"] =
             json!([{ "subresource": "status", "responseKind": kind, "verbs": status_verbs(entry) }]);
+    }
+    if meta.plural == "pods" {
+        resource["subresources"] = json!([{ "subresource": "log", "responseKind": kind, "verbs": ["get"] }]);
     }
     resource
 }

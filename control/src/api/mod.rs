@@ -14,6 +14,7 @@ mod fields;
 mod get;
 mod jsonpath;
 mod list;
+mod logs;
 mod names;
 mod object;
 mod openapi;
@@ -32,6 +33,7 @@ mod table;
 mod update;
 mod watch;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -61,22 +63,39 @@ const INSIDE_USER: &str = "system:serviceaccount:sluicegate:controller";
 /// There from the first start on.
 const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
 
+/// What the API needs to know of the appliance around it.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// Where the runtime keeps what instances write; without it there are no logs.
+    pub instances: Option<PathBuf>,
+}
+
 /// The API for everybody else.
 pub fn router(store: Arc<Store>, registry: Arc<Registry>) -> Router {
+    router_in(store, registry, Surroundings::default())
+}
+
+/// The same, with what is around it.
+pub fn router_in(store: Arc<Store>, registry: Arc<Registry>, around: Surroundings) -> Router {
     let admin = Requester { user: OUTSIDE_USER.into(), groups: vec![MASTERS.into()], ..Requester::default() };
-    serve(store, registry, admin)
+    serve(store, registry, admin, around)
 }
 
 /// The API for our own controllers: no socket, and they may create what developers may not. Must be
 /// called inside a Tokio runtime.
 pub fn client(store: Arc<Store>, registry: Arc<Registry>) -> kube::Client {
     let requester = Requester { user: INSIDE_USER.into(), internal: true, ..Requester::default() };
-    kube::Client::new(serve(store, registry, requester), "default")
+    kube::Client::new(serve(store, registry, requester, Surroundings::default()), "default")
 }
 
-fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester) -> Router {
-    let server =
-        Server { store, registry, requester: Arc::new(requester), settings: Arc::new(settings::Live::new()) };
+fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, around: Surroundings) -> Router {
+    let server = Server {
+        store,
+        registry,
+        requester: Arc::new(requester),
+        settings: Arc::new(settings::Live::new()),
+        instances: around.instances.map(Arc::from),
+    };
     Router::new().fallback(answer).with_state(server)
 }
 
@@ -87,6 +106,8 @@ struct Server {
     /// Whom requests count as.
     requester: Arc<Requester>,
     settings: Arc<settings::Live>,
+    /// Where instances' logs are.
+    instances: Option<Arc<Path>>,
 }
 
 /// One request about objects.
@@ -163,6 +184,12 @@ async fn dispatch(server: Server, request: Request) -> Result<Response, Refusal>
     if let Some(found) = discovery::answer(&server, &head.method, head.uri.path(), &head.headers) {
         return found;
     }
+    if let Some((namespace, name)) = logs::named(head.uri.path()) {
+        return match head.method {
+            Method::GET => logs::answer(&server, namespace, name, &head.uri),
+            _ => Err(Refusal::method_not_allowed()),
+        };
+    }
     let target = path::parse(head.uri.path(), &server.registry)?;
     let parameters = Parameters::parse(&head.uri)?;
     let format = accept::negotiate(&head.headers)?;
@@ -174,7 +201,12 @@ async fn dispatch(server: Server, request: Request) -> Result<Response, Refusal>
         }
         Access::CreateOnly => return Err(Refusal::method_not_allowed()),
         Access::ReadOnly if head.method != Method::GET => return Err(Refusal::method_not_allowed()),
-        Access::ReadOnly | Access::Full => {}
+        Access::Derived
+            if !call.server.requester.internal && ![Method::GET, Method::DELETE].contains(&head.method) =>
+        {
+            return Err(Refusal::method_not_allowed());
+        }
+        Access::ReadOnly | Access::Derived | Access::Full => {}
     }
     match head.method {
         Method::GET if call.parameters.watch => watch::watch(&call),

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -47,6 +48,7 @@ pub struct World {
     pub services: Cache<Service>,
     pub configurations: Cache<Configuration>,
     pub revisions: Cache<Revision>,
+    pub pods: Cache<Pod>,
     pub routes: Cache<Route>,
     pub brokers: Cache<Broker>,
     pub triggers: Cache<Trigger>,
@@ -115,6 +117,7 @@ impl World {
             services: Cache::default(),
             configurations: Cache::default(),
             revisions: Cache::default(),
+            pods: Cache::default(),
             routes: Cache::default(),
             brokers: Cache::default(),
             triggers: Cache::default(),

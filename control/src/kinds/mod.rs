@@ -12,6 +12,7 @@ pub mod eventing;
 pub mod flows;
 pub mod messaging;
 pub mod names;
+pub mod pods;
 pub mod serving;
 pub mod settings;
 pub mod shared;
@@ -31,6 +32,7 @@ pub fn registry() -> Registry {
         Entry::of::<serving::route::Route>(),
         Entry::of::<eventing::broker::Broker>(),
         Entry::of::<eventing::trigger::Trigger>(),
+        pods::entry(),
         Entry::of::<CustomResourceDefinition>().read_only(),
         Entry::of::<eventing::event_type::EventType>(),
         Entry::of::<messaging::channel::Channel>(),
@@ -157,13 +159,13 @@ mod tests {
 
     /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
     #[test]
-    fn revisions_are_the_only_kind_that_developers_do_not_create() {
+    fn revisions_and_pods_are_the_only_kinds_that_developers_do_not_create() {
         let closed: Vec<_> = registry()
             .entries
             .iter()
             .filter(|entry| !entry.meta.developers_create)
             .map(|entry| entry.meta.kind)
             .collect();
-        assert_eq!(closed, ["Revision"]);
+        assert_eq!(closed, ["Revision", "Pod"]);
     }
 }

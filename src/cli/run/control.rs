@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use axum::Router;
+use control::api::Surroundings;
 use control::controllers::{self, ControlConfig};
 use control::fleet::Fleet;
 use control::publish::Publisher;
@@ -120,7 +121,8 @@ async fn furnish(parts: &Parts) -> Result<House> {
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
             let client = api::client(Arc::clone(&store), Arc::clone(&registry));
-            (client, api::router(store, registry))
+            let around = Surroundings { instances: Some(parts.config.data.join("instances")) };
+            (client, api::router_in(store, registry, around))
         }
         Some(file) => (cluster(file).await?, Router::new()),
     };

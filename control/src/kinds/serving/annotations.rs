@@ -14,6 +14,7 @@ use crate::kinds::shared::{annotation, controller, label, name};
 pub const SERVICE: &str = "serving.knative.dev/service";
 pub const SERVICE_UID: &str = "serving.knative.dev/serviceUID";
 pub const CONFIGURATION: &str = "serving.knative.dev/configuration";
+pub const REVISION: &str = "serving.knative.dev/revision";
 pub const CONFIGURATION_UID: &str = "serving.knative.dev/configurationUID";
 pub const CONFIGURATION_GENERATION: &str = "serving.knative.dev/configurationGeneration";
 pub const ROUTING_STATE: &str = "serving.knative.dev/routingState";
