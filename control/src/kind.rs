@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::Value;
 
+use crate::kinds::custom::Custom;
 use crate::kinds::settings::Settings;
 use crate::schema;
 
@@ -133,6 +134,8 @@ pub struct Entry {
     /// The kind's schema, in the dialect of Kubernetes. Made on each call.
     pub schema: fn() -> Value,
     pub access: Access,
+    /// The kind is a client's own: it is judged by this, and the functions above say nothing of it.
+    pub custom: Option<&'static Custom>,
 }
 
 /// What clients may do with a kind's objects.
@@ -156,7 +159,41 @@ impl Entry {
             unknown: unknown::<R>,
             schema: schema::of::<R>,
             access: Access::Full,
+            custom: None,
         }
+    }
+
+    /// A kind that a client defined.
+    #[must_use]
+    pub fn custom(meta: &'static KindMeta, custom: &'static Custom) -> Self {
+        Self {
+            meta,
+            admit: |object, _, _| Ok(object),
+            unknown: |_| Vec::new(),
+            schema: || Value::Null,
+            access: Access::Full,
+            custom: Some(custom),
+        }
+    }
+
+    /// Defaults and validates a whole object.
+    pub fn judge(&self, new: Value, before: Option<&Value>, requester: &Requester) -> Result<Value, Denied> {
+        match self.custom {
+            Some(custom) => custom.admit(new),
+            None => (self.admit)(new, before, requester),
+        }
+    }
+
+    /// The paths of fields that the kind does not know.
+    #[must_use]
+    pub fn unknown_in(&self, object: &Value) -> Vec<String> {
+        self.custom.map_or_else(|| (self.unknown)(object), |custom| custom.unknown(object))
+    }
+
+    /// The kind's schema, in the dialect of Kubernetes.
+    #[must_use]
+    pub fn shape(&self) -> Value {
+        self.custom.map_or_else(|| (self.schema)(), Custom::schema)
     }
 
     #[must_use]

@@ -1,5 +1,6 @@
 //! `sluicegate run`: the composition root. Puts the rooms together, says `ready`, and drains.
 
+mod api;
 mod certificates;
 mod control;
 mod cores;

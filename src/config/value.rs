@@ -37,6 +37,27 @@ pub(crate) struct CertificateRule {
     pub(crate) key: PathBuf,
 }
 
+/// `CERT,KEY`: the files that prove who the API is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct FilePair {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl FromStr for FilePair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(',') {
+            Some((certificate, key)) if !certificate.is_empty() && !key.is_empty() => {
+                Ok(Self { certificate: certificate.into(), key: key.into() })
+            }
+            _ => Err(format!("{text:?} is not CERT,KEY")),
+        }
+    }
+}
+
 impl FromStr for ImageRule {
     type Err = String;
 
@@ -105,6 +126,14 @@ impl TryFrom<String> for CertificateRule {
 }
 
 impl TryFrom<String> for ImageRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for FilePair {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {

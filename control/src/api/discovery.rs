@@ -147,6 +147,12 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
             "name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"],
         }));
     }
+    if resources.iter().any(|resource| resource["name"] == "serviceaccounts") {
+        resources.push(json!({
+            "name": "serviceaccounts/token", "singularName": "", "namespaced": true, "kind": "TokenRequest",
+            "group": "authentication.k8s.io", "version": "v1", "verbs": ["create"],
+        }));
+    }
     if resources.is_empty() {
         return Err(Refusal::unknown_path());
     }

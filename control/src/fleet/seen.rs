@@ -68,7 +68,7 @@ pub(super) struct Roll {
 
 impl Roll {
     pub(super) fn started(&mut self, id: u64) {
-        let now = Timestamp::now();
+        let now = now();
         let place = match self.vacant.pop() {
             Some(place) => Place { restarts: place.restarts + 1, started: now, ..place },
             None => Place { line: id, began: now, restarts: 0, started: now, last: None },
@@ -88,7 +88,7 @@ impl Roll {
             cause: gone.cause.clone(),
             message: gone.message.clone(),
             started: place.started,
-            ended: Timestamp::now(),
+            ended: now(),
         };
         self.vacant.push(Place { last: Some(last), ..place });
     }
@@ -110,6 +110,12 @@ impl Roll {
         });
         running.chain(waiting).collect()
     }
+}
+
+/// Whole seconds, as Kubernetes' times are.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
 impl Place {

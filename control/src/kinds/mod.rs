@@ -5,6 +5,7 @@
 
 pub mod conditions;
 pub mod core;
+pub mod custom;
 pub mod data;
 pub mod definition;
 pub mod duration;
@@ -33,7 +34,7 @@ pub fn registry() -> Registry {
         Entry::of::<eventing::broker::Broker>(),
         Entry::of::<eventing::trigger::Trigger>(),
         pods::entry(),
-        Entry::of::<CustomResourceDefinition>().read_only(),
+        Entry::of::<CustomResourceDefinition>(),
         Entry::of::<eventing::event_type::EventType>(),
         Entry::of::<messaging::channel::Channel>(),
         Entry::of::<messaging::in_memory_channel::InMemoryChannel>(),
