@@ -73,7 +73,11 @@ impl Authority {
         let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket);
         let token =
             if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n").unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n");
+        // Who is not believed may find the connection closed before he has asked.
+        if stream.write_all(request.as_bytes()).is_err() {
+            return String::new();
+        }
         let mut answer = Vec::new();
         // A close without TLS's goodbye is an error after everything was read.
         let _ = stream.read_to_end(&mut answer);
