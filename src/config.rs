@@ -14,7 +14,7 @@ use clap::Args;
 use control::publish::QuotaRules;
 use serde::Deserialize;
 
-pub(crate) use value::{Bytes, CertificateRule, ImageRule, QuotaRule, RouteRule};
+pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -59,6 +59,24 @@ pub(crate) struct Settings {
     /// Address of the Kubernetes-style API [default: 127.0.0.1:8001]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
     pub(crate) api: Option<SocketAddr>,
+
+    /// Certificate chain and private key (PEM) with which the API speaks TLS; without them it is plain HTTP, on
+    /// loopback only
+    #[arg(long, value_name = "CERT,KEY", env = "SLUICEGATE_API_TLS_CERT")]
+    pub(crate) api_tls_cert: Option<FilePair>,
+
+    /// Authorities (PEM) whose client certificates the API believes: the common name is the user,
+    /// organizations are groups
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_CLIENT_CA")]
+    pub(crate) api_client_ca: Option<PathBuf>,
+
+    /// Bearer tokens that the API believes: lines of `token,user,uid,"group,group"`
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
+    pub(crate) api_tokens: Option<PathBuf>,
+
+    /// Append a line of JSON to this file for every request to the API
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
+    pub(crate) api_audit_log: Option<PathBuf>,
 
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_ADMIN")]
@@ -118,6 +136,10 @@ pub(crate) struct Config {
     pub(crate) private: Option<SocketAddr>,
     pub(crate) events: SocketAddr,
     pub(crate) api: SocketAddr,
+    pub(crate) api_tls_cert: Option<FilePair>,
+    pub(crate) api_client_ca: Option<PathBuf>,
+    pub(crate) api_tokens: Option<PathBuf>,
+    pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
     pub(crate) domain: String,
     pub(crate) manifests: Vec<PathBuf>,
@@ -150,6 +172,10 @@ impl Config {
             certificates: either(given.tls_cert, file.tls_cert),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
             api: given.api.or(file.api).unwrap_or(loopback(8001)),
+            api_tls_cert: given.api_tls_cert.or(file.api_tls_cert),
+            api_client_ca: given.api_client_ca.or(file.api_client_ca),
+            api_tokens: given.api_tokens.or(file.api_tokens),
+            api_audit_log: given.api_audit_log.or(file.api_audit_log),
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
@@ -173,14 +199,7 @@ impl Config {
         if !value::is_domain(&self.domain) {
             return Err(format!("domain: {:?} is not a DNS name", self.domain));
         }
-        // The API grants everything to whoever reaches it, so only this host may reach it (APP-38).
-        if !self.api.ip().is_loopback() {
-            return Err(format!(
-                "api: {} is not a loopback address, and the API has no authentication; \
-                 bind 127.0.0.1 and reach it through a tunnel",
-                self.api
-            ));
-        }
+        self.check_api()?;
         match (self.https, self.certificates.first()) {
             (Some(address), None) => {
                 return Err(format!("https: {address}: TLS needs a certificate; give --tls-cert"));
@@ -224,6 +243,24 @@ fn log_options(bytes: Option<Bytes>) -> Result<wal::Options, String> {
 fn quota_rules(all: Option<Bytes>, namespaces: Vec<QuotaRule>) -> QuotaRules {
     let namespaces = namespaces.into_iter().map(|rule| (rule.namespace, rule.bytes.0)).collect();
     QuotaRules { all: all.map_or(0, |bytes| bytes.0), namespaces }
+}
+
+impl Config {
+    /// Whoever is on this host is believed, so nobody else may come in unasked (APP-38).
+    fn check_api(&self) -> Result<(), String> {
+        if self.api_client_ca.is_some() && self.api_tls_cert.is_none() {
+            return Err("api-client-ca: certificates are shown in TLS only; give --api-tls-cert".to_owned());
+        }
+        let asks = self.api_client_ca.is_some() || self.api_tokens.is_some();
+        if self.api.ip().is_loopback() || (self.api_tls_cert.is_some() && asks) {
+            return Ok(());
+        }
+        Err(format!(
+            "api: {} is not a loopback address, and there is no authentication; give --api-tls-cert with \
+             --api-client-ca or --api-tokens, or bind 127.0.0.1 and reach it through a tunnel",
+            self.api
+        ))
+    }
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -1,5 +1,6 @@
 //! `sluicegate run`: the composition root. Puts the rooms together, says `ready`, and drains.
 
+mod api;
 mod certificates;
 mod control;
 mod cores;
@@ -169,6 +170,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
             private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
         },
         events_url_base: format!("http://{events}"),
+        shows_pods: config.kubeconfig.is_none(),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         quotas: config.quotas.clone(),
     })

@@ -20,6 +20,7 @@ use control::{api, kinds, manifests, store};
 use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::api::{self as entrance, Entrance};
 use crate::admin::{self, Admin, Health};
 use crate::config::Config;
 
@@ -70,6 +71,13 @@ async fn live(
             return Ok(());
         }
     };
+    let entrance = match parts.api.map(|listener| Entrance::open(listener, &parts.config)).transpose() {
+        Ok(entrance) => entrance,
+        Err(why) => {
+            drop(say_synced.send(Err(why)));
+            return Ok(());
+        }
+    };
     tokio::task::spawn_local(serve_admin(parts.admin, hear_admin));
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
 
@@ -89,8 +97,8 @@ async fn live(
     };
     if synced.is_err() {
         controllers.abort();
-    } else if let Some(listener) = parts.api {
-        tokio::task::spawn_local(serve(listener, house.router));
+    } else if let Some(entrance) = entrance {
+        tokio::task::spawn_local(entrance.serve(house.router));
     }
     drop(say_synced.send(synced));
 
@@ -120,7 +128,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
             let client = api::client(Arc::clone(&store), Arc::clone(&registry));
-            (client, api::router(store, registry))
+            (client, api::router_in(store, registry, entrance::surroundings(&parts.config)?))
         }
         Some(file) => (cluster(file).await?, Router::new()),
     };
