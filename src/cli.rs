@@ -1,5 +1,6 @@
 //! The command line: one file a verb.
 
+mod api;
 mod demo;
 mod example;
 mod kubeconfig;
@@ -29,6 +30,9 @@ enum Verb {
     /// A small example program, as an instance of a Service would be
     #[command(subcommand)]
     Example(example::Program),
+    /// Back up the objects of a running appliance, or restore them
+    #[command(subcommand)]
+    Api(api::Verb),
     /// Look into a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::Verb),
@@ -56,6 +60,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Verb::Demo => demo::run(),
         Verb::Kubeconfig(args) => kubeconfig::print(&args),
         Verb::Example(program) => example::run(&program),
+        Verb::Api(verb) => api::run(&verb),
         Verb::Wal(verb) => wal::run(&verb),
         Verb::Version => {
             println!("sluicegate {}", env!("CARGO_PKG_VERSION"));

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use control::publish::QuotaRules;
 use serde::Deserialize;
 
-pub(crate) use value::{Bytes, CertificateRule, ImageRule, QuotaRule, RouteRule};
+pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -63,6 +63,24 @@ pub(crate) struct Settings {
     /// Address of the Kubernetes-style API [default: 127.0.0.1:8001]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
     pub(crate) api: Option<SocketAddr>,
+
+    /// Certificate chain and private key (PEM) with which the API speaks TLS; without them it is plain HTTP, on
+    /// loopback only
+    #[arg(long, value_name = "CERT,KEY", env = "SLUICEGATE_API_TLS_CERT")]
+    pub(crate) api_tls_cert: Option<FilePair>,
+
+    /// Authorities (PEM) whose client certificates the API believes: the common name is the user,
+    /// organizations are groups
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_CLIENT_CA")]
+    pub(crate) api_client_ca: Option<PathBuf>,
+
+    /// Bearer tokens that the API believes: lines of `token,user,uid,"group,group"`
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
+    pub(crate) api_tokens: Option<PathBuf>,
+
+    /// Append a line of JSON to this file for every request to the API
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
+    pub(crate) api_audit_log: Option<PathBuf>,
 
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_ADMIN")]
@@ -158,6 +176,10 @@ pub(crate) struct Config {
     pub(crate) tls_min_version: TlsVersion,
     pub(crate) events: SocketAddr,
     pub(crate) api: SocketAddr,
+    pub(crate) api_tls_cert: Option<FilePair>,
+    pub(crate) api_client_ca: Option<PathBuf>,
+    pub(crate) api_tokens: Option<PathBuf>,
+    pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
     pub(crate) access_log: AccessFormat,
     /// Never without `access_log`.
@@ -195,6 +217,10 @@ impl Config {
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
             api: given.api.or(file.api).unwrap_or(loopback(8001)),
+            api_tls_cert: given.api_tls_cert.or(file.api_tls_cert),
+            api_client_ca: given.api_client_ca.or(file.api_client_ca),
+            api_tokens: given.api_tokens.or(file.api_tokens),
+            api_audit_log: given.api_audit_log.or(file.api_audit_log),
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
             access_log: given.access_log.or(file.access_log).unwrap_or_default(),
             access_log_file: given.access_log_file.or(file.access_log_file),
@@ -221,17 +247,10 @@ impl Config {
         if !value::is_domain(&self.domain) {
             return Err(format!("domain: {:?} is not a DNS name", self.domain));
         }
-        // The API grants everything to whoever reaches it, so only this host may reach it (APP-38).
-        if !self.api.ip().is_loopback() {
-            return Err(format!(
-                "api: {} is not a loopback address, and the API has no authentication; \
-                 bind 127.0.0.1 and reach it through a tunnel",
-                self.api
-            ));
-        }
         if let (AccessFormat::Off, Some(path)) = (self.access_log, &self.access_log_file) {
             return Err(format!("access-log-file: {}: give --access-log common or json", path.display()));
         }
+        self.check_api()?;
         match (self.https, self.certificates.first()) {
             (Some(address), None) => {
                 return Err(format!("https: {address}: TLS needs a certificate; give --tls-cert"));
@@ -277,6 +296,24 @@ fn quota_rules(all: Option<Bytes>, namespaces: Vec<QuotaRule>) -> QuotaRules {
     QuotaRules { all: all.map_or(0, |bytes| bytes.0), namespaces }
 }
 
+impl Config {
+    /// Whoever is on this host is believed, so nobody else may come in unasked (APP-38).
+    fn check_api(&self) -> Result<(), String> {
+        if self.api_client_ca.is_some() && self.api_tls_cert.is_none() {
+            return Err("api-client-ca: certificates are shown in TLS only; give --api-tls-cert".to_owned());
+        }
+        let asks = self.api_client_ca.is_some() || self.api_tokens.is_some();
+        if self.api.ip().is_loopback() || (self.api_tls_cert.is_some() && asks) {
+            return Ok(());
+        }
+        Err(format!(
+            "api: {} is not a loopback address, and there is no authentication; give --api-tls-cert with \
+             --api-client-ca or --api-tokens, or bind 127.0.0.1 and reach it through a tunnel",
+            self.api
+        ))
+    }
+}
+
 fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
@@ -285,37 +322,16 @@ fn either<T>(given: Vec<T>, file: Vec<T>) -> Vec<T> {
     if given.is_empty() { file } else { given }
 }
 
-/// Variables with our prefix that no flag has. `SLUICEGATE_LOG` is the log filter.
+/// Of the variables with our prefix, those that are no setting of `run`: the log filter, and what clients of
+/// the API say who they are with.
+const OTHER_VARIABLES: [&str; 2] = ["SLUICEGATE_LOG", "SLUICEGATE_TOKEN"];
+
+/// Variables with our prefix that no flag has.
 fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(), String> {
-    const KNOWN: [&str; 23] = [
-        "CONFIG",
-        "DATA",
-        "WORKERS",
-        "HTTP",
-        "EVENTS",
-        "API",
-        "ADMIN",
-        "DOMAIN",
-        "MANIFESTS",
-        "IMAGE",
-        "ROUTE",
-        "LOG",
-        "LOG_BYTES",
-        "EVENT_QUOTA",
-        "NAMESPACE_EVENT_QUOTA",
-        "HTTPS",
-        "TLS_CERT",
-        "KUBECONFIG",
-        "PRIVATE",
-        "TAKEOVER",
-        "TLS_MIN_VERSION",
-        "ACCESS_LOG",
-        "ACCESS_LOG_FILE",
-    ];
-    for name in names {
-        if let Some(key) = name.strip_prefix("SLUICEGATE_")
-            && !KNOWN.contains(&key)
-        {
+    let run = Settings::augment_args(clap::Command::new("run"));
+    for name in names.filter(|name| name.starts_with("SLUICEGATE_")) {
+        let is_setting = run.get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == name.as_str()));
+        if !is_setting && !OTHER_VARIABLES.contains(&name.as_str()) {
             return Err(format!("unknown environment variable {name}; `sluicegate run --help` lists them"));
         }
     }
@@ -332,6 +348,8 @@ mod tests {
         assert!(refuse_unknown_environment(names(&["PATH", "SLUICEGATE_HTTP", "SLUICEGATE_LOG"])).is_ok());
         let why = refuse_unknown_environment(names(&["SLUICEGATE_HTPP"])).unwrap_err();
         assert!(why.contains("SLUICEGATE_HTPP"), "{why}");
+        let of_flags = ["SLUICEGATE_API_TLS_CERT", "SLUICEGATE_API_TOKENS", "SLUICEGATE_TOKEN"];
+        assert_eq!(refuse_unknown_environment(names(&of_flags)), Ok(()));
     }
 
     /// APP-38: an API without authentication does not leave this host.

@@ -12,19 +12,24 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::Value;
 
+use crate::kinds::custom::Custom;
 use crate::kinds::settings::Settings;
 use crate::schema;
 
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
 const UNKNOWN_TOLD_MAX: usize = 100;
 
+/// Format of a column that counts: how many of the found are true, of how many.
+pub const RATIO: &str = "ratio";
+
 /// A column of `kubectl get`, after Name.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     pub name: &'static str,
-    /// JSONPath as in a CRD's `additionalPrinterColumns`.
+    /// JSONPath as in a CRD's `additionalPrinterColumns`; of several with `|` between, the first that finds
+    /// something.
     pub path: &'static str,
-    /// `string`, `integer` or `date`.
+    /// `string`, `integer`, `date` or [`RATIO`].
     pub format: &'static str,
     /// 0 = always shown, 1 = only with `-o wide`.
     pub priority: i32,
@@ -129,6 +134,8 @@ pub struct Entry {
     /// The kind's schema, in the dialect of Kubernetes. Made on each call.
     pub schema: fn() -> Value,
     pub access: Access,
+    /// The kind is a client's own: it is judged by this, and the functions above say nothing of it.
+    pub custom: Option<&'static Custom>,
 }
 
 /// What clients may do with a kind's objects.
@@ -137,6 +144,8 @@ pub enum Access {
     Full,
     /// Look and not touch: they are derived from what the program is.
     ReadOnly,
+    /// Look and delete: our controllers write them.
+    Derived,
     /// Ask and be answered: nothing is stored.
     CreateOnly,
 }
@@ -150,12 +159,51 @@ impl Entry {
             unknown: unknown::<R>,
             schema: schema::of::<R>,
             access: Access::Full,
+            custom: None,
         }
+    }
+
+    /// A kind that a client defined.
+    #[must_use]
+    pub fn custom(meta: &'static KindMeta, custom: &'static Custom) -> Self {
+        Self {
+            meta,
+            admit: |object, _, _| Ok(object),
+            unknown: |_| Vec::new(),
+            schema: || Value::Null,
+            access: Access::Full,
+            custom: Some(custom),
+        }
+    }
+
+    /// Defaults and validates a whole object.
+    pub fn judge(&self, new: Value, before: Option<&Value>, requester: &Requester) -> Result<Value, Denied> {
+        match self.custom {
+            Some(custom) => custom.admit(new),
+            None => (self.admit)(new, before, requester),
+        }
+    }
+
+    /// The paths of fields that the kind does not know.
+    #[must_use]
+    pub fn unknown_in(&self, object: &Value) -> Vec<String> {
+        self.custom.map_or_else(|| (self.unknown)(object), |custom| custom.unknown(object))
+    }
+
+    /// The kind's schema, in the dialect of Kubernetes.
+    #[must_use]
+    pub fn shape(&self) -> Value {
+        self.custom.map_or_else(|| (self.schema)(), Custom::schema)
     }
 
     #[must_use]
     pub fn read_only(self) -> Self {
         Self { access: Access::ReadOnly, ..self }
+    }
+
+    #[must_use]
+    pub fn derived(self) -> Self {
+        Self { access: Access::Derived, ..self }
     }
 
     #[must_use]

@@ -3,6 +3,7 @@
 //!
 //! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path.
 
+pub mod access;
 pub mod api;
 pub mod controllers;
 pub mod events_recorder;

@@ -1,6 +1,7 @@
 //! `sluicegate run`: the composition root. Puts the rooms together, says `ready`, and drains.
 
 mod access;
+mod api;
 mod certificates;
 mod control;
 mod cores;
@@ -141,7 +142,8 @@ fn serve(config: Config) -> Result<()> {
     drop(sockets); // or else the kernel would go on taking connections in
     let (outcome, successor) = end(event, &shared, hear, cores, hand);
     stop_control.send_replace(true);
-    let _told = control.join().map_err(|_| anyhow!("the control thread panicked; its message stands above"))?;
+    let _told =
+        control.join().map_err(|_| anyhow!("the control thread panicked; its message stands above"))?;
     drop((folder, successor));
     outcome
 }
@@ -333,6 +335,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
             private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
         },
         events_url_base: format!("http://{events}"),
+        shows_pods: config.kubeconfig.is_none(),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         quotas: config.quotas.clone(),
     })

@@ -74,6 +74,27 @@ impl FromStr for QuotaRule {
     }
 }
 
+/// `CERT,KEY`: the files that prove who the API is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct FilePair {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl FromStr for FilePair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(',') {
+            Some((certificate, key)) if !certificate.is_empty() && !key.is_empty() => {
+                Ok(Self { certificate: certificate.into(), key: key.into() })
+            }
+            _ => Err(format!("{text:?} is not CERT,KEY")),
+        }
+    }
+}
+
 impl FromStr for ImageRule {
     type Err = String;
 
@@ -158,6 +179,14 @@ impl TryFrom<String> for Bytes {
 }
 
 impl TryFrom<String> for QuotaRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for FilePair {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {

@@ -12,7 +12,7 @@ use crate::store::{Stored, Written};
 use super::accept;
 use super::errors::Refusal;
 use super::selectors::Selector;
-use super::{Call, SEED_NAMESPACES, body, get, list, object, rehearse};
+use super::{Call, SEED_NAMESPACES, body, customs, get, list, object, rehearse};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -45,6 +45,16 @@ pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         return Err(Refusal::forbidden(meta, &key.name, "this namespace may not be deleted"));
     }
     let options = parse(call, bytes)?;
+    if customs::is_definition(meta) && !options.dry_run {
+        for object in customs::objects_of(call, &key) {
+            let plain = Options {
+                policy: Policy::Background,
+                preconditions: Preconditions::default(),
+                dry_run: false,
+            };
+            remove(call, object, plain).await?;
+        }
+    }
     let written = remove(call, key, options).await?;
     let object = written.object();
     if matches!(written, Written::Put(_)) || lifecycle::is_held(&object.key, &object.value) {

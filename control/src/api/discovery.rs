@@ -142,6 +142,17 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
             }));
         }
     }
+    if resources.iter().any(|resource| resource["name"] == "pods") {
+        resources.push(json!({
+            "name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"],
+        }));
+    }
+    if resources.iter().any(|resource| resource["name"] == "serviceaccounts") {
+        resources.push(json!({
+            "name": "serviceaccounts/token", "singularName": "", "namespaced": true, "kind": "TokenRequest",
+            "group": "authentication.k8s.io", "version": "v1", "verbs": ["create"],
+        }));
+    }
     if resources.is_empty() {
         return Err(Refusal::unknown_path());
     }
@@ -162,6 +173,7 @@ fn verbs(entry: &Entry) -> Vec<&'static str> {
     match entry.access {
         Access::ReadOnly => return vec!["get", "list", "watch"],
         Access::CreateOnly => return vec!["create"],
+        Access::Derived => return vec!["delete", "deletecollection", "get", "list", "watch"],
         Access::Full => {}
     }
     let mut verbs = vec!["delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -220,6 +232,9 @@ fn aggregated_resource(entry: &Entry) -> Value {
     if meta.has_status {
         resource["subresources"] =
             json!([{ "subresource": "status", "responseKind": kind, "verbs": status_verbs(entry) }]);
+    }
+    if meta.plural == "pods" {
+        resource["subresources"] = json!([{ "subresource": "log", "responseKind": kind, "verbs": ["get"] }]);
     }
     resource
 }

@@ -4,6 +4,7 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::kind::{Denied, KindMeta, Problem};
 use crate::store::{Expired, StoreError};
 
@@ -109,6 +110,43 @@ impl Refusal {
             format!("{} \"{name}\" is forbidden: {why}", qualified(meta))
         };
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(meta.plural, meta.group, name)
+    }
+
+    /// Nobody knows who asks.
+    pub(super) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// No rule of RBAC grants it.
+    pub(super) fn not_granted(user: &str, action: &Action<'_>) -> Self {
+        let Action { verb, group, resource, subresource, namespace, name } = *action;
+        let part = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
+        let what = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        let which = if name.is_empty() { what } else { format!("{what} \"{name}\"") };
+        let place = if namespace.is_empty() {
+            "at the cluster scope".to_owned()
+        } else {
+            format!("in the namespace \"{namespace}\"")
+        };
+        let message = format!(
+            "{which} is forbidden: User \"{user}\" cannot {verb} resource \"{resource}{part}\" in API group \"{group}\" {place}"
+        );
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, group, name)
+    }
+
+    pub(super) fn path_not_granted(user: &str, verb: &str, path: &str) -> Self {
+        let message = format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"");
+        let mut refusal = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        refusal.details = json!({});
+        refusal
+    }
+
+    /// One client has as many requests under way as one may have.
+    pub(super) fn too_many_requests(user: &str, most: usize) -> Self {
+        let why = format!("User \"{user}\" has {most} requests under way, please try again later");
+        let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", why);
+        refusal.details = json!({ "retryAfterSeconds": 1 });
+        refusal
     }
 
     pub(super) fn namespace_terminating(meta: &KindMeta, name: &str, namespace: &str) -> Self {
@@ -272,6 +310,11 @@ impl From<Expired> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.code, [(header::CONTENT_TYPE, "application/json")], self.status().to_string()).into_response()
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        let mut response = (self.code, json, self.status().to_string()).into_response();
+        if let Some(seconds) = self.details["retryAfterSeconds"].as_u64() {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }

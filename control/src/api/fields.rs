@@ -40,7 +40,7 @@ pub(super) fn check(
     if validation == FieldValidation::Ignore {
         return Ok(Vec::new());
     }
-    let unknown = (entry.unknown)(object).into_iter().map(|path| format!("unknown field {path:?}"));
+    let unknown = entry.unknown_in(object).into_iter().map(|path| format!("unknown field {path:?}"));
     let found: Vec<String> = unknown.chain(duplicates).collect();
     if validation == FieldValidation::Strict && !found.is_empty() {
         return Err(strict(entry.meta, &found));

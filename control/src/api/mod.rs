@@ -4,16 +4,25 @@
 //! process, without a socket ([`client`]). Who asks through which door is the only difference.
 
 mod accept;
+mod account_tokens;
 mod apply;
+mod audit;
+mod backup;
 mod body;
 mod create;
+mod crowd;
+mod customs;
 mod delete;
 mod discovery;
+pub mod door;
 mod errors;
 mod fields;
 mod get;
+mod grant;
+mod identity;
 mod jsonpath;
 mod list;
+mod logs;
 mod names;
 mod object;
 mod openapi;
@@ -22,9 +31,11 @@ mod patch;
 mod path;
 mod protobuf;
 mod protobuf_fields;
+mod protobuf_traffic;
 mod reviews;
 mod rules;
 mod seed;
+mod seed_roles;
 mod selectors;
 mod settings;
 mod strategic;
@@ -32,51 +43,87 @@ mod table;
 mod update;
 mod watch;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
+use http::request::Parts;
 use http::{HeaderMap, Method, header};
 
+use crate::access::Action;
 use crate::kind::{Access, Registry, Requester};
 use crate::store::{Change, Key, Store, Stored};
 
 use accept::Format;
+use crowd::{Crowd, Stay};
+use customs::Customs;
 use errors::Refusal;
 use fields::FieldValidation;
 use parameters::Parameters;
 use path::Target;
 
+pub use audit::Audit;
+pub use backup::PATH as BACKUP_PATH;
 pub use body::BODY_BYTES_MAX;
+pub use identity::{Believed, Peer, Signer};
 pub use seed::seed;
 
-/// Whom requests over the socket count as, until there is authentication.
+/// Whom requests from this host count as that do not say who they are.
 const OUTSIDE_USER: &str = "sluicegate-admin";
-/// The group that may do everything.
-const MASTERS: &str = "system:masters";
+/// ... and those of strangers.
+const ANONYMOUS: &str = "system:anonymous";
 /// Whom our controllers count as.
 const INSIDE_USER: &str = "system:serviceaccount:sluicegate:controller";
 
 /// There from the first start on.
 const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
 
+/// What the API needs to know of the appliance around it.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// Where the runtime keeps what instances write; without it there are no logs.
+    pub instances: Option<PathBuf>,
+    /// Ways to be believed besides being local.
+    pub believed: Believed,
+    pub audit: Option<Audit>,
+}
+
 /// The API for everybody else.
 pub fn router(store: Arc<Store>, registry: Arc<Registry>) -> Router {
-    let admin = Requester { user: OUTSIDE_USER.into(), groups: vec![MASTERS.into()], ..Requester::default() };
-    serve(store, registry, admin)
+    router_in(store, registry, Surroundings::default())
+}
+
+/// The same, with what is around it.
+pub fn router_in(store: Arc<Store>, registry: Arc<Registry>, around: Surroundings) -> Router {
+    let anybody = Requester {
+        user: ANONYMOUS.into(),
+        groups: vec!["system:unauthenticated".into()],
+        ..Requester::default()
+    };
+    serve(store, registry, anybody, around)
 }
 
 /// The API for our own controllers: no socket, and they may create what developers may not. Must be
 /// called inside a Tokio runtime.
 pub fn client(store: Arc<Store>, registry: Arc<Registry>) -> kube::Client {
     let requester = Requester { user: INSIDE_USER.into(), internal: true, ..Requester::default() };
-    kube::Client::new(serve(store, registry, requester), "default")
+    kube::Client::new(serve(store, registry, requester, Surroundings::default()), "default")
 }
 
-fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester) -> Router {
-    let server =
-        Server { store, registry, requester: Arc::new(requester), settings: Arc::new(settings::Live::new()) };
+fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, around: Surroundings) -> Router {
+    let server = Server {
+        store,
+        registry,
+        requester: Arc::new(requester),
+        settings: Arc::new(settings::Live::new()),
+        instances: around.instances.map(Arc::from),
+        believed: Arc::new(around.believed),
+        audit: around.audit,
+        crowd: Arc::default(),
+        customs: Arc::default(),
+    };
     Router::new().fallback(answer).with_state(server)
 }
 
@@ -87,6 +134,12 @@ struct Server {
     /// Whom requests count as.
     requester: Arc<Requester>,
     settings: Arc<settings::Live>,
+    /// Where instances' logs are.
+    instances: Option<Arc<Path>>,
+    believed: Arc<Believed>,
+    audit: Option<Audit>,
+    crowd: Arc<Crowd>,
+    customs: Arc<Customs>,
 }
 
 /// One request about objects.
@@ -154,39 +207,115 @@ fn rehearse(change: Change) -> Change {
     }
 }
 
-async fn answer(State(server): State<Server>, request: Request) -> Response {
-    dispatch(server, request).await.unwrap_or_else(Refusal::into_response)
+async fn answer(State(mut server): State<Server>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    server.registry = server.customs.now(&server.store, &server.registry);
+    let note = server.audit.as_ref().map(|audit| audit.note(&head));
+    let believed = match identity::of(&server, &head) {
+        Ok(who) => {
+            server.requester = Arc::new(who);
+            Ok(())
+        }
+        Err(_) if grant::is_open(head.uri.path()) => Ok(()),
+        Err(refusal) => Err(refusal),
+    };
+    let who = Arc::clone(&server.requester);
+    let answered = match believed {
+        Ok(()) => dispatch(server, head, body).await,
+        Err(refusal) => Err(refusal),
+    };
+    let response = answered.unwrap_or_else(Refusal::into_response);
+    if let Some(note) = note {
+        note.end(&who, response.status());
+    }
+    response
 }
 
-async fn dispatch(server: Server, request: Request) -> Result<Response, Refusal> {
-    let (head, body): (_, Body) = request.into_parts();
-    if let Some(found) = discovery::answer(&server, &head.method, head.uri.path(), &head.headers) {
+async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, Refusal> {
+    let who = Arc::clone(&server.requester);
+    let _place = if who.internal { None } else { Some(server.crowd.enter(&who.user, Stay::Request)?) };
+    let path = head.uri.path();
+    if let Some(found) = discovery::answer(&server, &head.method, path, &head.headers) {
+        grant::check_path(&server, &who, "get", path)?;
         return found;
     }
-    let target = path::parse(head.uri.path(), &server.registry)?;
+    let mut body = Some(body);
+    if let Some(answered) = part(&server, &head, &mut body).await {
+        return answered;
+    }
+    if path == backup::PATH {
+        grant::check_path(&server, &who, if head.method == Method::GET { "get" } else { "put" }, path)?;
+        return backup::answer(&server, &head.method, body.unwrap_or_default()).await;
+    }
+    let target = path::parse(path, &server.registry)?;
     let parameters = Parameters::parse(&head.uri)?;
+    let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
+    grant::check(&server, &who, &target.action(verb))?;
     let format = accept::negotiate(&head.headers)?;
     let call = Call { server, target, parameters, headers: head.headers, format };
+    carry_out(&call, &head.method, body.unwrap_or_default()).await
+}
+
+async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response, Refusal> {
     let named = call.target.name.is_some();
+    let reads = method == Method::GET;
     match call.target.entry.access {
-        Access::CreateOnly if head.method == Method::POST && !named => {
-            return reviews::answer(&call, &body::read(body).await?);
+        Access::CreateOnly if method == Method::POST && !named => {
+            return reviews::answer(call, &body::read(body).await?);
         }
         Access::CreateOnly => return Err(Refusal::method_not_allowed()),
-        Access::ReadOnly if head.method != Method::GET => return Err(Refusal::method_not_allowed()),
-        Access::ReadOnly | Access::Full => {}
-    }
-    match head.method {
-        Method::GET if call.parameters.watch => watch::watch(&call),
-        Method::GET if named => get::get(&call),
-        Method::GET => list::list(&call),
-        Method::POST if !named => create::create(&call, &body::read(body).await?).await,
-        Method::PUT if named => update::update(&call, &body::read(body).await?).await,
-        Method::PATCH if named => patch::patch(&call, &body::read(body).await?).await,
-        Method::DELETE if named && !call.target.status => {
-            delete::delete(&call, &body::read(body).await?).await
+        Access::ReadOnly if !reads => return Err(Refusal::method_not_allowed()),
+        Access::Derived if !call.server.requester.internal && !reads && method != Method::DELETE => {
+            return Err(Refusal::method_not_allowed());
         }
-        Method::DELETE if !named => delete::delete_collection(&call, &body::read(body).await?).await,
+        Access::ReadOnly | Access::Derived | Access::Full => {}
+    }
+    if reads {
+        return match named {
+            _ if call.parameters.watch => watch::watch(call),
+            true => get::get(call),
+            false => list::list(call),
+        };
+    }
+    if let Some(name) = &call.target.name {
+        customs::check(call, name)?;
+    }
+    let bytes = body::read(body).await?;
+    if method != Method::DELETE {
+        grant::check_escalation(call, &bytes)?;
+    }
+    match *method {
+        Method::POST if !named => create::create(call, &bytes).await,
+        Method::PUT if named => update::update(call, &bytes).await,
+        Method::PATCH if named => patch::patch(call, &bytes).await,
+        Method::DELETE if named && !call.target.status => delete::delete(call, &bytes).await,
+        Method::DELETE if !named => delete::delete_collection(call, &bytes).await,
         _ => Err(Refusal::method_not_allowed()),
     }
+}
+
+/// The two subresources that are no objects: logs of Pods, tokens of accounts. `None`: the path is about
+/// neither.
+async fn part(server: &Server, head: &Parts, body: &mut Option<Body>) -> Option<Result<Response, Refusal>> {
+    let path = head.uri.path();
+    let (who, of_logs) = (&server.requester, logs::named(path));
+    let (namespace, name) = of_logs.or_else(|| account_tokens::named(path))?;
+    let (verb, resource, subresource, method) = match of_logs {
+        Some(_) => ("get", "pods", "log", Method::GET),
+        None => ("create", "serviceaccounts", "token", Method::POST),
+    };
+    let action = Action { verb, group: "", resource, subresource, namespace, name };
+    if let Err(refusal) = grant::check(server, who, &action) {
+        return Some(Err(refusal));
+    }
+    if head.method != method {
+        return Some(Err(Refusal::method_not_allowed()));
+    }
+    if of_logs.is_some() {
+        return Some(logs::answer(server, namespace, name, &head.uri));
+    }
+    Some(match body::read(body.take().unwrap_or_default()).await {
+        Ok(bytes) => account_tokens::answer(server, namespace, name, &head.headers, &bytes),
+        Err(refusal) => Err(refusal),
+    })
 }

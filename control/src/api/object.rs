@@ -15,6 +15,7 @@ use super::rules::{
     check_finalizers, check_identity, check_labels, check_name, check_namespace, check_owners, check_shape,
     text,
 };
+use super::{customs, seed};
 
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
@@ -102,6 +103,7 @@ pub(super) fn prepare_new(
     if meta.has_status && !meta.group.is_empty() {
         remove(&mut object, "status");
     }
+    establish(meta, &mut object);
     Ok((key, object))
 }
 
@@ -129,6 +131,7 @@ pub(super) fn prepare_update(
     }
     let mut object = admit(entry, new, Some(&ruled), requester, &before.key.name)?;
     restore_status(meta, before, &mut object);
+    establish(meta, &mut object);
     check_finalizers(meta, before, &object)?;
     if has_generation(&before.key) && !same_except(&before.value, &object, &["metadata", "status"]) {
         let generation = old["generation"].as_i64().unwrap_or(0);
@@ -158,8 +161,7 @@ pub(super) fn prepare_status(
     }
     // A status of the wrong shape would blind every typed client that lists this kind. Whether the
     // spec still satisfies today's rules is not this write's business.
-    if let Err(denied @ Denied::Malformed(_)) = (entry.admit)(object.clone(), Some(&before.value), requester)
-    {
+    if let Err(denied @ Denied::Malformed(_)) = entry.judge(object.clone(), Some(&before.value), requester) {
         return Err(Refusal::denied(meta, &before.key.name, denied));
     }
     Ok(finish(before, object))
@@ -174,11 +176,19 @@ fn admit(
 ) -> Result<Value, Refusal> {
     let meta = entry.meta;
     let mut object =
-        (entry.admit)(new, before, requester).map_err(|denied| Refusal::denied(meta, name, denied))?;
+        entry.judge(new, before, requester).map_err(|denied| Refusal::denied(meta, name, denied))?;
     let metadata = check_shape(meta, &mut object)?;
     check_labels(meta, name, metadata)?;
     check_owners(meta, name, metadata)?;
     Ok(object)
+}
+
+/// A definition that is admitted is served: its status says so.
+fn establish(meta: &KindMeta, object: &mut Value) {
+    if customs::is_definition(meta) {
+        let since = object["metadata"]["creationTimestamp"].clone();
+        object["status"] = seed::definition_status(&object["spec"], &since);
+    }
 }
 
 fn restore_status(meta: &KindMeta, before: &Stored, object: &mut Value) {

@@ -142,7 +142,7 @@ fn schemas(entries: &[&Entry], at: &str) -> Map<String, Value> {
 }
 
 fn schema(entry: &Entry, at: &str) -> Value {
-    let mut schema = (entry.schema)();
+    let mut schema = entry.shape();
     let properties = &mut schema["properties"];
     for (name, what) in [
         ("apiVersion", "Group and version of the kind that this object is written in."),

@@ -1,5 +1,6 @@
 //! What a request's path names.
 
+use crate::access::Action;
 use crate::kind::{Entry, Registry};
 
 use super::errors::Refusal;
@@ -12,6 +13,24 @@ pub(super) struct Target {
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
     pub(super) status: bool,
+}
+
+impl Target {
+    /// What a request with this verb does, as RBAC sees it.
+    pub(super) fn action<'a>(&'a self, verb: &'a str) -> Action<'a> {
+        let meta = self.entry.meta;
+        let name = self.name.as_deref().unwrap_or("");
+        // A namespace counts as being in itself.
+        let itself = meta.group.is_empty() && meta.plural == "namespaces";
+        Action {
+            verb,
+            group: meta.group,
+            resource: meta.plural,
+            subresource: if self.status { "status" } else { "" },
+            namespace: self.namespace.as_deref().unwrap_or(if itself { name } else { "" }),
+            name,
+        }
+    }
 }
 
 /// Splits `/api/v1/…` and `/apis/GROUP/VERSION/…`.

@@ -84,6 +84,8 @@ fn plain(shape: Shape, part: Part<'_>) -> Result<Option<Value>, Wrong> {
             Some(value).filter(|value| value.as_object().is_some_and(|fields| !fields.is_empty()))
         }
         (Shape::NumberOrText, Part::Bytes(bytes)) => number_or_text(bytes)?,
+        (Shape::Time, Part::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%SZ")?,
+        (Shape::MicroTime, Part::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%S%.6fZ")?,
         _ => return Err(Wrong::Malformed),
     };
     Ok(value)
@@ -103,6 +105,24 @@ fn number_or_text(bytes: &[u8]) -> Result<Option<Value>, Wrong> {
     }
     let value = if is_text { Value::String(words) } else { Value::from(number) };
     Ok(Some(value).filter(|value| *value != 0))
+}
+
+/// `{ 1: seconds; 2: nanoseconds }`, written as `format`.
+fn time(bytes: &[u8], format: &str) -> Result<Option<Value>, Wrong> {
+    let (mut seconds, mut nanoseconds) = (0, 0);
+    let mut reader = Reader { rest: bytes };
+    while let Some(field) = reader.next()? {
+        match field {
+            (1, Part::Number(value)) => seconds = value.cast_signed(),
+            (2, Part::Number(value)) => nanoseconds = i32::try_from(value).map_err(|_| Wrong::Malformed)?,
+            _ => {}
+        }
+    }
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let stamp = jiff::Timestamp::new(seconds, nanoseconds).map_err(|_| Wrong::Malformed)?;
+    Ok(Some(stamp.strftime(format).to_string().into()))
 }
 
 fn map_entry(shape: Shape, bytes: &[u8]) -> Result<(String, Value), Wrong> {
@@ -201,6 +221,24 @@ mod tests {
             "data": { "a": "b" }, "immutable": true });
         assert_eq!(decode("ConfigMap", &config_map()), Ok(expected));
         assert_eq!(decode("Widget", &config_map()), Err(Wrong::UnknownKind));
+    }
+
+    /// A lease as a leader's election writes it.
+    #[test]
+    fn a_lease_keeps_its_times_to_the_microsecond() {
+        let type_meta = [field(1, b"coordination.k8s.io/v1"), field(2, b"Lease")].concat();
+        // 1,000 s and 5 ms.
+        let stamp = [vec![1 << 3, 0xe8, 0x07], vec![2 << 3, 0xc0, 0x96, 0xb1, 0x02]].concat();
+        let spec = [field(1, b"me"), vec![2 << 3, 15], field(4, &stamp), field(3, b"")].concat();
+        let raw = [field(1, &field(1, b"l")), field(2, &spec)].concat();
+        let body = [MAGIC.to_vec(), field(1, &type_meta), field(2, &raw)].concat();
+        let expected = json!({ "holderIdentity": "me", "leaseDurationSeconds": 15,
+            "renewTime": "1970-01-01T00:16:40.005000Z" });
+        assert_eq!(decode("Lease", &body).unwrap()["spec"], expected);
+        let far = [vec![1 << 3], vec![0xff; 9], vec![1]].concat();
+        assert!(time(&far, "%Y").is_ok(), "one second before 1970");
+        let never = [vec![1 << 3], vec![0xff; 8], vec![0x7f]].concat();
+        assert_eq!(time(&never, "%Y"), Err(Wrong::Malformed));
     }
 
     /// An access review as kubectl's `auth can-i` writes it.

@@ -15,6 +15,10 @@ pub(super) enum Shape {
     TextMap,
     /// Values are base64 in JSON.
     BytesMap,
+    /// Seconds and nanoseconds; JSON has whole seconds.
+    Time,
+    /// The same; JSON has microseconds.
+    MicroTime,
     Message(&'static [Field]),
 }
 
@@ -26,15 +30,15 @@ pub(super) struct Field {
     pub(super) many: bool,
 }
 
-const fn one(number: u64, name: &'static str, shape: Shape) -> Field {
+pub(super) const fn one(number: u64, name: &'static str, shape: Shape) -> Field {
     Field { number, name, shape, many: false }
 }
 
-const fn text(number: u64, name: &'static str) -> Field {
+pub(super) const fn text(number: u64, name: &'static str) -> Field {
     one(number, name, Shape::Text)
 }
 
-const fn many(number: u64, name: &'static str, shape: Shape) -> Field {
+pub(super) const fn many(number: u64, name: &'static str, shape: Shape) -> Field {
     Field { number, name, shape, many: true }
 }
 
@@ -52,8 +56,9 @@ pub(super) fn message_of(kind: &str) -> Option<&'static [Field]> {
         "RoleBinding" | "ClusterRoleBinding" => Some(ROLE_BINDING),
         "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview" => Some(ACCESS_REVIEW),
         "SelfSubjectRulesReview" => Some(RULES_REVIEW),
+        "TokenRequest" => Some(TOKEN_REQUEST),
         "SelfSubjectReview" => Some(SUBJECT_REVIEW),
-        _ => None,
+        _ => super::protobuf_traffic::message_of(kind),
     }
 }
 
@@ -61,7 +66,7 @@ pub(super) fn message_of(kind: &str) -> Option<&'static [Field]> {
 pub(super) const ENVELOPE: &[Field] =
     &[one(1, "type", Shape::Message(&[text(1, "apiVersion"), text(2, "kind")]))];
 
-const METADATA: Field = one(
+pub(super) const METADATA: Field = one(
     1,
     "metadata",
     Shape::Message(&[
@@ -153,6 +158,16 @@ const SERVICE_ACCOUNT: &[Field] = &[
     ),
     many(3, "imagePullSecrets", Shape::Message(&[text(1, "name")])),
     one(4, "automountServiceAccountToken", Shape::Bool),
+];
+
+/// A lifetime of zero is not asked for.
+const TOKEN_REQUEST: &[Field] = &[
+    METADATA,
+    one(
+        2,
+        "spec",
+        Shape::Message(&[many(1, "audiences", Shape::Text), one(4, "expirationSeconds", Shape::Number)]),
+    ),
 ];
 
 const DELETE_OPTIONS: &[Field] = &[

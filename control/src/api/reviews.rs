@@ -1,16 +1,14 @@
 //! Reviews: questions in the form of objects that are answered and not stored.
-//!
-//! There is no access control between those who reach the API, so whoever asks may do everything; the
-//! answer says why.
 
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use crate::access::{Action, rbac};
+use crate::kind::Requester;
+
 use super::errors::Refusal;
 use super::{Call, accept, body, fields, object};
-
-const WHY: &str = "everybody who reaches this API may do everything: it has no RBAC";
 
 pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let meta = call.target.entry.meta;
@@ -18,22 +16,63 @@ pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let (asked, duplicates) = body::written(&call.headers, meta.kind, bytes, validation)?;
     let warnings = fields::check(&call.target.entry, validation, &asked, duplicates)?;
     let requester = &call.requester();
-    let mut review = (call.target.entry.admit)(asked, None, requester)
+    let mut review = call
+        .target
+        .entry
+        .judge(asked, None, requester)
         .map_err(|denied| Refusal::denied(meta, "", denied))?;
     review["apiVersion"] = object::api_version(meta).into();
     review["kind"] = meta.kind.into();
-    review["status"] = verdict(meta.kind, &requester.user);
+    review["status"] = verdict(call, requester, &review["spec"]);
     Ok(fields::warn(accept::json(StatusCode::CREATED, review.to_string()), &warnings))
 }
 
-fn verdict(kind: &str, user: &str) -> Value {
-    match kind {
-        "SelfSubjectReview" => json!({ "userInfo": { "username": user, "groups": ["system:masters"] } }),
-        "SelfSubjectRulesReview" => json!({
-            "resourceRules": [{ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] }],
-            "nonResourceRules": [{ "verbs": ["*"], "nonResourceURLs": ["*"] }],
-            "incomplete": false,
-        }),
-        _ => json!({ "allowed": true, "reason": WHY }),
+fn verdict(call: &Call, who: &Requester, spec: &Value) -> Value {
+    match call.target.entry.meta.kind {
+        "SelfSubjectReview" => json!({ "userInfo": { "username": who.user, "groups": who.groups } }),
+        "SelfSubjectRulesReview" => rules(call, who, text(spec, "namespace")),
+        "SelfSubjectAccessReview" => access(call, &who.user, &who.groups, spec),
+        _ => {
+            let groups = spec["groups"].as_array().into_iter().flatten();
+            let groups: Vec<String> = groups.filter_map(|group| group.as_str().map(str::to_owned)).collect();
+            access(call, text(spec, "user"), &groups, spec)
+        }
     }
+}
+
+fn access(call: &Call, user: &str, groups: &[String], spec: &Value) -> Value {
+    let memory = call.server.store.read();
+    let (asked, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let granted = if asked.is_object() {
+        let action = Action {
+            verb: text(asked, "verb"),
+            group: text(asked, "group"),
+            resource: text(asked, "resource"),
+            subresource: text(asked, "subresource"),
+            namespace: text(asked, "namespace"),
+            name: text(asked, "name"),
+        };
+        rbac::allows(&memory, user, groups, &action)
+    } else {
+        rbac::allows_path(&memory, user, groups, text(path, "verb"), text(path, "path"))
+    };
+    json!({ "allowed": granted })
+}
+
+fn rules(call: &Call, who: &Requester, namespace: &str) -> Value {
+    let all = json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] });
+    let everywhere = json!({ "verbs": ["*"], "nonResourceURLs": ["*"] });
+    let masters = who.groups.iter().any(|group| group == crate::access::MASTERS);
+    let found = if masters {
+        vec![all, everywhere]
+    } else {
+        rbac::rules(&call.server.store.read(), &who.user, &who.groups, namespace)
+    };
+    let (paths, objects): (Vec<Value>, Vec<Value>) =
+        found.into_iter().partition(|rule| rule["nonResourceURLs"].is_array());
+    json!({ "resourceRules": objects, "nonResourceRules": paths, "incomplete": false })
+}
+
+fn text<'a>(fields: &'a Value, name: &str) -> &'a str {
+    fields[name].as_str().unwrap_or("")
 }

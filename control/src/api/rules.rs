@@ -96,6 +96,14 @@ pub(super) fn check_name(meta: &KindMeta, name: &str) -> Result<(), Refusal> {
         let why = "Required value: name or generateName is required";
         return Err(Refusal::invalid_field(meta, name, "metadata.name", why));
     }
+    // Kubernetes allows these whatever can be a part of a path: `system:discovery`.
+    if meta.group == "rbac.authorization.k8s.io" {
+        if !name.contains(['/', '%']) && name != "." && name != ".." {
+            return Ok(());
+        }
+        let why = format!("Invalid value: {name:?}: may not contain '/' or '%'");
+        return Err(Refusal::invalid_field(meta, name, "metadata.name", why));
+    }
     let is_namespace = meta.group.is_empty() && meta.kind == "Namespace";
     let (good, what) = if is_namespace {
         (

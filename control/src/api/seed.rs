@@ -5,15 +5,17 @@
 //! changes no version and wakes no watcher.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
 use crate::kind::{Entry, KindMeta, Registry, Requester, Resource};
 use crate::kinds::{definition, settings};
-use crate::store::{Change, Key, Store, StoreError, View};
+use crate::store::{Change, Key, Store, StoreError, Stored, View};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
+use super::seed_roles;
 use super::{INSIDE_USER, SEED_NAMESPACES};
 
 /// Makes the objects that everybody expects to find.
@@ -32,6 +34,14 @@ pub async fn seed(store: &Store, registry: &Registry) -> Result<(), StoreError> 
             .write(move |view| make(view, &Entry::of::<ConfigMap>(), map, Some(row.namespace)))
             .await
             .map_err(failed)?;
+    }
+    for (entry, objects) in [
+        (Entry::of::<ClusterRole>(), seed_roles::roles()),
+        (Entry::of::<ClusterRoleBinding>(), seed_roles::bindings()),
+    ] {
+        for object in objects {
+            store.write(move |view| make(view, &entry, object, None)).await.map_err(failed)?;
+        }
     }
     let definitions = definitions(registry);
     for wanted in &definitions {
@@ -59,8 +69,6 @@ fn make(view: &View, entry: &Entry, object: Value, namespace: Option<&str>) -> R
 /// Stores a definition, unless it is there as it should be.
 fn define(view: &View, wanted: Value) -> Result<Change, Refusal> {
     let (key, mut object) = new(&Entry::of::<CustomResourceDefinition>(), wanted)?;
-    let now = object["metadata"]["creationTimestamp"].clone();
-    object["status"] = status(&object["spec"], &now);
     let Some(before) = view.get(&key) else { return Ok(Change::Put(key, object)) };
     let same = |field: &str| before.value["metadata"][field] == object["metadata"][field];
     if before.value["spec"] == object["spec"] && same("labels") && same("annotations") {
@@ -78,7 +86,9 @@ fn define(view: &View, wanted: Value) -> Result<Change, Refusal> {
 async fn forget_others(store: &Store, definitions: &[Value]) -> Result<(), Refusal> {
     let stored = store.read().list(&object::resource_of(&CustomResourceDefinition::META), None);
     let known = |name: &str| definitions.iter().any(|one| one["metadata"]["name"] == name);
-    for object in stored.items.into_iter().filter(|object| !known(&object.key.name)) {
+    // What a client wrote says who wrote it; what we wrote does not.
+    let ours = |object: &Stored| object.value["metadata"]["managedFields"].is_null();
+    for object in stored.items.into_iter().filter(|object| ours(object) && !known(&object.key.name)) {
         let gone = move |_: &View| Ok::<_, Refusal>(Change::Delete(object.key.clone(), object.value.clone()));
         store.write(gone).await?;
     }
@@ -133,7 +143,7 @@ fn definition(meta: &KindMeta, versions: &[&Entry]) -> Value {
 }
 
 fn version(entry: &Entry, storage: bool) -> Value {
-    let mut schema = (entry.schema)();
+    let mut schema = entry.shape();
     schema["type"] = "object".into();
     schema["properties"]["metadata"] = json!({ "type": "object" });
     let columns: Vec<Value> = entry
@@ -161,7 +171,7 @@ fn version(entry: &Entry, storage: bool) -> Value {
     version
 }
 
-fn status(spec: &Value, now: &Value) -> Value {
+pub(super) fn definition_status(spec: &Value, now: &Value) -> Value {
     let condition = |kind: &str, reason: &str, message: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now });
     json!({
         "conditions": [

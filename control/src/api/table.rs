@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::kind::{Column, KindMeta};
+use crate::kind::{Column, KindMeta, RATIO};
 use crate::store::Stored;
 
 use super::parameters::IncludeObject;
@@ -27,7 +27,7 @@ pub(super) fn of(
     columns.extend(meta.columns.iter().map(|column| {
         json!({
             "name": column.name,
-            "type": column.format,
+            "type": if column.format == RATIO { "string" } else { column.format },
             "format": "",
             "description": format!("{} of the {}", column.name, meta.kind),
             "priority": column.priority,
@@ -54,9 +54,14 @@ fn row(meta: &KindMeta, object: &Stored, include: IncludeObject, now: Timestamp)
 }
 
 fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
-    let found = jsonpath::find(column.path, object);
+    let mut choices = column.path.split('|').map(|path| jsonpath::find(path, object));
+    let found = choices.find(|found| !found.is_empty()).unwrap_or_default();
     let [first, ..] = found.as_slice() else { return Value::Null };
     match column.format {
+        RATIO => {
+            let good = found.iter().filter(|value| **value == true).count();
+            format!("{good}/{}", found.len()).into()
+        }
         "date" => {
             let stamp = first.as_str().and_then(|text| text.parse::<Timestamp>().ok());
             stamp.map_or("<unknown>".into(), |stamp| age(now.as_second() - stamp.as_second()).into())

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::store::{Event, Store, Stored};
 
 use super::accept::{self, Format};
+use super::crowd::{Place, Stay};
 use super::errors::Refusal;
 use super::parameters::Match;
 use super::selectors::Selector;
@@ -52,6 +53,8 @@ struct Watcher {
     ends_at: Instant,
     next_bookmark_at: Instant,
     over: bool,
+    /// Given back when the stream ends.
+    _place: Option<Place>,
 }
 
 pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
@@ -64,6 +67,8 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
         return Err(Refusal::method_not_allowed());
     }
     let send_initial = wants_initial_events(call)?;
+    let who = &call.server.requester;
+    let place = if who.internal { None } else { Some(call.server.crowd.enter(&who.user, Stay::Watch)?) };
     let store = Arc::clone(&call.server.store);
     let resource = call.resource();
     let news = store.revision();
@@ -84,6 +89,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
         ends_at: now + Duration::from_secs(seconds),
         next_bookmark_at: now + BOOKMARK_EVERY,
         over: false,
+        _place: place,
         store,
     };
     {

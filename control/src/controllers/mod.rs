@@ -15,6 +15,7 @@ pub mod flows;
 pub mod in_memory_channel;
 pub mod ingress;
 pub mod messaging;
+pub mod pods;
 pub mod queue;
 pub mod reference;
 pub mod resolve;
@@ -67,6 +68,8 @@ pub struct ControlConfig {
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
     pub quotas: QuotaRules,
+    /// Instances are shown as Pods: in an API of our own, not in a cluster's.
+    pub shows_pods: bool,
 }
 
 /// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was
@@ -92,6 +95,10 @@ pub async fn run(
     for task in all {
         tasks.push(task);
     }
+    if world.config.shows_pods {
+        let api = kube::Api::all(world.client.clone());
+        tasks.push(Box::pin(follow(api, &world.pods, |change| pods::changed(&world, change))));
+    }
     tasks.push(Box::pin(hear_fleet(&world)));
     tasks.push(Box::pin(configuration::sweep_in_time(&world)));
     for _ in 0..WORKERS {
@@ -114,6 +121,9 @@ async fn restore(world: &World) -> Result<(), Error> {
     list(world, &world.pod_autoscalers).await?;
     list(world, &world.metrics).await?;
     domain_mapping::list_all(world).await?;
+    if world.config.shows_pods {
+        list(world, &world.pods).await?;
+    }
     list(world, &world.brokers).await?;
     list(world, &world.triggers).await?;
     messaging::list_all(world).await?;
@@ -123,6 +133,7 @@ async fn restore(world: &World) -> Result<(), Error> {
         let item = Item::new(Kind::Revision, namespace(meta), name(meta));
         revision::run(world, &item, &revision).await?;
     }
+    pods::restore(world);
     route::restore(world);
     domain_mapping::restore(world);
     for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
@@ -242,12 +253,14 @@ async fn hear_fleet(world: &World) {
             Ok(key) => {
                 if let Some((ns, name)) = key.split_once('/') {
                     world.look_at(Item::new(Kind::Revision, ns, name));
+                    world.look_at(Item::new(Kind::Pods, ns, name));
                 }
             }
             Err(RecvError::Lagged(_)) => {
                 for revision in world.revisions.all() {
                     let meta = &revision.metadata;
                     world.look_at(Item::new(Kind::Revision, namespace(meta), name(meta)));
+                    world.look_at(Item::new(Kind::Pods, namespace(meta), name(meta)));
                 }
             }
             // The fleet is over; so are we, soon.
@@ -263,6 +276,7 @@ async fn work(world: &World) {
             Kind::Service => service::reconcile(world, &item).await,
             Kind::Configuration => configuration::reconcile(world, &item).await,
             Kind::Revision => revision::reconcile(world, &item).await,
+            Kind::Pods => pods::reconcile(world, &item).await,
             Kind::Route => route::reconcile(world, &item).await,
             Kind::DomainMapping => domain_mapping::reconcile(world, &item).await,
             Kind::Broker => broker::reconcile(world, &item).await,

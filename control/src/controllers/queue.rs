@@ -21,6 +21,8 @@ pub enum Kind {
     Service,
     Configuration,
     Revision,
+    /// The instances of a Revision.
+    Pods,
     Route,
     DomainMapping,
     Broker,

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -53,6 +54,7 @@ pub struct World {
     pub services: Cache<Service>,
     pub configurations: Cache<Configuration>,
     pub revisions: Cache<Revision>,
+    pub pods: Cache<Pod>,
     pub routes: Cache<Route>,
     pub domain_mappings: Cache<DomainMapping>,
     pub domain_claims: Cache<ClusterDomainClaim>,
@@ -127,6 +129,7 @@ impl World {
             services: Cache::default(),
             configurations: Cache::default(),
             revisions: Cache::default(),
+            pods: Cache::default(),
             routes: Cache::default(),
             domain_mappings: Cache::default(),
             domain_claims: Cache::default(),

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::decide::{Delay, View, Window, decide, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
+use super::seen::{Roll, Seen, Stage};
 use super::{EndpointSink, Metric, Observed, Plan, State};
 use crate::runtime::{Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
 
@@ -31,6 +32,7 @@ pub(super) struct Crew {
     spec: Arc<InstanceSpec>,
     load: Arc<BackendLoad>,
     members: Vec<Member>,
+    roll: Roll,
     /// Ids of the endpoints that cores know of, in the members' order.
     published: Vec<u64>,
     desired: u32,
@@ -103,6 +105,7 @@ impl Crew {
             plan,
             load,
             members: Vec::new(),
+            roll: Roll::default(),
             published: Vec::new(),
             desired: 0,
             proven: false,
@@ -199,11 +202,12 @@ impl Crew {
     pub(super) fn gone(&mut self, id: u64, gone: Gone, now: Instant) {
         let Some(at) = self.members.iter().position(|m| m.id == id) else { return };
         let was_ready_since = match self.members.remove(at).phase {
-            Phase::Draining { .. } | Phase::Stopping => return, // as wanted
+            Phase::Draining { .. } | Phase::Stopping => return self.roll.left(id), // as wanted
             Phase::Starting => None,
             Phase::Ready { since } | Phase::Doubted { since } => Some(since),
         };
         tracing::warn!(revision = %self.key, instance = id, reason = %gone.cause, "instance failed");
+        self.roll.failed(id, &gone);
         if now < self.rest_until {
             return; // several at once are one failure
         }
@@ -215,6 +219,13 @@ impl Crew {
         self.rest_until = now + delay;
         if !delay.is_zero() {
             self.failure = Some(gone);
+        }
+    }
+
+    /// Ends it now; what is wanted then decides about another.
+    pub(super) fn restart(&mut self, id: u64) {
+        if let Some(member) = self.members.iter_mut().find(|m| m.id == id) {
+            member.stop();
         }
     }
 
@@ -302,6 +313,7 @@ impl Crew {
         hands.next_id += 1;
         let reporter = Reporter::new(id, hands.queue.clone());
         let instance = hands.runtime.start(id, Arc::clone(&self.spec), reporter);
+        self.roll.started(id);
         self.members.push(Member { id, started: now, instance, phase: Phase::Starting, endpoint: None });
         id
     }
@@ -381,6 +393,20 @@ impl Crew {
             State::Pending
         };
         Observed { actual, desired: self.desired, state }
+    }
+
+    pub(super) fn seen(&mut self) -> Vec<Seen> {
+        let missing = self.desired.saturating_sub(self.running());
+        let members = self.members.iter().map(|m| {
+            let stage = match m.phase {
+                Phase::Starting => Stage::Starting,
+                Phase::Ready { .. } => Stage::Ready,
+                Phase::Doubted { .. } => Stage::Unready,
+                Phase::Draining { .. } | Phase::Stopping => Stage::Ending,
+            };
+            (m.id, stage, m.endpoint.as_ref().map(|endpoint| endpoint.address))
+        });
+        self.roll.seen(members, missing)
     }
 
     fn initial(&self) -> u32 {

@@ -68,6 +68,7 @@ impl Manager {
             }
             Mail::Declare(..) => {} // too late: we are leaving
             Mail::Retire(key) => self.with(&key, now, |crew| crew.retire()),
+            Mail::Restart(key, id) => self.with(&key, now, |crew| crew.restart(id)),
             Mail::Demand(key) => self.with(&key, now, |crew| crew.asked(now)),
             Mail::Unreachable(key, endpoint) => self.with(&key, now, |crew| crew.doubt(endpoint)),
             Mail::Shutdown(done) => {
@@ -127,7 +128,8 @@ impl Manager {
             self.crews.remove(key);
             self.board.post(key, None);
         } else {
-            self.board.post(key, Some(crew.observed()));
+            let seen = crew.seen();
+            self.board.post(key, Some((crew.observed(), seen)));
         }
     }
 }

@@ -9,8 +9,11 @@ mod crew;
 pub mod decide;
 pub mod limits;
 mod manager;
+mod seen;
 #[cfg(test)]
 mod tests;
+
+pub use seen::{Last, Seen, Stage};
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -138,14 +141,18 @@ pub struct Fleet {
 enum Mail {
     Declare(Arc<str>, Box<Plan>),
     Retire(Arc<str>),
+    Restart(Arc<str>, u64),
     Demand(Arc<str>),
     Unreachable(Arc<str>, u64),
     Shutdown(oneshot::Sender<()>),
 }
 
+/// A revision's state, and its instances.
+type Known = (Observed, Vec<Seen>);
+
 /// What others may read at any time.
 struct Board {
-    observed: Mutex<HashMap<Arc<str>, Observed>>,
+    known: Mutex<HashMap<Arc<str>, Known>>,
     changes: broadcast::Sender<Arc<str>>,
 }
 
@@ -160,7 +167,7 @@ impl Fleet {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (mail, inbox) = mpsc::unbounded_channel();
         let (changes, _) = broadcast::channel(limits::CHANGES_MAX);
-        let board = Arc::new(Board { observed: Mutex::default(), changes });
+        let board = Arc::new(Board { known: Mutex::default(), changes });
         let work = manager::run(runtime, sink, first_id, inbox, Arc::clone(&board));
         (Self { mail, board }, work)
     }
@@ -189,11 +196,23 @@ impl Fleet {
     /// The state of `key`; of one that was never declared, [`State::Pending`] with zeros.
     #[must_use]
     pub fn observe(&self, key: &str) -> Observed {
-        let observed = self.board.observed.lock().unwrap_or_else(PoisonError::into_inner);
-        observed.get(key).cloned().unwrap_or(Observed::NOTHING)
+        let known = self.board.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).map_or(Observed::NOTHING, |(observed, _)| observed.clone())
     }
 
-    /// The keys whose [`Fleet::observe`] has changed. Who lags behind misses some and should look at all.
+    /// The instances of `key`, those included that end or wait for their next start.
+    #[must_use]
+    pub fn instances(&self, key: &str) -> Vec<Seen> {
+        let known = self.board.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).map_or_else(Vec::new, |(_, seen)| seen.clone())
+    }
+
+    /// Ends the instance `id` of `key`; another one takes its place if it is wanted.
+    pub fn restart(&self, key: &str, id: u64) {
+        self.send(Mail::Restart(key.into(), id));
+    }
+
+    /// The keys whose [`Fleet::observe`] or [`Fleet::instances`] has changed. Who lags behind misses some and should look at all.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<Arc<str>> {
         self.board.changes.subscribe()
@@ -214,16 +233,16 @@ impl Fleet {
 
 impl Board {
     /// `None`: nothing is known of `key` any more.
-    fn post(&self, key: &Arc<str>, now: Option<Observed>) {
-        let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
-        if observed.get(key) == now.as_ref() {
+    fn post(&self, key: &Arc<str>, now: Option<Known>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.get(key) == now.as_ref() {
             return;
         }
         match now {
-            Some(now) => drop(observed.insert(Arc::clone(key), now)),
-            None => drop(observed.remove(key)),
+            Some(now) => drop(known.insert(Arc::clone(key), now)),
+            None => drop(known.remove(key)),
         }
-        drop(observed);
+        drop(known);
         let _ = self.changes.send(Arc::clone(key)); // nobody listening is fine
     }
 }

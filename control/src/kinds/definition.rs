@@ -1,12 +1,15 @@
 //! CustomResourceDefinition: how clients learn which kinds there are, and what can be done with them.
 //!
-//! Derived from the registry, never written by clients: `kn source list-types` and everybody who looks
+//! Those of our own kinds are derived from the registry, never written by clients: `kn source list-types` and everybody who looks
 //! for addressable kinds by label reads them.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceConversion, CustomResourceDefinition,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::column;
+use super::shared::name;
+use super::{column, custom};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 
 const ADDRESSABLE: &str = "duck.knative.dev/addressable";
@@ -89,9 +92,21 @@ impl Resource for CustomResourceDefinition {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        let names = &mut self.spec.names;
+        names.singular.get_or_insert_with(|| names.kind.to_lowercase());
+        names.list_kind.get_or_insert_with(|| format!("{}List", names.kind));
+        self.spec.conversion.get_or_insert_with(|| CustomResourceConversion {
+            strategy: "None".into(),
+            ..CustomResourceConversion::default()
+        });
+    }
 
-    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        // The rules look at it as it is stored.
+        let spec = serde_json::to_value(&self.spec).unwrap_or_default();
+        custom::validate(name(&self.metadata), &spec, problems);
+    }
 }
 
 #[cfg(test)]

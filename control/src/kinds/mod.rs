@@ -6,6 +6,7 @@
 pub mod autoscaling;
 pub mod conditions;
 pub mod core;
+pub mod custom;
 pub mod data;
 pub mod definition;
 pub mod duration;
@@ -14,6 +15,7 @@ pub mod flows;
 pub mod messaging;
 pub mod names;
 pub mod networking;
+pub mod pods;
 pub mod quantity;
 pub mod serving;
 pub mod settings;
@@ -38,7 +40,8 @@ pub fn registry() -> Registry {
         Entry::of::<autoscaling::metric::Metric>(),
         Entry::of::<eventing::broker::Broker>(),
         Entry::of::<eventing::trigger::Trigger>(),
-        Entry::of::<CustomResourceDefinition>().read_only(),
+        pods::entry(),
+        Entry::of::<CustomResourceDefinition>(),
         Entry::of::<eventing::event_type::EventType>(),
         Entry::of::<messaging::channel::Channel>(),
         Entry::of::<messaging::in_memory_channel::InMemoryChannel>(),
@@ -165,13 +168,13 @@ mod tests {
 
     /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
     #[test]
-    fn revisions_are_the_only_kind_that_developers_do_not_create() {
+    fn revisions_and_pods_are_the_only_kinds_that_developers_do_not_create() {
         let closed: Vec<_> = registry()
             .entries
             .iter()
             .filter(|entry| !entry.meta.developers_create)
             .map(|entry| entry.meta.kind)
             .collect();
-        assert_eq!(closed, ["Revision"]);
+        assert_eq!(closed, ["Revision", "Pod"]);
     }
 }

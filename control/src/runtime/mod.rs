@@ -34,6 +34,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use volumes::{Mount, Volume};
 
 pub use mounts::allowed as may_mount;
+pub use orphans::log_file;
 pub use process::{Init, ProcessRuntime, end_leftovers};
 
 /// What to run, and how to tell that it runs.

@@ -148,6 +148,13 @@ pub(super) fn end(records: &[Record]) -> usize {
     ended
 }
 
+/// The present log of the instance `id` below `folder`, which is `instances` in the data folder; its
+/// predecessor ends in `.log.1`.
+#[must_use]
+pub fn log_file(folder: &Path, namespace: &str, revision: &str, id: u64) -> PathBuf {
+    folder.join(file_name(namespace)).join(file_name(revision)).join(format!("{id}.log"))
+}
+
 /// Names are DNS labels by the time they come here; a path must not depend on that.
 fn file_name(name: &str) -> String {
     name.chars()

@@ -2,8 +2,10 @@
 // A test that cannot go on says so by a panic, in its helpers too.
 #![allow(clippy::unwrap_used)]
 
+mod access;
 mod applying;
 mod client;
+mod custom;
 mod describing;
 mod hostile;
 mod housekeeping;

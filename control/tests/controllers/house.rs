@@ -33,6 +33,7 @@ pub(crate) struct House {
     tables: Arc<Mutex<Vec<Table>>>,
     stop: Option<oneshot::Sender<()>>,
     work: tokio::task::JoinHandle<()>,
+    collector: Option<tokio::task::JoinHandle<()>>,
 }
 
 /// Programs that are ready at once, unless they are called `broken`, which exit with 3, or `slow`, which
@@ -76,6 +77,14 @@ impl House {
         let registry = Arc::new(kinds::registry());
         api::seed(&store, &registry).await.unwrap();
         let client = api::client(Arc::clone(&store), registry);
+        let collector = tokio::task::spawn_local(store::gc::run(store));
+        let mut house = Self::over(client, true).await;
+        house.collector = Some(collector);
+        house
+    }
+
+    /// Follows the API behind `client`, which is somebody else's unless it `shows_pods`.
+    pub(crate) async fn over(client: Client, shows_pods: bool) -> Self {
         let tables: Arc<Mutex<Vec<Table>>> = Arc::default();
         let seen = Arc::clone(&tables);
         let publisher = Arc::new(Publisher::new(Arc::new(move |table| seen.lock().unwrap().push(table))));
@@ -87,6 +96,7 @@ impl House {
             http_port: 8080,
             events_url_base: "http://127.0.0.1:8081".to_owned(),
             listeners: controllers::ingress::Listeners::default(),
+            shows_pods,
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
             quotas: QuotaRules::default(),
         };
@@ -95,12 +105,11 @@ impl House {
             let stopped = async { drop(stopped.await) };
             tokio::select! {
                 result = controllers::run(config, client_inside, fleet_inside, publisher, synced, stopped) => result.unwrap(),
-                () = store::gc::run(store) => panic!("the collector ended"),
                 () = fleet_work => panic!("the fleet ended"),
             }
         });
         sync.await.unwrap();
-        Self { client, fleet, tables, stop: Some(stop), work }
+        Self { client, fleet, tables, stop: Some(stop), work, collector: None }
     }
 
     pub(crate) fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
@@ -227,6 +236,10 @@ impl House {
     pub(crate) async fn close(mut self) {
         drop(self.stop.take());
         self.work.await.unwrap();
+        if let Some(collector) = self.collector {
+            collector.abort();
+            assert!(collector.await.unwrap_err().is_cancelled(), "the collector ended");
+        }
     }
 }
 

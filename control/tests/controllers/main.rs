@@ -3,8 +3,10 @@
 
 mod eventing;
 mod flows;
+mod follow;
 mod house;
 mod messaging;
+mod pods;
 mod restart;
 mod rollout;
 mod serving;

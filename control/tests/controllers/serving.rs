@@ -344,14 +344,15 @@ fn a_settled_house_writes_nothing() {
             house.api::<Service>().list(&Default::default()).await.unwrap().metadata.resource_version
         };
         // Looks that were already under way may still end.
-        let mut settled = version().await;
-        for _ in 0..100 {
+        let (mut settled, mut quiet) = (version().await, 0);
+        for _ in 0..1_000 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             let now = version().await;
-            if now == settled {
+            quiet = if now == settled { quiet + 1 } else { 0 };
+            settled = now;
+            if quiet == 20 {
                 break;
             }
-            settled = now;
         }
         // A write of no change is none, and wakes nobody into writing.
         let service = house.api::<Service>().get("hello").await.unwrap();

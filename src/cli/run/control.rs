@@ -20,6 +20,7 @@ use control::{api, kinds, manifests, store};
 use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::api::{self as entrance, Entrance};
 use crate::admin::{self, Admin, Health};
 use crate::config::Config;
 
@@ -81,6 +82,13 @@ async fn live(
             return Ok(());
         }
     };
+    let entrance = match parts.api.map(|listener| Entrance::open(listener, &parts.config)).transpose() {
+        Ok(entrance) => entrance,
+        Err(why) => {
+            drop(say_synced.send(Err(why)));
+            return Ok(());
+        }
+    };
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
     tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, stopped(parts.hand_over.clone())));
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
@@ -101,9 +109,9 @@ async fn live(
     let mut api = None;
     if synced.is_err() {
         controllers.abort();
-    } else if let Some(listener) = parts.api {
+    } else if let Some(entrance) = entrance {
         let until = stopped(parts.hand_over.clone());
-        api = Some(tokio::task::spawn_local(serve(listener, house.router, until)));
+        api = Some(tokio::task::spawn_local(entrance.serve(house.router, until)));
     }
     drop(say_synced.send(synced));
 
@@ -145,7 +153,8 @@ async fn furnish(parts: &Parts) -> Result<House> {
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
             let client = api::client(Arc::clone(&store), Arc::clone(&registry));
-            (Some(Arc::clone(&store)), client, api::router(store, registry))
+            let surroundings = entrance::surroundings(&parts.config)?;
+            (Some(Arc::clone(&store)), client, api::router_in(store, registry, surroundings))
         }
         Some(file) => (None, cluster(file).await?, Router::new()),
     };

@@ -16,7 +16,7 @@ pub const SERVICE_UID: &str = "serving.knative.dev/serviceUID";
 pub const CONFIGURATION: &str = "serving.knative.dev/configuration";
 pub const CONFIGURATION_UID: &str = "serving.knative.dev/configurationUID";
 pub const CONFIGURATION_GENERATION: &str = "serving.knative.dev/configurationGeneration";
-/// The labels that upstream puts on what belongs to a Revision.
+/// With the next, the labels that upstream puts on what belongs to a Revision.
 pub const REVISION: &str = "serving.knative.dev/revision";
 pub const REVISION_UID: &str = "serving.knative.dev/revisionUID";
 pub const ROUTING_STATE: &str = "serving.knative.dev/routingState";

@@ -1,0 +1,34 @@
+//! Who may do what: identities, and the rules of RBAC over what is stored.
+//!
+//! Values in, values out, but for the key of service-account tokens, which is a file.
+
+pub mod accounts;
+pub mod rbac;
+pub mod tokens;
+
+/// The group that may do everything.
+pub const MASTERS: &str = "system:masters";
+/// Everybody who said who he is, and was believed.
+pub const AUTHENTICATED: &str = "system:authenticated";
+
+/// Somebody who was believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub groups: Vec<String>,
+}
+
+/// What somebody wants to do with objects.
+#[derive(Debug, Clone, Copy)]
+pub struct Action<'a> {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, …
+    pub verb: &'a str,
+    pub group: &'a str,
+    pub resource: &'a str,
+    /// Empty: the object itself.
+    pub subresource: &'a str,
+    /// Empty: a cluster-wide kind, or all namespaces.
+    pub namespace: &'a str,
+    /// Empty: not one by name.
+    pub name: &'a str,
+}

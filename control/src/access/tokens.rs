@@ -1,0 +1,76 @@
+//! Bearer tokens from a file, in Kubernetes' format: `token,user,uid,"group1,group2"`, one a line.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{AUTHENTICATED, User};
+
+/// Some ten thousand tokens; a wrong path (a disk image, a log) must not be read whole.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Tokens and whose they are.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    users: HashMap<String, User>,
+}
+
+impl Tokens {
+    /// # Errors
+    /// The file cannot be read, or a line of it is no entry: both are named.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let named = |why: String| format!("{}: {why}", path.display());
+        let bytes = std::fs::metadata(path).map_err(|why| named(why.to_string()))?.len();
+        if bytes > FILE_BYTES_MAX {
+            return Err(named(format!("{bytes} bytes, limit {FILE_BYTES_MAX}")));
+        }
+        Self::parse(&std::fs::read_to_string(path).map_err(|why| named(why.to_string()))?).map_err(named)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut users = HashMap::new();
+        for (index, line) in text.lines().enumerate() {
+            if line.trim().is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let wrong = || format!("line {}: token,user,uid[,\"group,…\"] is needed", index + 1);
+            let mut fields = line.splitn(4, ',').map(str::trim);
+            let (token, name) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+            fields.next().ok_or_else(wrong)?;
+            if token.is_empty() || name.is_empty() {
+                return Err(wrong());
+            }
+            let groups = fields.next().unwrap_or("").trim_matches('"').split(',');
+            let named = groups.map(str::trim).filter(|group| !group.is_empty()).map(str::to_owned);
+            let user = User { name: name.into(), groups: named.chain([AUTHENTICATED.to_owned()]).collect() };
+            users.insert(token.to_owned(), user);
+        }
+        Ok(Self { users })
+    }
+
+    /// Whose token it is.
+    #[must_use]
+    pub fn owner(&self, token: &str) -> Option<&User> {
+        self.users.get(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_is_a_token_with_its_user_and_groups() {
+        let tokens = Tokens::parse("# ours\nabc,alice,1,\"crew, night\"\n\ndef,bob,2\n").unwrap();
+        let alice = tokens.owner("abc").unwrap();
+        assert_eq!((alice.name.as_str(), alice.groups.len()), ("alice", 3));
+        assert_eq!(tokens.owner("def").unwrap().groups, [AUTHENTICATED]);
+        assert!(tokens.owner("").is_none() && tokens.owner("ab").is_none());
+    }
+
+    #[test]
+    fn a_line_that_is_none_is_named() {
+        for bad in ["a,b,c\nonly-a-token\n", "x\n,bob,1\n", "x,y\n"] {
+            assert!(Tokens::parse(bad).unwrap_err().starts_with("line "), "{bad}");
+        }
+    }
+}

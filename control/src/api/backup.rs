@@ -1,0 +1,180 @@
+//! All objects as one document, out and in, while everything runs.
+//!
+//! ```text
+//! {"sluicegate":"backup","format":1,"revision":N}      the first line
+//! {"resource":R,"namespace":S,"name":N,"object":{…}}   a line for each object, in the store's order
+//! {"objects":COUNT}                                    the last line: without it the backup is cut short
+//! ```
+//! It shows one moment. Coming back, an object keeps its uid and gets a new resourceVersion: versions
+//! never go back, so watchers see a restore as the changes that it is. What is not in the backup goes.
+
+use std::collections::BTreeSet;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt as _, stream};
+use http::{Method, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::store::{Change, Key, Store, StoreError, View};
+
+use super::errors::Refusal;
+use super::{Server, accept};
+
+/// Where it is asked for and sent to.
+pub const PATH: &str = "/sluicegate/backup";
+const FORMAT: u64 = 1;
+/// Bytes of a backup that is taken in; all of it is looked at before anything is changed.
+pub(super) const BACKUP_BYTES_MAX: usize = 1 << 30;
+/// Writes under way at a time, so that they share commits.
+const WRITES_AT_ONCE_MAX: usize = 256;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    sluicegate: String,
+    format: u64,
+    revision: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Row {
+    resource: String,
+    namespace: String,
+    name: String,
+    object: Value,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Foot {
+    objects: usize,
+}
+
+pub(super) async fn answer(server: &Server, method: &Method, body: Body) -> Result<Response, Refusal> {
+    match *method {
+        Method::GET => Ok(backup(&server.store)),
+        Method::PUT => restore(&server.store, body).await,
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+fn backup(store: &Store) -> Response {
+    let (revision, objects) = {
+        let memory = store.read();
+        (memory.revision(), memory.all().cloned().collect::<Vec<_>>())
+    };
+    let head = json!(Head { sluicegate: "backup".into(), format: FORMAT, revision });
+    let foot = json!(Foot { objects: objects.len() });
+    let rows = objects.into_iter().map(|object| {
+        let key = &object.key;
+        let (resource, namespace, name) = (json!(&*key.resource), json!(&*key.namespace), json!(&*key.name));
+        // The object is written out already.
+        let json = String::from_utf8_lossy(&object.json);
+        format!("{{\"resource\":{resource},\"namespace\":{namespace},\"name\":{name},\"object\":{json}}}\n")
+    });
+    let lines = std::iter::once(format!("{head}\n")).chain(rows).chain([format!("{foot}\n")]);
+    let body = Body::from_stream(stream::iter(lines.map(Ok::<_, std::convert::Infallible>)));
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/jsonl")], body).into_response()
+}
+
+async fn restore(store: &Store, body: Body) -> Result<Response, Refusal> {
+    let bytes = axum::body::to_bytes(body, BACKUP_BYTES_MAX)
+        .await
+        .map_err(|why| Refusal::bad_request(format!("the backup could not be read: {why}")))?;
+    let rows = check(&bytes).map_err(|why| Refusal::bad_request(format!("this is no backup: {why}")))?;
+    let kept: BTreeSet<Key> = rows.iter().map(|(key, _)| key.clone()).collect();
+    let gone: Vec<Key> = {
+        let memory = store.read();
+        memory.all().map(|object| object.key.clone()).filter(|key| !kept.contains(key)).collect()
+    };
+    let count = rows.len();
+    let puts = rows.into_iter().map(|(key, object)| (key, Some(object)));
+    let all = puts.chain(gone.into_iter().map(|key| (key, None)));
+    let writes = stream::iter(all).map(|(key, object)| store.write(move |view| put(view, key, object)));
+    let mut writes = std::pin::pin!(writes.buffer_unordered(WRITES_AT_ONCE_MAX));
+    while let Some(written) = writes.next().await {
+        if let Err(Skip::Store(why)) = written {
+            return Err(why.into());
+        }
+    }
+    Ok(accept::json(StatusCode::OK, json!(Foot { objects: count }).to_string()))
+}
+
+/// Why nothing was written.
+enum Skip {
+    /// It is gone already.
+    Gone,
+    Store(StoreError),
+}
+
+impl From<StoreError> for Skip {
+    fn from(why: StoreError) -> Self {
+        Self::Store(why)
+    }
+}
+
+/// Puts one object back, or takes one away; what already is as it was then stays untouched.
+fn put(view: &View, key: Key, object: Option<Value>) -> Result<Change, Skip> {
+    let there = view.get(&key);
+    Ok(match (object, there) {
+        (None, Some(there)) => Change::Delete(key, there.value.clone()),
+        (None, None) => return Err(Skip::Gone),
+        (Some(object), Some(there)) if object == there.value => Change::Keep(there),
+        (Some(object), _) => Change::Put(key, object),
+    })
+}
+
+/// All objects of a backup, or what is wrong with it and in which line.
+fn check(bytes: &[u8]) -> Result<Vec<(Key, Value)>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|why| why.to_string())?;
+    let mut lines = text.lines().enumerate();
+    let head: Head = match lines.next() {
+        Some((_, line)) => serde_json::from_str(line).map_err(|why| format!("line 1: {why}"))?,
+        None => return Err("it is empty".into()),
+    };
+    if head.format != FORMAT {
+        return Err(format!("it has format {}, this program reads {FORMAT}", head.format));
+    }
+    let mut rows = Vec::new();
+    for (index, line) in lines {
+        if let Ok(foot) = serde_json::from_str::<Foot>(line) {
+            return if foot.objects == rows.len() {
+                Ok(rows)
+            } else {
+                Err(format!("it has {} objects and says {}", rows.len(), foot.objects))
+            };
+        }
+        let row: Row = serde_json::from_str(line).map_err(|why| format!("line {}: {why}", index + 1))?;
+        if [&row.resource, &row.namespace, &row.name].iter().any(|part| part.contains('\0')) {
+            return Err(format!("line {}: a name with a zero byte", index + 1));
+        }
+        let key =
+            Key { resource: row.resource.into(), namespace: row.namespace.into(), name: row.name.into() };
+        rows.push((key, row.object));
+    }
+    Err("it is cut short: its last line is missing".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_that_is_cut_or_damaged_is_refused_whole() {
+        let head = r#"{"sluicegate":"backup","format":1,"revision":7}"#;
+        let row = r#"{"resource":"/configmaps","namespace":"n","name":"a","object":{}}"#;
+        let good = format!("{head}\n{row}\n{{\"objects\":1}}\n");
+        assert_eq!(check(good.as_bytes()).unwrap().len(), 1);
+        for (bad, told) in [
+            (String::new(), "empty"),
+            (format!("{head}\n{row}\n"), "cut short"),
+            (format!("{head}\n{row}\n{{\"objects\":2}}\n"), "says 2"),
+            (format!("{head}\n{{\"resource\":\n"), "line 2"),
+            (good.replace("\"format\":1", "\"format\":9"), "format 9"),
+            (row.to_owned(), "line 1"),
+        ] {
+            let why = check(bad.as_bytes()).unwrap_err();
+            assert!(why.contains(told), "{why}");
+        }
+    }
+}

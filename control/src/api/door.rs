@@ -1,0 +1,161 @@
+//! The API's listeners: plain on this host, TLS for everybody else.
+//!
+//! Handshakes run beside each other, so that one that stalls delays nobody; they are bounded in number and
+//! time.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::access::{AUTHENTICATED, User};
+
+use super::identity::Peer;
+
+/// Handshakes under way at a time; further connections wait in the kernel.
+pub const HANDSHAKES_MAX: usize = 256;
+/// ... and how long each may take.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long accepting pauses when the kernel refuses (out of descriptors, as a rule).
+const PAUSE: Duration = Duration::from_millis(100);
+
+type Handshake = Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, Peer)>> + Send>>;
+
+/// A TLS listener.
+pub struct Door {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    handshakes: FuturesUnordered<Handshake>,
+}
+
+/// What proves who we are, and who may prove who he is.
+#[derive(Debug, Clone, Copy)]
+pub struct Papers<'a> {
+    pub certificate: &'a Path,
+    pub key: &'a Path,
+    /// Certificates that these authorities signed are believed.
+    pub clients: Option<&'a Path>,
+}
+
+impl Door {
+    /// # Errors
+    /// A file cannot be read or does not fit; it is named.
+    pub fn open(listener: TcpListener, papers: &Papers<'_>) -> Result<Self, String> {
+        let config = config(papers)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Ok(Self { listener, acceptor, handshakes: FuturesUnordered::new() })
+    }
+}
+
+fn config(papers: &Papers<'_>) -> Result<ServerConfig, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chain = certificates(papers.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(papers.key).map_err(|why| named(papers.key, &why))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|why| why.to_string())?;
+    let builder = match papers.clients {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for root in certificates(path)? {
+                roots.add(root).map_err(|why| named(path, &why))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build()
+                .map_err(|why| named(path, &why))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|why| named(papers.certificate, &why))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(|why| named(path, &why))?.collect();
+    match found {
+        Ok(list) if !list.is_empty() => Ok(list),
+        Ok(_) => Err(named(path, &"no certificate is in it")),
+        Err(why) => Err(named(path, &why)),
+    }
+}
+
+fn named(path: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("{}: {why}", path.display())
+}
+
+impl Listener for Door {
+    type Io = TlsStream<TcpStream>;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            tokio::select! {
+                Some(done) = self.handshakes.next() => {
+                    if let Some(opened) = done {
+                        return opened;
+                    }
+                }
+                taken = self.listener.accept(), if self.handshakes.len() < HANDSHAKES_MAX => match taken {
+                    Ok((stream, address)) => {
+                        self.handshakes.push(Box::pin(greet(self.acceptor.clone(), stream, address)));
+                    }
+                    Err(_) => tokio::time::sleep(PAUSE).await,
+                },
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        self.listener.local_addr().map(Peer::at)
+    }
+}
+
+async fn greet(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> Option<(TlsStream<TcpStream>, Peer)> {
+    let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await.ok()?.ok()?;
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let certificate = certificate.and_then(|certificate| subject(certificate));
+    Some((stream, Peer { certificate, ..Peer::at(address) }))
+}
+
+/// Whom a certificate names: the common name is the user, organizations are groups.
+fn subject(certificate: &CertificateDer<'_>) -> Option<User> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let subject = parsed.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let groups = subject.iter_organization().filter_map(|one| one.as_str().ok().map(str::to_owned));
+    Some(User { name, groups: groups.chain([AUTHENTICATED.to_owned()]).collect() })
+}
+
+impl Connected<IncomingStream<'_, Door>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+impl Connected<IncomingStream<'_, TcpListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        Self::at(*stream.remote_addr())
+    }
+}

@@ -1,0 +1,131 @@
+//! Who asks: believed by a token, by a client certificate, or by being on this host.
+
+use std::net::SocketAddr;
+
+use axum::extract::ConnectInfo;
+use http::request::Parts;
+use http::{HeaderMap, header};
+
+use crate::access::accounts::Account;
+use crate::access::{AUTHENTICATED, MASTERS, User, rbac, tokens::Tokens};
+use crate::kind::Requester;
+use crate::store::{Key, Store};
+
+use super::errors::Refusal;
+use super::{OUTSIDE_USER, Server};
+
+const AS_USER: &str = "impersonate-user";
+const AS_GROUP: &str = "impersonate-group";
+/// Groups that one request may put on.
+const GROUPS_MAX: usize = 64;
+
+/// The other end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// It is on this host: on loopback, or on the Unix socket.
+    pub is_local: bool,
+    /// Who its certificate says it is; checked during the handshake.
+    pub certificate: Option<User>,
+}
+
+impl Peer {
+    #[must_use]
+    pub fn at(address: SocketAddr) -> Self {
+        Self { is_local: address.ip().is_loopback(), certificate: None }
+    }
+}
+
+/// Ways to be believed besides being local.
+#[derive(Debug, Default)]
+pub struct Believed {
+    pub tokens: Tokens,
+    /// Keeps the key of service-account tokens; without it there are none.
+    pub signer: Option<Signer>,
+}
+
+pub use crate::access::accounts::Signer;
+
+/// Whom the request counts as.
+pub(super) fn of(server: &Server, head: &Parts) -> Result<Requester, Refusal> {
+    if server.requester.internal {
+        return Ok(Requester::clone(&server.requester));
+    }
+    // A request that came over no socket is from inside the process, as those of tests are.
+    let peer = head.extensions.get::<ConnectInfo<Peer>>().map(|ConnectInfo(peer)| peer);
+    let user = match bearer(&head.headers) {
+        Some(token) => by_token(server, token).ok_or_else(Refusal::unauthorized)?,
+        None => match peer {
+            None => local(),
+            Some(Peer { certificate: Some(user), .. }) => user.clone(),
+            Some(Peer { is_local: true, .. }) => local(),
+            Some(_) => return Err(Refusal::unauthorized()),
+        },
+    };
+    let user = put_on(server, &head.headers, user)?;
+    Ok(Requester { user: user.name, groups: user.groups, ..Requester::default() })
+}
+
+fn local() -> User {
+    User { name: OUTSIDE_USER.into(), groups: vec![MASTERS.into(), AUTHENTICATED.into()] }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn by_token(server: &Server, token: &str) -> Option<User> {
+    if let Some(user) = server.believed.tokens.owner(token) {
+        return Some(user.clone());
+    }
+    let account = server.believed.signer.as_ref()?.read(token)?;
+    lives(&server.store, &account).then(|| account.user())
+}
+
+/// A token is as good as its account: deleted and made anew, it is another one.
+fn lives(store: &Store, account: &Account) -> bool {
+    let key = Key {
+        resource: "/serviceaccounts".into(),
+        namespace: account.namespace.as_str().into(),
+        name: account.name.as_str().into(),
+    };
+    store.read().get(&key).is_some_and(|found| found.value["metadata"]["uid"] == account.uid)
+}
+
+/// `kubectl --as`: who may impersonate counts as whom he names.
+fn put_on(server: &Server, headers: &HeaderMap, user: User) -> Result<User, Refusal> {
+    let text = |value: &http::HeaderValue| value.to_str().ok().map(str::to_owned);
+    let groups: Vec<String> = headers.get_all(AS_GROUP).iter().filter_map(text).take(GROUPS_MAX).collect();
+    let Some(name) = headers.get(AS_USER).and_then(text) else {
+        return if groups.is_empty() {
+            Ok(user)
+        } else {
+            Err(Refusal::bad_request("Impersonate-User is missing"))
+        };
+    };
+    let memory = server.store.read();
+    let wanted = groups.iter().map(|group| ("groups", group)).chain([("users", &name)]);
+    for (resource, wanted) in wanted {
+        let action = crate::access::Action {
+            verb: "impersonate",
+            group: "",
+            resource,
+            subresource: "",
+            namespace: "",
+            name: wanted,
+        };
+        if !rbac::allows(&memory, &user.name, &user.groups, &action) {
+            return Err(Refusal::not_granted(&user.name, &action));
+        }
+    }
+    drop(memory);
+    let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    let mut all = groups;
+    if let Some((namespace, account)) = account {
+        let account = Account { namespace: namespace.into(), name: account.into(), uid: String::new() };
+        all.extend(account.user().groups);
+    } else {
+        all.push(AUTHENTICATED.into());
+    }
+    Ok(User { name, groups: all })
+}

@@ -1,0 +1,127 @@
+//! Field numbers of what controllers write all the time: events, leases, endpoints.
+
+use super::protobuf_fields::{Field, METADATA, Shape, many, one, text};
+
+/// The message of a kind; `None` when it is not known here.
+pub(super) fn message_of(kind: &str) -> Option<&'static [Field]> {
+    match kind {
+        "Event" => Some(EVENT),
+        "Lease" => Some(LEASE),
+        "Endpoints" => Some(ENDPOINTS),
+        "EndpointSlice" => Some(ENDPOINT_SLICE),
+        _ => None,
+    }
+}
+
+const REFERENCE: Shape = Shape::Message(&[
+    text(1, "kind"),
+    text(2, "namespace"),
+    text(3, "name"),
+    text(4, "uid"),
+    text(5, "apiVersion"),
+    text(6, "resourceVersion"),
+    text(7, "fieldPath"),
+]);
+
+const EVENT: &[Field] = &[
+    METADATA,
+    one(2, "involvedObject", REFERENCE),
+    text(3, "reason"),
+    text(4, "message"),
+    one(5, "source", Shape::Message(&[text(1, "component"), text(2, "host")])),
+    one(6, "firstTimestamp", Shape::Time),
+    one(7, "lastTimestamp", Shape::Time),
+    one(8, "count", Shape::Number),
+    text(9, "type"),
+    one(10, "eventTime", Shape::MicroTime),
+    one(
+        11,
+        "series",
+        Shape::Message(&[one(1, "count", Shape::Number), one(2, "lastObservedTime", Shape::MicroTime)]),
+    ),
+    text(12, "action"),
+    one(13, "related", REFERENCE),
+    text(14, "reportingComponent"),
+    text(15, "reportingInstance"),
+];
+
+const LEASE: &[Field] = &[
+    METADATA,
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            text(1, "holderIdentity"),
+            one(2, "leaseDurationSeconds", Shape::NumberOrNone),
+            one(3, "acquireTime", Shape::MicroTime),
+            one(4, "renewTime", Shape::MicroTime),
+            one(5, "leaseTransitions", Shape::NumberOrNone),
+            text(6, "strategy"),
+            text(7, "preferredHolder"),
+        ]),
+    ),
+];
+
+const ADDRESS: Shape = Shape::Message(&[
+    text(1, "ip"),
+    one(2, "targetRef", REFERENCE),
+    text(3, "hostname"),
+    text(4, "nodeName"),
+]);
+
+const ENDPOINTS: &[Field] = &[
+    METADATA,
+    many(
+        2,
+        "subsets",
+        Shape::Message(&[
+            many(1, "addresses", ADDRESS),
+            many(2, "notReadyAddresses", ADDRESS),
+            many(
+                3,
+                "ports",
+                Shape::Message(&[
+                    text(1, "name"),
+                    one(2, "port", Shape::Number),
+                    text(3, "protocol"),
+                    text(4, "appProtocol"),
+                ]),
+            ),
+        ]),
+    ),
+];
+
+const ENDPOINT_SLICE: &[Field] = &[
+    METADATA,
+    many(
+        2,
+        "endpoints",
+        Shape::Message(&[
+            many(1, "addresses", Shape::Text),
+            one(
+                2,
+                "conditions",
+                Shape::Message(&[
+                    one(1, "ready", Shape::Bool),
+                    one(2, "serving", Shape::Bool),
+                    one(3, "terminating", Shape::Bool),
+                ]),
+            ),
+            text(3, "hostname"),
+            one(4, "targetRef", REFERENCE),
+            text(6, "nodeName"),
+            text(7, "zone"),
+        ]),
+    ),
+    many(
+        3,
+        "ports",
+        Shape::Message(&[
+            text(1, "name"),
+            text(2, "protocol"),
+            one(3, "port", Shape::NumberOrNone),
+            text(4, "appProtocol"),
+        ]),
+    ),
+    text(4, "addressType"),
+];

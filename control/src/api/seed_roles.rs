@@ -1,0 +1,160 @@
+//! The roles that are there before anybody writes one: Kubernetes' own, and Knative's that add to them.
+
+use serde_json::{Value, json};
+
+const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
+const SERVING: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
+const EVENTING: [&str; 5] = [
+    "eventing.knative.dev",
+    "messaging.knative.dev",
+    "flows.knative.dev",
+    "sources.knative.dev",
+    "sinks.knative.dev",
+];
+/// Where objects live that have an address.
+const ADDRESSABLE: [(&str, &[&str]); 4] = [
+    ("serving.knative.dev", &["routes", "routes/status", "services", "services/status"]),
+    ("eventing.knative.dev", &["brokers", "brokers/status"]),
+    (
+        "messaging.knative.dev",
+        &["channels", "channels/status", "inmemorychannels", "inmemorychannels/status"],
+    ),
+    ("flows.knative.dev", &["sequences", "sequences/status", "parallels", "parallels/status"]),
+];
+
+/// ClusterRoles.
+pub(super) fn roles() -> Vec<Value> {
+    let mut roles = of_the_system();
+    roles.extend(that_add_up());
+    roles.extend([
+        aggregated("view", &format!("{AGGREGATE}view")),
+        aggregated("addressable-resolver", "duck.knative.dev/addressable"),
+        aggregated("source-observer", "duck.knative.dev/source"),
+    ]);
+    roles.extend([("edit", &["view"][..]), ("admin", &["view", "edit"][..])].map(|(name, below)| {
+        let mut one = aggregated(name, &format!("{AGGREGATE}{name}"));
+        if let Some(selectors) = one["aggregationRule"]["clusterRoleSelectors"].as_array_mut() {
+            selectors.extend(
+                below.iter().map(|b| json!({ "matchLabels": { format!("{AGGREGATE}{b}"): "true" } })),
+            );
+        }
+        one
+    }));
+    for (component, groups) in [("serving", &SERVING[..]), ("eventing", &EVENTING[..])] {
+        for (level, verbs) in [("view", &READ[..]), ("edit", &WRITE[..]), ("admin", &["*"][..])] {
+            let rules = json!([{ "verbs": verbs, "apiGroups": groups, "resources": ["*"] }]);
+            roles.push(role(&format!("knative-{component}-namespaced-{level}"), &[level], rules));
+        }
+    }
+    roles.extend(ADDRESSABLE.map(|(group, resources)| {
+        let component = group.split('.').next().unwrap_or(group);
+        let rules = json!([{ "verbs": READ, "apiGroups": [group], "resources": resources }]);
+        let mut one = role(&format!("{component}-addressable-resolver"), &[], rules);
+        one["metadata"]["labels"] = json!({ "duck.knative.dev/addressable": "true" });
+        one
+    }));
+    roles
+}
+
+/// Those that are bound from the start.
+fn of_the_system() -> Vec<Value> {
+    vec![
+        role(
+            "cluster-admin",
+            &[],
+            json!([
+                { "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] },
+                { "verbs": ["*"], "nonResourceURLs": ["*"] },
+            ]),
+        ),
+        role(
+            "system:discovery",
+            &[],
+            json!([{ "verbs": ["get"], "nonResourceURLs": [
+            "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz",
+            "/version", "/version/",
+        ] }]),
+        ),
+        role(
+            "system:basic-user",
+            &[],
+            json!([
+                { "verbs": ["create"], "apiGroups": ["authorization.k8s.io"],
+                  "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"] },
+                { "verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"] },
+            ]),
+        ),
+    ]
+}
+
+/// What core kinds add to `view`, `edit` and `admin`.
+fn that_add_up() -> Vec<Value> {
+    let all = [&READ[..], &WRITE[..]].concat();
+    vec![
+        role(
+            "system:aggregate-to-view",
+            &["view"],
+            json!([
+                { "verbs": READ, "apiGroups": [""], "resources": ["configmaps", "endpoints", "events", "pods",
+                  "pods/log", "pods/status", "serviceaccounts", "services", "services/status", "namespaces"] },
+                { "verbs": READ, "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"] },
+            ]),
+        ),
+        role(
+            "system:aggregate-to-edit",
+            &["edit"],
+            json!([
+                { "verbs": WRITE, "apiGroups": [""], "resources": ["configmaps", "endpoints", "events", "secrets",
+                  "serviceaccounts", "services"] },
+                { "verbs": READ, "apiGroups": [""], "resources": ["secrets"] },
+                { "verbs": ["delete", "deletecollection"], "apiGroups": [""], "resources": ["pods"] },
+                { "verbs": ["create"], "apiGroups": [""], "resources": ["serviceaccounts/token"] },
+                { "verbs": ["*"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"] },
+            ]),
+        ),
+        role(
+            "system:aggregate-to-admin",
+            &["admin"],
+            json!([
+                // Not all verbs: `bind` and `escalate` would let a namespace's admin become anybody.
+                { "verbs": all, "apiGroups": ["rbac.authorization.k8s.io"],
+                  "resources": ["roles", "rolebindings"] },
+                { "verbs": ["create"], "apiGroups": ["authorization.k8s.io"],
+                  "resources": ["localsubjectaccessreviews"] },
+            ]),
+        ),
+    ]
+}
+
+/// ClusterRoleBindings.
+pub(super) fn bindings() -> Vec<Value> {
+    let bound = |role: &str, group: &str| {
+        json!({
+            "metadata": { "name": role },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group }],
+        })
+    };
+    vec![
+        bound("cluster-admin", "system:masters"),
+        bound("system:discovery", "system:authenticated"),
+        bound("system:basic-user", "system:authenticated"),
+    ]
+}
+
+fn role(name: &str, adds_to: &[&str], rules: Value) -> Value {
+    let labels: serde_json::Map<String, Value> =
+        adds_to.iter().map(|level| (format!("{AGGREGATE}{level}"), "true".into())).collect();
+    json!({ "metadata": { "name": name, "labels": labels }, "rules": rules })
+}
+
+/// All roles with the label, as one.
+fn aggregated(name: &str, label: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "aggregationRule": { "clusterRoleSelectors": [{ "matchLabels": { label: "true" } }] },
+        "rules": [],
+    })
+}

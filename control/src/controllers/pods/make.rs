@@ -1,0 +1,235 @@
+//! One instance as a Pod.
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+
+use crate::fleet::{Last, Seen, Stage};
+use crate::kinds::serving::annotations::{CONFIGURATION, CONFIGURATION_GENERATION, REVISION, SERVICE};
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::shared::{name, namespace};
+use crate::runtime::Cause;
+
+/// What `containerID` begins with; the instance's number follows.
+const RUNTIME: &str = "process://";
+/// Where everything runs.
+const NODE: &str = "localhost";
+/// Exit codes of programs that a signal ended, as shells count them.
+const SIGNAL_BASE: i32 = 128;
+/// ... and of those that ended in a way that has no code.
+const NO_CODE: i32 = 255;
+
+/// The instance behind a Pod.
+#[must_use]
+pub fn instance_of(pod: &Pod) -> Option<u64> {
+    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    status.container_id.as_deref()?.strip_prefix(RUNTIME)?.parse().ok()
+}
+
+/// The Pod of an instance of `revision`.
+#[must_use]
+pub(super) fn pod(revision: &Revision, seen: &Seen) -> Pod {
+    let serving = revision.spec.serving_container().cloned().unwrap_or_default();
+    let status = status(&serving, seen);
+    Pod {
+        metadata: metadata(revision, seen),
+        spec: Some(PodSpec {
+            containers: vec![serving],
+            node_name: Some(NODE.into()),
+            restart_policy: Some("Always".into()),
+            ..PodSpec::default()
+        }),
+        status: Some(status),
+    }
+}
+
+fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
+    let meta = &revision.metadata;
+    let own = name(meta);
+    let mut labels = meta.labels.clone().unwrap_or_default();
+    let passed_on = |key: &str| {
+        !key.contains("knative.dev/") || [SERVICE, CONFIGURATION, CONFIGURATION_GENERATION].contains(&key)
+    };
+    labels.retain(|key, _| passed_on(key));
+    labels.insert(REVISION.into(), own.into());
+    labels.insert("serving.knative.dev/revisionUID".into(), meta.uid.clone().unwrap_or_default());
+    labels.insert("app".into(), own.into());
+    ObjectMeta {
+        name: Some(format!("{own}-deployment-{}", suffix(seen.line))),
+        namespace: Some(namespace(meta).into()),
+        labels: Some(labels),
+        owner_references: Some(vec![OwnerReference {
+            api_version: revision.api_version.clone(),
+            kind: revision.kind.clone(),
+            name: own.into(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The number in few letters.
+fn suffix(mut number: u64) -> String {
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut letters = Vec::new();
+    loop {
+        letters.push(LETTERS[(number % 36) as usize]);
+        number /= 36;
+        if number == 0 {
+            break;
+        }
+    }
+    letters.reverse();
+    String::from_utf8_lossy(&letters).into_owned()
+}
+
+fn status(serving: &Container, seen: &Seen) -> PodStatus {
+    let ready = seen.stage == Stage::Ready;
+    let started = !matches!(seen.stage, Stage::Starting | Stage::Waiting);
+    let (state, reason) = state(seen);
+    let condition = |kind: &str, holds: bool| PodCondition {
+        type_: kind.into(),
+        status: if holds { "True" } else { "False" }.into(),
+        reason: (!holds).then(|| "ContainersNotReady".into()),
+        ..PodCondition::default()
+    };
+    let ip = seen.address.map(|address| address.ip().to_string());
+    PodStatus {
+        phase: Some(if started || seen.restarts > 0 { "Running" } else { "Pending" }.into()),
+        reason,
+        conditions: Some(vec![
+            condition("PodScheduled", true),
+            condition("Initialized", true),
+            condition("ContainersReady", ready),
+            condition("Ready", ready),
+        ]),
+        host_ip: Some("127.0.0.1".into()),
+        pod_ip: ip.clone(),
+        pod_ips: ip.map(|ip| vec![PodIP { ip }]),
+        start_time: Some(Time(seen.began)),
+        container_statuses: Some(vec![ContainerStatus {
+            name: serving.name.clone(),
+            image: serving.image.clone().unwrap_or_default(),
+            container_id: Some(format!("{RUNTIME}{}", seen.id)),
+            ready,
+            started: Some(started),
+            restart_count: i32::try_from(seen.restarts).unwrap_or(i32::MAX),
+            state: Some(state),
+            last_state: seen.last.as_ref().filter(|_| seen.stage != Stage::Waiting).map(|last| {
+                ContainerState { terminated: Some(terminated(last)), ..ContainerState::default() }
+            }),
+            ..ContainerStatus::default()
+        }]),
+        ..PodStatus::default()
+    }
+}
+
+/// What the container does, and the word for it if it is not what the phase says.
+fn state(seen: &Seen) -> (ContainerState, Option<String>) {
+    let waiting = |reason: &str, message: Option<String>| {
+        let waiting = ContainerStateWaiting { reason: Some(reason.into()), message };
+        let state = ContainerState { waiting: Some(waiting), ..ContainerState::default() };
+        (state, Some(reason.to_owned()))
+    };
+    match seen.stage {
+        Stage::Waiting => waiting("CrashLoopBackOff", seen.last.as_ref().map(|last| last.message.clone())),
+        Stage::Starting => waiting("ContainerCreating", None),
+        Stage::Ready | Stage::Unready | Stage::Ending => {
+            let running = ContainerStateRunning { started_at: Some(Time(seen.started)) };
+            let reason = (seen.stage == Stage::Ending).then(|| "Terminating".to_owned());
+            (ContainerState { running: Some(running), ..ContainerState::default() }, reason)
+        }
+    }
+}
+
+fn terminated(last: &Last) -> ContainerStateTerminated {
+    let exit_code = match last.cause {
+        Cause::Exited(code) => code,
+        Cause::Signalled(signal) => SIGNAL_BASE + signal,
+        _ => NO_CODE,
+    };
+    ContainerStateTerminated {
+        container_id: Some(format!("{RUNTIME}{}", last.id)),
+        exit_code,
+        reason: Some(if exit_code == 0 { "Completed" } else { "Error" }.into()),
+        message: Some(last.message.clone()),
+        started_at: Some(Time(last.started)),
+        finished_at: Some(Time(last.ended)),
+        ..ContainerStateTerminated::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::kinds::serving::template::RevisionSpec;
+
+    fn seen(stage: Stage, restarts: u32) -> Seen {
+        let at = Timestamp::UNIX_EPOCH;
+        let last = (restarts > 0 || stage == Stage::Waiting).then(|| Last {
+            id: 70,
+            cause: Cause::Signalled(9),
+            message: "killed".into(),
+            started: at,
+            ended: at,
+        });
+        Seen { id: 71, line: 35, began: at, restarts, stage, address: None, started: at, last }
+    }
+
+    fn revision() -> Revision {
+        let mut revision = Revision::new("ns", "hello-00001", RevisionSpec::default());
+        revision.spec.containers = vec![Container { name: "user-container".into(), ..Container::default() }];
+        let labels = [(SERVICE, "hello"), ("serving.knative.dev/routingState", "active"), ("team", "a")];
+        revision.metadata.labels =
+            Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect());
+        revision
+    }
+
+    #[test]
+    fn a_pod_says_whose_it_is_and_which_instance_it_stands_for() {
+        let pod = pod(&revision(), &seen(Stage::Ready, 0));
+        assert_eq!(pod.metadata.name.as_deref(), Some("hello-00001-deployment-z"));
+        let labels = pod.metadata.labels.as_ref().unwrap();
+        let keys: Vec<_> = labels.keys().map(String::as_str).collect();
+        assert_eq!(
+            keys,
+            ["app", "serving.knative.dev/revision", "serving.knative.dev/revisionUID", SERVICE, "team"]
+        );
+        assert_eq!(pod.metadata.owner_references.as_ref().unwrap()[0].name, "hello-00001");
+        assert_eq!(instance_of(&pod), Some(71));
+    }
+
+    #[test]
+    fn each_stage_has_its_phase_its_word_and_its_readiness() {
+        for (stage, restarts, phase, word, ready) in [
+            (Stage::Starting, 0, "Pending", Some("ContainerCreating"), false),
+            (Stage::Starting, 2, "Running", Some("ContainerCreating"), false),
+            (Stage::Ready, 0, "Running", None, true),
+            (Stage::Unready, 0, "Running", None, false),
+            (Stage::Ending, 0, "Running", Some("Terminating"), false),
+            (Stage::Waiting, 1, "Running", Some("CrashLoopBackOff"), false),
+        ] {
+            let status = pod(&revision(), &seen(stage, restarts)).status.unwrap();
+            let container = &status.container_statuses.unwrap()[0];
+            assert_eq!(
+                (status.phase.as_deref(), status.reason.as_deref(), container.ready),
+                (Some(phase), word, ready),
+                "{stage:?}"
+            );
+            assert_eq!(container.restart_count, i32::try_from(restarts).unwrap());
+        }
+    }
+
+    #[test]
+    fn how_the_last_one_ended_is_kept() {
+        let status = pod(&revision(), &seen(Stage::Ready, 1)).status.unwrap();
+        let last = status.container_statuses.unwrap()[0].last_state.clone().unwrap().terminated.unwrap();
+        assert_eq!((last.exit_code, last.container_id.as_deref()), (137, Some("process://70")));
+    }
+}

@@ -1,0 +1,74 @@
+//! Pods: what the fleet runs, shown to Kubernetes' clients. One look is about all instances of a Revision.
+//!
+//! Only in an API of our own: in a cluster, Pods are the cluster's.
+
+mod make;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+
+use super::cache::Change;
+use super::either;
+use super::queue::{Item, Kind};
+use super::world::{Error, World};
+use crate::kinds::serving::annotations::REVISION;
+use crate::kinds::shared::{label, name, namespace};
+
+pub use make::instance_of;
+
+/// Makes the Pods of one Revision what its instances are.
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    if !world.config.shows_pods {
+        return Ok(());
+    }
+    let Item { namespace: ns, name: revision, .. } = item;
+    let wanted = match world.revisions.get(ns, revision) {
+        Some(owner) => {
+            let seen = world.fleet.instances(&format!("{ns}/{revision}"));
+            seen.iter().map(|one| make::pod(&owner, one)).collect()
+        }
+        None => Vec::new(),
+    };
+    let there: Vec<Arc<Pod>> = of(world, ns, revision).collect();
+    for pod in &there {
+        if !wanted.iter().any(|one| name(&one.metadata) == name(&pod.metadata)) {
+            world.api::<Pod>(ns).delete(name(&pod.metadata), &DeleteParams::default()).await?;
+        }
+    }
+    for pod in wanted {
+        match there.iter().find(|one| name(&one.metadata) == name(&pod.metadata)) {
+            None => drop(world.create(&pod).await?),
+            Some(before) if before.status != pod.status => drop(world.replace(&pod).await?),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// A Pod that came, changed or went: its Revision's instances are looked at. One that somebody deleted is
+/// ended, and the fleet starts another.
+pub fn changed(world: &World, change: Change<'_, Pod>) {
+    let Some(revision) = either(change).and_then(|pod| label(&pod.metadata, REVISION)) else { return };
+    let ns = either(change).map(|pod| namespace(&pod.metadata)).unwrap_or_default();
+    if let (Some(gone), None) = change
+        && let Some(id) = instance_of(gone)
+    {
+        world.fleet.restart(&format!("{ns}/{revision}"), id);
+    }
+    world.look_at(Item::new(Kind::Pods, ns, revision));
+}
+
+/// Pods of an earlier run stand for nothing any more.
+pub fn restore(world: &World) {
+    for pod in world.pods.all() {
+        if let Some(revision) = label(&pod.metadata, REVISION) {
+            world.look_at(Item::new(Kind::Pods, namespace(&pod.metadata), revision));
+        }
+    }
+}
+
+fn of<'a>(world: &World, ns: &str, revision: &'a str) -> impl Iterator<Item = Arc<Pod>> + use<'a> {
+    world.pods.list(ns).into_iter().filter(move |pod| label(&pod.metadata, REVISION) == Some(revision))
+}

@@ -1,0 +1,209 @@
+//! Kinds that clients define: a CustomResourceDefinition as a row of the registry.
+//!
+//! Served is the version that is stored; of several, the others are kept in the definition and not served,
+//! because there is nobody here to convert between them.
+
+mod structural;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use crate::kind::{Column, Denied, Entry, KindMeta, Problems, UnknownFields};
+
+/// What a client said about its kind.
+#[derive(Debug)]
+pub struct Custom {
+    schema: Value,
+}
+
+impl Custom {
+    /// Drops, fills in and judges a whole object.
+    pub(crate) fn admit(&self, mut object: Value) -> Result<Value, Denied> {
+        let metadata: ObjectMeta = serde_json::from_value(object["metadata"].take())
+            .map_err(|why| Denied::Malformed(format!("metadata: {why}")))?;
+        object["metadata"] =
+            serde_json::to_value(metadata).map_err(|why| Denied::Malformed(why.to_string()))?;
+        structural::prune(&mut object, &self.schema, "", &mut Vec::new());
+        structural::fill(&mut object, &self.schema);
+        let mut problems = Problems::default();
+        structural::validate(&object, &self.schema, "", &mut problems);
+        if problems.list.is_empty() { Ok(object) } else { Err(Denied::Invalid(problems.list)) }
+    }
+
+    /// The fields that the schema does not name.
+    pub(crate) fn unknown(&self, object: &Value) -> Vec<String> {
+        let mut dropped = Vec::new();
+        structural::prune(&mut object.clone(), &self.schema, "", &mut dropped);
+        dropped
+    }
+
+    pub(crate) fn schema(&self) -> Value {
+        self.schema.clone()
+    }
+}
+
+/// The row of the kind that the definition's `spec` describes; `None` if it says too little.
+///
+/// A row lives as long as the process, as those of our own kinds do: requests under way refer to it. Who
+/// calls this bounds how many are made.
+#[must_use]
+pub fn entry(spec: &Value) -> Option<Entry> {
+    let version = stored(spec)?;
+    let names = &spec["names"];
+    let text =
+        |value: &Value| value.as_str().map(|text| -> &'static str { Box::leak(Box::<str>::from(text)) });
+    let words = |value: &Value| -> &'static [&'static str] {
+        value.as_array().into_iter().flatten().filter_map(text).collect::<Vec<_>>().leak()
+    };
+    let columns: Vec<Column> = match version["additionalPrinterColumns"].as_array() {
+        Some(columns) if !columns.is_empty() => columns.iter().filter_map(column).collect(),
+        _ => vec![super::core::AGE],
+    };
+    let kind = text(&names["kind"])?;
+    let meta = KindMeta {
+        group: text(&spec["group"])?,
+        version: text(&version["name"])?,
+        kind,
+        plural: text(&names["plural"])?,
+        singular: text(&names["singular"])
+            .unwrap_or_else(|| -> &'static str { Box::leak(kind.to_lowercase().into_boxed_str()) }),
+        short_names: words(&names["shortNames"]),
+        categories: words(&names["categories"]),
+        namespaced: spec["scope"] == "Namespaced",
+        has_status: version["subresources"]["status"].is_object(),
+        unknown_fields: UnknownFields::Prune,
+        developers_create: true,
+        columns: columns.leak(),
+    };
+    Some(Entry::custom(Box::leak(Box::new(meta)), Box::leak(Box::new(Custom { schema: schema(version) }))))
+}
+
+/// The version whose objects are stored.
+fn stored(spec: &Value) -> Option<&Value> {
+    spec["versions"]
+        .as_array()?
+        .iter()
+        .find(|version| version["storage"] == true && version["served"] == true)
+}
+
+/// The version's schema, with what every object has.
+fn schema(version: &Value) -> Value {
+    let mut schema = version["schema"]["openAPIV3Schema"].clone();
+    if !schema.is_object() {
+        schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    }
+    for field in ["apiVersion", "kind"] {
+        schema["properties"][field] = json!({ "type": "string" });
+    }
+    schema["properties"]["metadata"] =
+        json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    schema
+}
+
+fn column(said: &Value) -> Option<Column> {
+    let text =
+        |name: &str| said[name].as_str().map(|text| -> &'static str { Box::leak(Box::<str>::from(text)) });
+    Some(Column {
+        name: text("name")?,
+        path: text("jsonPath")?,
+        format: text("type")?,
+        priority: said["priority"].as_i64().and_then(|priority| i32::try_from(priority).ok()).unwrap_or(0),
+    })
+}
+
+/// What is wrong with a definition.
+pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
+    let names = &spec["names"];
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    let (group, plural) = (text(&spec["group"]), text(&names["plural"]));
+    for (field, value) in
+        [("group", &group), ("names.plural", &plural), ("names.kind", &text(&names["kind"]))]
+    {
+        if value.is_empty() {
+            problems.add(format!("spec.{field}"), "Required value");
+        }
+    }
+    if name != format!("{plural}.{group}") {
+        let why = format!("Invalid value: {name:?}: must be spec.names.plural+\".\"+spec.group");
+        problems.add("metadata.name", why);
+    }
+    if !super::names::is_dns_subdomain(&group) || !super::names::is_dns1035_label(&plural) {
+        problems.add("spec.group", "Invalid value: group and plural have to be DNS names");
+    }
+    if ["Namespaced", "Cluster"].iter().all(|scope| spec["scope"] != *scope) {
+        problems.add("spec.scope", "Unsupported value: supported values: \"Cluster\", \"Namespaced\"");
+    }
+    let versions: Vec<&Value> = spec["versions"].as_array().into_iter().flatten().collect();
+    if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
+        problems
+            .add("spec.versions", "Invalid value: must have exactly one version marked as storage version");
+    }
+    for (index, version) in versions.iter().enumerate() {
+        let schema = &version["schema"]["openAPIV3Schema"];
+        let at = format!("spec.versions[{index}].schema.openAPIV3Schema");
+        if !schema.is_object() {
+            problems.add(at, "Required value: schemas are required");
+        } else if schema["type"] != "object" {
+            problems.add(format!("{at}.type"), "Invalid value: must be object at the root");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Value {
+        json!({
+            "group": "example.com", "scope": "Namespaced",
+            "names": { "plural": "crons", "kind": "Cron", "shortNames": ["ct"] },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "additionalPrinterColumns": [{ "name": "Spec", "type": "string", "jsonPath": ".spec.cron" }],
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": {
+                    "spec": { "type": "object", "properties": { "cron": { "type": "string", "default": "now" } } },
+                } } } }],
+        })
+    }
+
+    #[test]
+    fn a_definition_becomes_a_row_with_its_names_columns_and_rules() {
+        let entry = entry(&spec()).unwrap();
+        let meta = entry.meta;
+        assert_eq!(
+            (meta.kind, meta.singular, meta.short_names, meta.has_status),
+            ("Cron", "cron", &["ct"][..], true)
+        );
+        assert_eq!(meta.columns[0].path, ".spec.cron");
+        let who = crate::kind::Requester::default();
+        let object = json!({ "metadata": { "name": "a", "nme": 1 }, "spec": { "typo": 1 }, "extra": 1 });
+        let admitted = entry.judge(object, None, &who).unwrap();
+        assert_eq!(admitted, json!({ "metadata": { "name": "a" }, "spec": { "cron": "now" } }));
+        let wrong = json!({ "metadata": {}, "spec": { "cron": 1 } });
+        assert!(matches!(entry.judge(wrong, None, &who), Err(Denied::Invalid(_))));
+        assert!(matches!(entry.judge(json!({ "metadata": 7 }), None, &who), Err(Denied::Malformed(_))));
+    }
+
+    #[test]
+    fn a_definition_that_says_too_little_is_refused_with_the_field() {
+        let mut problems = Problems::default();
+        validate("crons.example.com", &spec(), &mut problems);
+        assert_eq!(problems.list, []);
+        for (pointer, value, field) in [
+            ("/group", json!("other.com"), "metadata.name"),
+            ("/scope", json!("Everywhere"), "spec.scope"),
+            ("/names/kind", json!(""), "spec.names.kind"),
+            ("/versions/0/storage", json!(false), "spec.versions"),
+            ("/versions/0/schema", json!({}), "spec.versions[0].schema.openAPIV3Schema"),
+        ] {
+            let mut spec = spec();
+            *spec.pointer_mut(pointer).unwrap() = value;
+            let mut problems = Problems::default();
+            validate("crons.example.com", &spec, &mut problems);
+            assert!(
+                problems.list.iter().any(|problem| problem.field == field),
+                "{pointer}: {:?}",
+                problems.list
+            );
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Structural schemas, as CustomResourceDefinitions carry them: what they drop, fill in, and refuse.
+//!
+//! Rules in CEL (`x-kubernetes-validations`) are kept and not evaluated.
+
+use regex::RegexBuilder;
+use serde_json::{Map, Value};
+
+use crate::kind::Problems;
+
+const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
+const EMBEDDED: &str = "x-kubernetes-embedded-resource";
+const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
+/// Bytes that a pattern may take compiled; one that needs more matches nothing that people write.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
+/// Problems that are told; who has more has the wrong schema.
+const PROBLEMS_MAX: usize = 100;
+
+/// Drops every field that the schema does not name, and notes where it was.
+pub(super) fn prune(value: &mut Value, schema: &Value, at: &str, dropped: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => prune_fields(fields, schema, at, dropped),
+        Value::Array(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                prune(item, &schema["items"], &format!("{at}[{index}]"), dropped);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn prune_fields(fields: &mut Map<String, Value>, schema: &Value, at: &str, dropped: &mut Vec<String>) {
+    let keeps = schema[PRESERVE] == true || schema["additionalProperties"] == true;
+    let typed = |name: &str| schema[EMBEDDED] == true && ["apiVersion", "kind", "metadata"].contains(&name);
+    fields.retain(|name, value| {
+        let here = join(at, name);
+        if let Some(known) = schema["properties"].get(name) {
+            prune(value, known, &here, dropped);
+        } else if schema["additionalProperties"].is_object() {
+            prune(value, &schema["additionalProperties"], &here, dropped);
+        } else if !keeps && !typed(name) {
+            dropped.push(here);
+            return false;
+        }
+        true
+    });
+}
+
+/// Fills in what is left out and has a default.
+pub(super) fn fill(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, known) in schema["properties"].as_object().into_iter().flatten() {
+                let absent = fields.get(name).is_none_or(|v| v.is_null() && known["nullable"] != true);
+                if absent && let Some(default) = known.get("default") {
+                    fields.insert(name.clone(), default.clone());
+                }
+            }
+            for (name, value) in fields.iter_mut() {
+                let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+                fill(value, known);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| fill(item, &schema["items"])),
+        _ => {}
+    }
+}
+
+/// Says what the schema does not allow, in the words of Kubernetes.
+pub(super) fn validate(value: &Value, schema: &Value, at: &str, problems: &mut Problems) {
+    if !schema.is_object()
+        || problems.list.len() >= PROBLEMS_MAX
+        || (value.is_null() && schema["nullable"] == true)
+    {
+        return;
+    }
+    if !has_type(value, schema) {
+        let (wanted, found) = (schema["type"].as_str().unwrap_or("integer or string"), type_of(value));
+        let why = format!("Invalid value: {found:?}: {at} in body must be of type {wanted}: {found:?}");
+        return problems.add(at, why);
+    }
+    if let Some(words) = schema["enum"].as_array()
+        && !words.contains(value)
+    {
+        let known: Vec<String> = words.iter().map(Value::to_string).collect();
+        problems.add(at, format!("Unsupported value: {value}: supported values: {}", known.join(", ")));
+    }
+    match value {
+        Value::Number(number) => validate_number(number.as_f64().unwrap_or(0.0), schema, at, problems),
+        Value::String(text) => validate_text(text, schema, at, problems),
+        Value::Array(items) => validate_items(items, schema, at, problems),
+        Value::Object(fields) => validate_fields(fields, schema, at, problems),
+        _ => {}
+    }
+    validate_choices(value, schema, at, problems);
+}
+
+fn has_type(value: &Value, schema: &Value) -> bool {
+    if schema[INT_OR_STRING] == true {
+        return value.is_i64() || value.is_u64() || value.is_string();
+    }
+    match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("number") => value.is_number(),
+        _ => true,
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn validate_number(number: f64, schema: &Value, at: &str, problems: &mut Problems) {
+    let bound = |name: &str| schema[name].as_f64();
+    let strict = |name: &str| schema[name] == true;
+    if let Some(least) = bound("minimum")
+        && (number < least || (strict("exclusiveMinimum") && number <= least))
+    {
+        let why = format!("Invalid value: {number}: {at} in body should be greater than or equal to {least}");
+        problems.add(at, why);
+    }
+    if let Some(most) = bound("maximum")
+        && (number > most || (strict("exclusiveMaximum") && number >= most))
+    {
+        problems
+            .add(at, format!("Invalid value: {number}: {at} in body should be less than or equal to {most}"));
+    }
+    if let Some(step) = bound("multipleOf").filter(|step| *step > 0.0)
+        && (number / step).fract() != 0.0
+    {
+        problems.add(at, format!("Invalid value: {number}: {at} in body should be a multiple of {step}"));
+    }
+}
+
+fn validate_text(text: &str, schema: &Value, at: &str, problems: &mut Problems) {
+    let count = text.chars().count();
+    check_count(count, schema, ["minLength", "maxLength"], "chars long", at, problems);
+    if let Some(pattern) = schema["pattern"].as_str()
+        && !RegexBuilder::new(pattern)
+            .size_limit(PATTERN_BYTES_MAX)
+            .build()
+            .is_ok_and(|expression| expression.is_match(text))
+    {
+        problems.add(at, format!("Invalid value: {text:?}: {at} in body should match '{pattern}'"));
+    }
+}
+
+fn validate_items(items: &[Value], schema: &Value, at: &str, problems: &mut Problems) {
+    check_count(items.len(), schema, ["minItems", "maxItems"], "items", at, problems);
+    if schema["uniqueItems"] == true
+        && items.iter().enumerate().any(|(index, one)| items[..index].contains(one))
+    {
+        problems.add(at, format!("Invalid value: {at} in body shouldn't contain duplicates"));
+    }
+    for (index, item) in items.iter().enumerate() {
+        validate(item, &schema["items"], &format!("{at}[{index}]"), problems);
+    }
+}
+
+fn validate_fields(fields: &Map<String, Value>, schema: &Value, at: &str, problems: &mut Problems) {
+    check_count(fields.len(), schema, ["minProperties", "maxProperties"], "properties", at, problems);
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if !fields.contains_key(name) {
+            problems.add(join(at, name), "Required value");
+        }
+    }
+    for (name, value) in fields {
+        let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+        validate(value, known, &join(at, name), problems);
+    }
+}
+
+fn check_count(
+    count: usize,
+    schema: &Value,
+    [least, most]: [&str; 2],
+    what: &str,
+    at: &str,
+    problems: &mut Problems,
+) {
+    let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
+    if let Some(least) = bound(least).filter(|least| count < *least) {
+        problems.add(at, format!("Invalid value: {count}: {at} in body should be at least {least} {what}"));
+    }
+    if let Some(most) = bound(most).filter(|most| count > *most) {
+        problems.add(at, format!("Too long: may not be more than {most} {what}"));
+    }
+}
+
+fn validate_choices(value: &Value, schema: &Value, at: &str, problems: &mut Problems) {
+    let fits = |one: &Value| {
+        let mut inner = Problems::default();
+        validate(value, one, at, &mut inner);
+        inner.list.is_empty()
+    };
+    for one in schema["allOf"].as_array().into_iter().flatten() {
+        validate(value, one, at, problems);
+    }
+    if let Some(any) = schema["anyOf"].as_array()
+        && !any.iter().any(fits)
+    {
+        problems.add(at, format!("Invalid value: {at} in body must validate at least one schema (anyOf)"));
+    }
+    if let Some(one_of) = schema["oneOf"].as_array()
+        && one_of.iter().filter(|one| fits(one)).count() != 1
+    {
+        problems
+            .add(at, format!("Invalid value: {at} in body must validate one and only one schema (oneOf)"));
+    }
+    if schema["not"].is_object() && fits(&schema["not"]) {
+        problems.add(at, format!("Invalid value: {at} in body must not validate the schema (not)"));
+    }
+}
+
+fn join(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Value {
+        json!({ "type": "object", "required": ["size"], "properties": {
+            "size": { "type": "integer", "minimum": 1, "maximum": 9, "default": 3 },
+            "color": { "type": "string", "enum": ["red", "blue"] },
+            "name": { "type": "string", "pattern": "^[a-z]+$", "maxLength": 4 },
+            "port": { INT_OR_STRING: true },
+            "tags": { "type": "array", "maxItems": 2, "items": { "type": "string" } },
+            "any": { "type": "object", PRESERVE: true },
+            "map": { "type": "object", "additionalProperties": { "type": "integer" } },
+            "gone": { "type": "string", "nullable": true },
+            "one": { "type": "object", "properties": { "a": { "type": "string" }, "b": { "type": "string" } },
+                "oneOf": [{ "required": ["a"] }, { "required": ["b"] }] },
+        } })
+    }
+
+    #[test]
+    fn unknown_fields_go_and_known_ones_stay_wherever_they_are() {
+        let mut value = json!({ "size": 1, "sise": 1, "any": { "x": { "y": 1 } }, "map": { "k": 1 },
+            "one": { "a": "x", "c": 1 } });
+        let mut dropped = Vec::new();
+        prune(&mut value, &schema(), "", &mut dropped);
+        assert_eq!(dropped, ["one.c", "sise"]);
+        assert_eq!(value["any"]["x"]["y"], 1);
+        assert_eq!(value["map"]["k"], 1);
+    }
+
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let mut value = json!({ "size": null });
+        fill(&mut value, &schema());
+        assert_eq!(value, json!({ "size": 3 }));
+    }
+
+    #[test]
+    fn each_rule_names_the_field_that_breaks_it() {
+        for (value, field) in [
+            (json!({}), "size"),
+            (json!({ "size": 0 }), "size"),
+            (json!({ "size": 10 }), "size"),
+            (json!({ "size": "1" }), "size"),
+            (json!({ "size": 1.5 }), "size"),
+            (json!({ "size": 1, "color": "green" }), "color"),
+            (json!({ "size": 1, "name": "ABC" }), "name"),
+            (json!({ "size": 1, "name": "abcde" }), "name"),
+            (json!({ "size": 1, "port": true }), "port"),
+            (json!({ "size": 1, "tags": ["a", "b", "c"] }), "tags"),
+            (json!({ "size": 1, "tags": ["a", 1] }), "tags[1]"),
+            (json!({ "size": 1, "map": { "k": "v" } }), "map.k"),
+            (json!({ "size": 1, "one": {} }), "one"),
+            (json!({ "size": 1, "one": { "a": "", "b": "" } }), "one"),
+            (json!({ "size": 1, "color": null }), "color"),
+        ] {
+            let mut problems = Problems::default();
+            validate(&value, &schema(), "", &mut problems);
+            let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
+            assert_eq!(fields, [field], "{value}");
+        }
+        let mut problems = Problems::default();
+        let good = json!({ "size": 9, "color": "red", "port": "http", "gone": null, "one": { "a": "" } });
+        validate(&good, &schema(), "", &mut problems);
+        assert_eq!(problems.list, []);
+    }
+}

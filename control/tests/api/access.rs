@@ -1,0 +1,238 @@
+//! Who may do what.
+
+use axum::body::{Body, to_bytes};
+use axum::extract::ConnectInfo;
+use http::{Method, Request};
+use serde_json::{Value, json};
+use sluicegate_control::access::tokens::Tokens;
+use sluicegate_control::api::{self, Audit, Believed, Peer, Signer, Surroundings};
+use tower::ServiceExt as _;
+
+use crate::support::{House, MAPS};
+
+const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+
+/// Who asks, in a test.
+#[derive(Clone, Copy)]
+enum As<'a> {
+    /// kubectl's `--as`, by the administrator on this host.
+    User(&'a str),
+    Token(&'a str),
+    /// From another host, without a word about himself.
+    Stranger,
+}
+
+async fn ask(house: &House, who: As<'_>, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    let tokens = house.dir.path().join("tokens.csv");
+    std::fs::write(&tokens, "secret,alice,1,\"crew\"\n").unwrap();
+    let around = Surroundings {
+        believed: Believed {
+            tokens: Tokens::read(&tokens).unwrap(),
+            signer: Some(Signer::open(&house.dir.path().join("key")).unwrap()),
+        },
+        audit: Some(Audit::open(&house.dir.path().join("audit.log")).unwrap()),
+        ..Surroundings::default()
+    };
+    let router = api::router_in(house.store.clone(), house.registry.clone(), around);
+    let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    let mut request = Request::builder().method(method).uri(path).header("content-type", media);
+    request = match who {
+        As::User(name) => request.header("impersonate-user", name),
+        As::Token(token) => request
+            .header("authorization", format!("Bearer {token}"))
+            .extension(ConnectInfo(Peer { is_local: false, certificate: None })),
+        As::Stranger => request.extension(ConnectInfo(Peer { is_local: false, certificate: None })),
+    };
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let response = router.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+    let code = response.status().as_u16();
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+async fn grant(house: &House, user: &str, rules: &Value) {
+    let role = json!({ "metadata": { "name": format!("of-{user}") }, "rules": rules });
+    assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
+    bind(house, user, &format!("of-{user}")).await;
+}
+
+async fn bind(house: &House, user: &str, role: &str) {
+    let binding = json!({ "metadata": { "name": format!("{user}-{role}") },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }] });
+    let (code, said) = house.ask(Method::POST, BINDINGS, &binding).await;
+    assert_eq!(code, 201, "{said}");
+}
+
+fn service(name: &str) -> Value {
+    json!({ "metadata": { "name": name },
+        "spec": { "template": { "spec": { "containers": [{ "image": "a/b" }] } } } })
+}
+
+/// SRV-API-36: the illustrative developer role is enough for its verbs, and nothing more is allowed.
+#[tokio::test]
+async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
+    let house = House::real().await;
+    let group = "serving.knative.dev";
+    let rules = json!([
+        { "apiGroups": [group], "resources": ["services"], "verbs": ["get", "list", "create", "update", "delete"] },
+        { "apiGroups": [group], "resources": ["routes", "revisions", "configurations"], "verbs": ["get", "list"] },
+    ]);
+    grant(&house, "dev", &rules).await;
+    let dev = As::User("dev");
+    let one = format!("{SERVICES}/a");
+    let (code, made) = ask(&house, dev, Method::POST, SERVICES, &service("a")).await;
+    assert_eq!(
+        (code, &made["metadata"]["annotations"]["serving.knative.dev/creator"]),
+        (201, &json!("dev")),
+        "{made}"
+    );
+    for (method, path, body, expected) in [
+        (Method::GET, SERVICES.to_owned(), Value::Null, 200),
+        (Method::GET, one.clone(), Value::Null, 200),
+        (Method::PUT, one.clone(), made.clone(), 200),
+        (Method::GET, SERVICES.replace("services", "routes"), Value::Null, 200),
+        (Method::DELETE, one.clone(), Value::Null, 200),
+        (Method::PATCH, one.clone(), json!({}), 403),
+        (Method::PUT, format!("{one}/status"), made, 403),
+        (Method::GET, format!("{SERVICES}?watch=true"), Value::Null, 403),
+        (Method::DELETE, SERVICES.to_owned(), Value::Null, 403),
+        (Method::GET, MAPS.to_owned(), Value::Null, 403),
+        (Method::POST, ROLES.to_owned(), json!({ "metadata": { "name": "x" } }), 403),
+        (Method::GET, "/api/v1/namespaces/default/pods/x/log".to_owned(), Value::Null, 403),
+        (Method::GET, "/apis".to_owned(), Value::Null, 200),
+    ] {
+        let (code, said) = ask(&house, dev, method.clone(), &path, &body).await;
+        assert_eq!(code, expected, "{method} {path}: {said}");
+    }
+    let (_, refusal) = ask(&house, dev, Method::GET, MAPS, &Value::Null).await;
+    assert_eq!(
+        refusal["message"],
+        "configmaps is forbidden: User \"dev\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\""
+    );
+    assert_eq!(refusal["reason"], "Forbidden");
+}
+
+/// APP-38: from another host one is somebody, or nobody gets in.
+#[tokio::test]
+async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
+    let house = House::real().await;
+    for (path, expected) in [(MAPS, 401), ("/apis", 401), ("/healthz", 200), ("/version", 200)] {
+        assert_eq!(ask(&house, As::Stranger, Method::GET, path, &Value::Null).await.0, expected, "{path}");
+    }
+    assert_eq!(ask(&house, As::Token("wrong"), Method::GET, MAPS, &Value::Null).await.0, 401);
+    assert_eq!(ask(&house, As::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 403);
+    bind(&house, "alice", "view").await;
+    assert_eq!(ask(&house, As::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 200);
+    let map = json!({ "metadata": { "name": "m" } });
+    assert_eq!(ask(&house, As::Token("secret"), Method::POST, MAPS, &map).await.0, 403);
+    bind(&house, "alice", "edit").await;
+    assert_eq!(ask(&house, As::Token("secret"), Method::POST, MAPS, &map).await.0, 201);
+
+    let whoami = json!({});
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let (_, review) = ask(&house, As::Token("secret"), Method::POST, path, &whoami).await;
+    assert_eq!(review["status"]["userInfo"]["username"], "alice");
+    let told = std::fs::read_to_string(house.dir.path().join("audit.log")).unwrap();
+    let last: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["user"]["username"], &last["responseStatus"]["code"]), (&json!("alice"), &json!(201)));
+    assert!(!told.contains("secret"), "tokens are not written down");
+}
+
+/// A service account's token works until its account is gone, even if another takes the name.
+#[tokio::test]
+async fn a_service_account_acts_by_its_token_while_it_lives() {
+    let house = House::real().await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let robot = json!({ "metadata": { "name": "robot" } });
+    assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
+    let admin = As::User("root");
+    bind(&house, "root", "cluster-admin").await;
+    let path = format!("{accounts}/robot/token");
+    let (code, answer) = ask(&house, admin, Method::POST, &path, &json!({ "spec": {} })).await;
+    assert_eq!(code, 201, "{answer}");
+    let token = answer["status"]["token"].as_str().unwrap().to_owned();
+    let short = json!({ "spec": { "expirationSeconds": 5 } });
+    assert_eq!(ask(&house, admin, Method::POST, &path, &short).await.0, 422);
+
+    bind(&house, "system:serviceaccount:default:robot", "view").await;
+    assert_eq!(ask(&house, As::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 200);
+    assert_eq!(house.delete(&format!("{accounts}/robot")).await.0, 200);
+    assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
+    assert_eq!(ask(&house, As::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 401);
+}
+
+/// Nobody gives away, or takes, what he does not have.
+#[tokio::test]
+async fn rights_cannot_be_made_out_of_nothing() {
+    let house = House::real().await;
+    let all = json!([{ "apiGroups": ["rbac.authorization.k8s.io"], "verbs": ["create", "update", "patch", "get"],
+        "resources": ["clusterroles", "clusterrolebindings"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
+    grant(&house, "mallory", &all).await;
+    let mallory = As::User("mallory");
+    let bound = |role: &str| {
+        json!({ "metadata": { "name": format!("m-{role}") },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": [{ "kind": "User", "name": "mallory" }] })
+    };
+    let role = |resource: &str| {
+        json!({ "metadata": { "name": format!("r-{resource}") },
+        "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": ["get"] }] })
+    };
+    for (method, path, body, expected) in [
+        (Method::POST, BINDINGS.to_owned(), bound("cluster-admin"), 403),
+        (Method::POST, ROLES.to_owned(), role("secrets"), 403),
+        (Method::POST, ROLES.to_owned(), role("configmaps"), 201),
+        (Method::POST, BINDINGS.to_owned(), bound("r-configmaps"), 201),
+        (
+            Method::PATCH,
+            format!("{ROLES}/of-mallory"),
+            json!({ "rules": [{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }] }),
+            403,
+        ),
+        (
+            Method::PATCH,
+            format!("{ROLES}/view"),
+            json!({ "aggregationRule": { "clusterRoleSelectors": [{}] } }),
+            403,
+        ),
+    ] {
+        let (code, said) = ask(&house, mallory, method.clone(), &path, &body).await;
+        assert_eq!(code, expected, "{method} {path}: {said}");
+    }
+}
+
+/// `kubectl auth can-i` tells what would happen.
+#[tokio::test]
+async fn a_review_answers_as_the_request_would_be() {
+    let house = House::real().await;
+    bind(&house, "eve", "view").await;
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    for (who, verb, resource, allowed) in [
+        ("eve", "list", "configmaps", true),
+        ("eve", "create", "configmaps", false),
+        ("eve", "get", "secrets", false),
+        ("nobody", "list", "configmaps", false),
+    ] {
+        let attributes = json!({ "verb": verb, "resource": resource, "namespace": "default" });
+        let question = json!({ "spec": { "resourceAttributes": attributes } });
+        let (code, review) = ask(&house, As::User(who), Method::POST, path, &question).await;
+        assert_eq!(
+            (code, &review["status"]["allowed"]),
+            (201, &json!(allowed)),
+            "{who} {verb} {resource}: {review}"
+        );
+    }
+    let (_, rules) = ask(
+        &house,
+        As::User("eve"),
+        Method::POST,
+        "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+        &json!({ "spec": { "namespace": "default" } }),
+    )
+    .await;
+    assert!(rules["status"]["resourceRules"].as_array().unwrap().len() > 2, "{rules}");
+}

@@ -1,0 +1,177 @@
+//! Somebody else's API server, over a real socket: followed, lost, and found again.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use futures_util::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Config};
+use serde_json::json;
+use sluicegate_control::kind::{KindMeta, Registry};
+use sluicegate_control::kinds::serving::service::Service;
+use sluicegate_control::store::{HISTORY_EVENTS_MAX, Store};
+use sluicegate_control::{api, kinds};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use crate::house::{House, NS, on_one_thread};
+use crate::serving::hello;
+
+/// An API server on a thread of its own, so that all of its connections end with it.
+struct Cluster {
+    address: SocketAddr,
+    store: Arc<Store>,
+    /// Method and path of every write that came in.
+    writes: Arc<Mutex<Vec<String>>>,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Cluster {
+    async fn open(dir: &Path) -> Self {
+        let store = Arc::new(Store::open(dir).unwrap());
+        api::seed(&store, &registry()).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut cluster = Self { address, store, writes: Arc::default(), running: None };
+        cluster.serve(listener);
+        cluster
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        listener.set_nonblocking(true).unwrap();
+        let writes = Arc::clone(&self.writes);
+        let note = move |request: Request, next: Next| {
+            if !request.method().is_safe() {
+                writes.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
+            }
+            next.run(request)
+        };
+        let router: Router = api::router(Arc::clone(&self.store), registry());
+        let router = router.layer(middleware::from_fn(note));
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                tokio::select! {
+                    served = axum::serve(listener, router).into_future() => served.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        });
+        self.running = Some((stop, thread));
+    }
+
+    /// Cuts every connection and refuses new ones.
+    fn go_away(&mut self) {
+        let (stop, thread) = self.running.take().unwrap();
+        stop.send(()).unwrap();
+        thread.join().unwrap();
+    }
+
+    fn come_back(&mut self) {
+        self.serve(TcpListener::bind(self.address).unwrap());
+    }
+
+    /// The developer's own way in, which goes on while the server is away.
+    fn developer(&self) -> Client {
+        api::client(Arc::clone(&self.store), registry())
+    }
+
+    async fn house(&self) -> House {
+        let config = Config::new(format!("http://{}", self.address).parse().unwrap());
+        House::over(Client::try_from(config).unwrap(), false).await
+    }
+}
+
+/// The kinds as a cluster has them, whose RBAC lets our controllers create Revisions (AMB-62).
+fn registry() -> Arc<Registry> {
+    let mut registry = kinds::registry();
+    for entry in registry.entries.iter_mut().filter(|entry| entry.meta.kind == "Revision") {
+        entry.meta = Box::leak(Box::new(KindMeta { developers_create: true, ..*entry.meta }));
+    }
+    Arc::new(registry)
+}
+
+async fn create(client: &Client, name: &str) {
+    let mut service = hello("v1");
+    service["apiVersion"] = "serving.knative.dev/v1".into();
+    service["kind"] = "Service".into();
+    service["metadata"]["name"] = name.into();
+    let api: Api<Service> = Api::namespaced(client.clone(), NS);
+    api.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
+}
+
+/// So many changes that nobody can go on where he stopped.
+async fn forget_history(client: &Client) {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NS);
+    let map = ConfigMap {
+        metadata: kube::api::ObjectMeta { name: Some("busy".into()), ..Default::default() },
+        ..Default::default()
+    };
+    api.create(&PostParams::default(), &map).await.unwrap();
+    let writes = stream::iter(0..HISTORY_EVENTS_MAX + 100).map(|n| {
+        let api = api.clone();
+        async move {
+            let patch = Patch::Merge(json!({ "data": { "n": n.to_string() } }));
+            api.patch("busy", &PatchParams::default(), &patch).await.unwrap();
+        }
+    });
+    writes.buffer_unordered(256).collect::<Vec<()>>().await;
+}
+
+/// List, then watch; a cut connection, a restart and a version that is gone (410) only delay.
+/// While the server is away, the last table stands.
+#[test]
+#[ignore = "writes 10,000 objects; not yet seen to pass"]
+fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
+    on_one_thread(async {
+        let dir = TempDir::new().unwrap();
+        let mut cluster = Cluster::open(dir.path()).await;
+        let developer = cluster.developer();
+        create(&developer, "before").await;
+        let house = cluster.house().await;
+        let serves = |host: &'static str| {
+            move |table: &dataplane::table::Table| table.route(host).is_some_and(|r| !r.splits.is_empty())
+        };
+        house.until_table("of what was there", serves("before.default.test")).await;
+        create(&developer, "live").await;
+        house.until_table("of what came", serves("live.default.test")).await;
+
+        cluster.go_away();
+        create(&developer, "after").await;
+        let api: Api<Service> = Api::namespaced(developer.clone(), NS);
+        api.delete("live", &Default::default()).await.unwrap();
+        forget_history(&developer).await;
+        assert!(house.table(serves("before.default.test")), "the last table stands");
+        cluster.come_back();
+        house.until_table("after the history was lost", serves("after.default.test")).await;
+        assert!(house.table(serves("before.default.test")));
+    });
+}
+
+/// APP-14: of a developer's objects, controllers write the status and nothing else, through its own door.
+#[test]
+fn what_a_developer_wrote_is_only_ever_told_its_status() {
+    on_one_thread(async {
+        let dir = TempDir::new().unwrap();
+        let cluster = Cluster::open(dir.path()).await;
+        create(&cluster.developer(), "hello").await;
+        let house = cluster.house().await;
+        house.until_ready::<Service>("hello").await;
+        let writes = cluster.writes.lock().unwrap().clone();
+        let about: Vec<_> = writes.iter().filter(|write| write.contains("/services/hello")).collect();
+        assert!(
+            !about.is_empty() && about.iter().all(|write| write.ends_with("/services/hello/status")),
+            "{writes:?}"
+        );
+        let pods = writes.iter().find(|write| write.contains("/pods"));
+        assert_eq!(pods, None, "Pods are the cluster's");
+    });
+}

@@ -1,0 +1,158 @@
+//! The API over TLS: who comes in by certificate, by token, or not at all.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use kit::{PATIENCE, Setup};
+use rcgen::{CertificateParams, CertifiedIssuer, DistinguishedName, DnType, KeyPair};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tempfile::TempDir;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Who signs, and where the files are.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Self { issuer, folder: TempDir::new().unwrap() };
+        std::fs::write(authority.file("ca.pem"), authority.issuer.pem()).unwrap();
+        authority
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The files of a certificate for the host `localhost` that names this user and group.
+    fn issue(&self, user: &str, group: &str) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, user);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let (chain, secret) = (self.file(&format!("{user}.pem")), self.file(&format!("{user}.key")));
+        std::fs::write(&chain, certificate.pem()).unwrap();
+        std::fs::write(&secret, key.serialize_pem()).unwrap();
+        (chain, secret)
+    }
+
+    /// Status of a GET over TLS, with a certificate or a token or neither.
+    fn get(&self, at: SocketAddr, path: &str, papers: Option<&(PathBuf, PathBuf)>, token: &str) -> String {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match papers {
+            Some((chain, key)) => {
+                let chain = CertificateDer::pem_file_iter(chain).unwrap().map(Result::unwrap).collect();
+                config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+            }
+            None => config.with_no_client_auth(),
+        };
+        let name = ServerName::try_from("localhost").unwrap();
+        let socket = TcpStream::connect(at).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket);
+        let token =
+            if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n");
+        // Who is not believed may find the connection closed before he has asked.
+        if stream.write_all(request.as_bytes()).is_err() {
+            return String::new();
+        }
+        let mut answer = Vec::new();
+        // A close without TLS's goodbye is an error after everything was read.
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).split_whitespace().nth(1).unwrap_or_default().to_owned()
+    }
+}
+
+fn pair((certificate, key): &(PathBuf, PathBuf)) -> String {
+    format!("{},{}", certificate.display(), key.display())
+}
+
+fn kubectl(home: &Path, config: &Path, line: &str) -> Option<std::process::Output> {
+    let mut command = Command::new("kubectl");
+    command.args(line.split_whitespace()).env("HOME", home).env("KUBECONFIG", config).output().ok()
+}
+
+/// APP-38: over TLS a client certificate or a token says who one is; the API listens beyond loopback then, and
+/// only then.
+#[test]
+fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
+    let authority = Authority::new();
+    let server = authority.issue("server", "none");
+    let (admin, bob) = (authority.issue("admin", "system:masters"), authority.issue("bob", "crew"));
+    let tokens = authority.file("tokens.csv");
+    std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
+    let setup = Setup::new(BINARY)
+        .flag("api", "0.0.0.0:0")
+        .flag("api-tls-cert", &pair(&server))
+        .flag("api-client-ca", &authority.file("ca.pem").display().to_string())
+        .flag("api-tokens", &tokens.display().to_string());
+    let appliance = setup.start();
+    let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port()));
+    for (papers, token, expected) in [
+        (Some(&admin), "", "200"),
+        (Some(&bob), "", "403"),
+        (None, "s3cret", "200"),
+        (None, "guess", "401"),
+        (None, "", "200"),
+    ] {
+        assert_eq!(authority.get(at, MAPS, papers, token), expected, "{papers:?} {token:?}");
+    }
+    let other = Authority::new();
+    let forged = other.issue("admin", "system:masters");
+    assert_ne!(authority.get(at, MAPS, Some(&forged), ""), "200", "somebody else's authority signed it");
+
+    let config = authority.file("config");
+    let made = Command::new(BINARY)
+        .args(["kubeconfig", "--api", &at.to_string(), "--token", "s3cret", "--ca"])
+        .arg(authority.file("ca.pem"))
+        .output()
+        .unwrap();
+    std::fs::write(&config, made.stdout).unwrap();
+    if let Some(said) = kubectl(authority.folder.path(), &config, "auth whoami") {
+        let told = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(told.contains("carol"), "{told}{}", String::from_utf8_lossy(&said.stderr));
+    }
+}
+
+/// APP-38: each half alone is refused at the start, with what is missing.
+#[test]
+fn an_open_door_without_a_way_to_know_anybody_is_refused() {
+    let authority = Authority::new();
+    let server = authority.issue("server", "none");
+    let public = || Setup::new(BINARY).flag("api", "0.0.0.0:0");
+    let tokens = authority.file("tokens.csv");
+    std::fs::write(&tokens, "t,u,1\n").unwrap();
+    let ca = authority.file("ca.pem").display().to_string();
+    for (setup, told) in [
+        (public().flag("api-tls-cert", &pair(&server)), "--api-tokens"),
+        (public().flag("api-tokens", &tokens.display().to_string()), "--api-tls-cert"),
+        (Setup::new(BINARY).flag("api-client-ca", &ca), "--api-tls-cert"),
+        (Setup::new(BINARY).flag("api-tls-cert", &format!("{ca},{ca}")), "ca.pem"),
+        (Setup::new(BINARY).flag("api-tokens", &ca), "line 1"),
+    ] {
+        let refusal = setup.refused();
+        assert!(refusal.stderr.contains(told), "{told}: {}", refusal.stderr);
+    }
+}
