@@ -3,7 +3,7 @@
 mod certificates;
 mod control;
 mod cores;
-mod folder;
+pub(super) mod folder;
 mod logging;
 mod logs;
 mod sockets;
