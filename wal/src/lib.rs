@@ -18,6 +18,7 @@ mod codec;
 mod error;
 mod flush;
 mod header;
+mod headless;
 mod index;
 mod inspect;
 mod ledger;

@@ -52,6 +52,9 @@ pub const ANSWER_BYTES_MAX: usize = 2 << 20;
 /// How often bookmarks become durable when no event takes them along: what a crash delivers twice.
 pub const BOOKMARK_EVERY: Duration = Duration::from_millis(100);
 
+/// How often it is said at most that a full log refuses events: each refusal has its answer and its count.
+pub const FULL_TOLD_EVERY: Duration = Duration::from_secs(10);
+
 /// How often old segments are looked through.
 pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 

@@ -115,5 +115,8 @@ impl core::Events for Service {
 fn open_log(core: usize, folder: &Path, options: &Options) -> io::Result<Log> {
     let (log, recovery) = Log::open(folder, options.clone()).map_err(io::Error::other)?;
     tracing::info!(core, folder = %folder.display(), ?recovery, "log open");
+    for wal::Hole { file, from, to } in &recovery.holes {
+        tracing::error!(core, ?file, %from, %to, "acknowledged events are gone: the disk lost what it had confirmed");
+    }
     Ok(log)
 }
