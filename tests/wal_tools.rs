@@ -138,6 +138,16 @@ fn what_is_no_log_is_refused_by_name() {
     let foreign = wal(&["stat"], folder.path());
     assert_eq!(foreign.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&foreign.stderr).contains("not a segment of this log"));
+    // One log that cannot be read does not hide what the others hold.
+    let both = tempfile::tempdir().unwrap();
+    fill(&both.path().join("core-1"));
+    fs::create_dir(both.path().join("core-0")).unwrap();
+    fs::write(both.path().join("core-0/0000000001.seg"), b"PNG and so on").unwrap();
+    let verified = wal(&["verify"], both.path());
+    assert_eq!(verified.status.code(), Some(1));
+    assert!(stdout(&verified).contains("400 event records"), "{verified:?}");
+    let unknown = wal(&["dump", "--stream", "absent"], &both.path().join("core-1"));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no stream \"absent\""), "{unknown:?}");
     let missing = wal(&["dump"], &folder.path().join("absent"));
     assert_eq!(missing.status.code(), Some(1));
 }
