@@ -4,6 +4,7 @@ mod demo;
 mod example;
 mod kubeconfig;
 mod run;
+mod selftest;
 mod wal;
 
 use clap::error::ErrorKind;
@@ -32,6 +33,8 @@ enum Verb {
     /// Look into a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::Verb),
+    /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
+    Selftest(selftest::Args),
     /// Print the version
     Version,
 }
@@ -57,6 +60,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Verb::Kubeconfig(args) => kubeconfig::print(&args),
         Verb::Example(program) => example::run(&program),
         Verb::Wal(verb) => wal::run(&verb),
+        Verb::Selftest(args) => selftest::run(&args),
         Verb::Version => {
             println!("sluicegate {}", env!("CARGO_PKG_VERSION"));
             std::process::ExitCode::SUCCESS

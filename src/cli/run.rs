@@ -3,7 +3,7 @@
 mod certificates;
 mod control;
 mod cores;
-mod folder;
+pub(super) mod folder;
 mod logging;
 mod logs;
 mod sockets;
@@ -24,7 +24,7 @@ use dataplane::signal::Signals;
 use dataplane::table::Table;
 use dataplane::tls::Terms;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tokio::sync::{Notify, watch};
 
 use crate::admin::{Admin, Health};
@@ -193,6 +193,8 @@ fn announce(ready: &str) -> Result<()> {
 /// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
 /// the process at once. Instances die with their parent.
 fn listen_to_signals(say: mpsc::Sender<Event>) -> Result<()> {
+    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("no signal handler")?;
     let mut signals =
         signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
     std::thread::Builder::new()

@@ -73,6 +73,9 @@ pub const UNHURRIED_FLUSH: Duration = BOOKMARK_EVERY;
 /// small, and larger writes are hardly faster.
 pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
 
+/// How often it is said at most that a full log refuses events: each refusal has its answer and its count.
+pub const FULL_TOLD_EVERY: Duration = Duration::from_secs(10);
+
 /// How often old segments are looked through, segment files are looked at, and retention and quotas follow
 /// what is kept.
 pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);

@@ -125,5 +125,8 @@ fn open_log(core: usize, folder: &Path, options: &Options, counters: &CoreCounte
     }
     counters.log.holes.fetch_add(recovery.holes.len() as u64, Relaxed);
     tracing::info!(core, folder = %folder.display(), ?recovery, "log open");
+    for wal::Hole { file, from, to } in &recovery.holes {
+        tracing::error!(core, ?file, %from, %to, "acknowledged events are gone: the disk lost what it had confirmed");
+    }
     Ok(log)
 }
