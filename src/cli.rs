@@ -1,6 +1,7 @@
 //! The command line: one file a verb.
 
 mod demo;
+mod event;
 mod example;
 mod kubeconfig;
 mod run;
@@ -29,6 +30,9 @@ enum Verb {
     /// A small example program, as an instance of a Service would be
     #[command(subcommand)]
     Example(example::Program),
+    /// Ask a running appliance what became of events, and have them sent again
+    #[command(subcommand)]
+    Event(event::Verb),
     /// Look into a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::Verb),
@@ -56,6 +60,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Verb::Demo => demo::run(),
         Verb::Kubeconfig(args) => kubeconfig::print(&args),
         Verb::Example(program) => example::run(&program),
+        Verb::Event(verb) => event::run(&verb),
         Verb::Wal(verb) => wal::run(&verb),
         Verb::Version => {
             println!("sluicegate {}", env!("CARGO_PKG_VERSION"));

@@ -6,22 +6,33 @@
 //! Deliberately absent: why something is routed (controllers) and how a core learns of a swap (data plane).
 
 mod compile;
+mod streams;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
-use dataplane::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
+use dataplane::load::{BackendLoad, EndpointLoad};
+use dataplane::names::Names;
 use dataplane::table::{
-    Backend, Delivery, Endpoint, Filter, Protocol, Reply, Route, Split, Table, Target, Timeouts, WhenEmpty,
+    Backend, Begin, Delivery, Endpoint, Filter, Protocol, Reply, Route, Split, Table, Target, Timeouts,
+    WhenEmpty,
 };
 use dataplane::tls::Certificates;
 
 use crate::fleet::EndpointSink;
+use streams::Streams;
 
 /// Weight of the only backend of a host.
 const WEIGHT_WHOLE: u32 = 100;
+
+/// What a new table costs a core for each subscriber, in round figures: tables that change streams follow
+/// each other no faster, or ten thousand Triggers made one by one would cost the square of that.
+const REST_FOR_EACH: Duration = Duration::from_micros(2);
+/// A shorter rest is none.
+const REST_MIN: Duration = Duration::from_millis(1);
 
 /// The way down. Shared by controllers (same thread) and the fleet.
 pub struct Publisher {
@@ -74,6 +85,17 @@ pub struct SubscriberSpec {
     pub reply: Reply,
     pub dead_letter: Option<Target>,
     pub delivery: Delivery,
+    pub begin: Begin,
+}
+
+/// Events that were dropped for a subscriber since the process began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// The subscriber's durable identity.
+    pub uid: String,
+    /// `NAMESPACE/NAME`.
+    pub label: String,
+    pub events: u64,
 }
 
 #[derive(Default)]
@@ -87,16 +109,25 @@ struct Model {
     owners: HashMap<String, String>,
     fixed: Vec<(String, Arc<Route>)>,
     certificates: Arc<Certificates>,
-    streams: BTreeMap<String, (StreamSpec, Arc<StreamTally>)>,
-    subscribers: BTreeMap<String, (SubscriberSpec, Arc<SubscriberTally>)>,
+    streams: Streams,
+    names: Arc<Names>,
     /// Counts changes; `published <= changes`.
     changes: u64,
     published: u64,
+    /// When the last table was handed down.
+    handed_down: Option<Instant>,
     /// Until the first table is complete none is handed down (APP-16).
     open: bool,
 }
 
 impl Model {
+    /// How long the cores still rest from the last table.
+    fn rest(&self, now: Instant) -> Duration {
+        let readers = u32::try_from(self.streams.readers()).unwrap_or(u32::MAX);
+        let since = self.handed_down.map_or(Duration::MAX, |then| now - then);
+        REST_FOR_EACH.saturating_mul(readers).saturating_sub(since)
+    }
+
     fn backend(&mut self, key: &str) -> &mut BackendEntry {
         let loads = &self.loads;
         self.backends.entry(key.to_owned()).or_insert_with(|| BackendEntry {
@@ -202,41 +233,36 @@ impl Publisher {
     }
 
     pub fn set_stream(&self, path: &str, spec: StreamSpec) {
-        self.change(|model| match model.streams.get_mut(path) {
-            Some((known, _)) if *known == spec => false,
-            // The same stream with other limits goes on counting.
-            Some((known, _)) if known.name == spec.name => {
-                *known = spec;
-                true
-            }
-            _ => {
-                model.streams.insert(path.to_owned(), (spec, Arc::default()));
-                true
-            }
-        });
+        self.change(|model| model.streams.set(path, spec));
     }
 
     pub fn remove_stream(&self, path: &str) {
-        self.change(|model| model.streams.remove(path).is_some());
+        self.change(|model| model.streams.remove(path));
     }
 
     /// `name` is the subscriber's durable identity.
     pub fn set_subscriber(&self, name: &str, spec: SubscriberSpec) {
-        self.change(|model| match model.subscribers.get_mut(name) {
-            Some((known, _)) if *known == spec => false,
-            Some((known, _)) => {
-                *known = spec;
-                true
-            }
-            None => {
-                model.subscribers.insert(name.to_owned(), (spec, Arc::default()));
-                true
-            }
-        });
+        self.change(|model| model.streams.set_reader(name, spec));
     }
 
     pub fn remove_subscriber(&self, name: &str) {
-        self.change(|model| model.subscribers.remove(name).is_some());
+        self.change(|model| model.streams.remove_reader(name));
+    }
+
+    /// What core Services stand for, from now on. Published at once, unless there is no table yet.
+    pub fn set_names(&self, names: Names) {
+        let mut model = self.lock();
+        if *model.names != names {
+            model.names = Arc::new(names);
+            model.changes += 1;
+            self.hand_down(&mut model);
+        }
+    }
+
+    /// The subscribers that events were dropped for.
+    #[must_use]
+    pub fn drops(&self) -> Vec<Dropped> {
+        self.lock().streams.drops()
     }
 
     /// Hands down the first table; from now on changes follow.
@@ -248,13 +274,24 @@ impl Publisher {
     }
 
     /// Returns when everything set before is in a table that the cores have. Whoever else is about to
-    /// change something gets to do it first, so a burst costs one table and not one each.
+    /// change something gets to do it first, so a burst costs one table and not one each; with many
+    /// subscribers tables follow each other more slowly ([`REST_FOR_EACH`]).
     pub async fn flow(&self) {
         let wanted = self.lock().changes;
         tokio::task::yield_now().await;
-        let mut model = self.lock();
-        if model.published < wanted {
-            self.hand_down(&mut model);
+        loop {
+            let rest = {
+                let mut model = self.lock();
+                if model.published >= wanted {
+                    return;
+                }
+                let rest = model.rest(Instant::now());
+                if rest < REST_MIN || !model.open {
+                    return self.hand_down(&mut model);
+                }
+                rest
+            };
+            tokio::time::sleep(rest).await;
         }
     }
 
@@ -270,6 +307,7 @@ impl Publisher {
         if model.open && model.published < model.changes {
             (self.deliver)(compile::table(model));
             model.published = model.changes;
+            model.handed_down = Some(Instant::now());
         }
     }
 

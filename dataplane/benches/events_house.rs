@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use ring::{Listener, Options, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
+use sluicegate_dataplane::events::relay::Relay;
 use sluicegate_dataplane::events::service::{EventsConfig, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
-use sluicegate_dataplane::table::{Backoff, Delivery, Filter, Reply, Subscriber, Table, Target};
+use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Table, Target};
 
 const SENDERS: u64 = 64;
 
@@ -75,12 +76,14 @@ fn table(port: u16) -> Table {
         },
         reply: Reply::Reenter,
         dead_letter: None,
-        delivery: Delivery { retries_max: 0, backoff: Backoff::None, timeout: Duration::ZERO, window: 64 },
+        delivery: Delivery::ONCE,
+        begin: Begin::Now,
         tally: Arc::default(),
     };
     let stream = sluicegate_dataplane::table::Stream {
         name: "broker/ns/b/1".into(),
         event_bytes_max: 1 << 20,
+        in_order: false,
         subscribers: vec![Arc::new(subscriber)],
         tally: Arc::default(),
     };
@@ -103,6 +106,7 @@ fn run(events: u64) -> Duration {
         log: wal::Options::default(),
         tables: Arc::clone(&tables),
         signals: signals.clone(),
+        relay: Relay::alone(),
         seed: 1,
     };
     let config = CoreConfig {

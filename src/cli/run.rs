@@ -97,6 +97,7 @@ fn serve(config: Config) -> Result<()> {
 
     let shared = Shared { tables: Arc::clone(&tables), signals, stop: Arc::new(Stop::default()) };
     let homes = logs::assign(&config.data, config.workers)?;
+    let logs = homes.iter().map(|home| home.own.clone()).collect();
     let terms = Terms::new(&tables).context("TLS")?;
     let mut https = sockets.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
     let places = sockets.http.into_iter().zip(sockets.events).zip(homes);
@@ -109,6 +110,8 @@ fn serve(config: Config) -> Result<()> {
         tables: Arc::clone(&tables),
         cores: counters,
         health: Arc::clone(&health),
+        logs,
+        ways: cores.ways.clone(),
     })));
     announce(&ready)?;
 

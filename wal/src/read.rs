@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
+use crate::bookmark::Bookmark;
 use crate::codec::{HEADER_BYTES, decode, record_bytes};
 use crate::index::Spot;
 use crate::limits::DAMAGE_TOLD_MAX;
@@ -69,6 +70,16 @@ impl Log {
             self.note_damage(segment, stream, spot);
             wanted = Position::new(spot.origin.get() + 1);
         }
+    }
+
+    /// Events of the stream that the bookmark does not call done, durable or not yet: a subscriber's
+    /// backlog. Looks at the index only, once for each of the bookmark's ranges.
+    #[must_use]
+    pub fn open_events(&self, stream: StreamId, mark: &Bookmark) -> u64 {
+        let Some(known) = self.ledger.streams.get(&stream.0) else { return 0 };
+        let from = |position| known.index.count_from(position);
+        let done = mark.done().iter().map(|range| from(range.start) - from(range.end));
+        from(mark.low()) - done.sum::<u64>()
     }
 
     /// Damage that readers met since the last call; the first [`DAMAGE_TOLD_MAX`] of it.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dataplane::table::{Backend, Protocol, Route, Split, Stream, Subscriber, Table, Timeouts, WhenEmpty};
+use dataplane::table::{Backend, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
 
 use super::{BackendEntry, BackendSpec, Model};
 
 /// A whole new table of what the model says.
-pub(super) fn table(model: &Model) -> Table {
+pub(super) fn table(model: &mut Model) -> Table {
     let backends: HashMap<&str, Arc<Backend>> =
         model.backends.iter().map(|(key, entry)| (key.as_str(), Arc::new(backend(key, entry)))).collect();
     let mut table = Table { certificates: Arc::clone(&model.certificates), ..Table::default() };
@@ -36,7 +36,8 @@ pub(super) fn table(model: &Model) -> Table {
             table.hosts.insert(host.as_str().into(), Arc::clone(route));
         }
     }
-    streams(model, &mut table);
+    table.names = Arc::clone(&model.names);
+    model.streams.fill(&mut table);
     table
 }
 
@@ -56,30 +57,5 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
         protocol: spec.protocol,
         timeouts: spec.timeouts,
         load: Arc::clone(&entry.load),
-    }
-}
-
-fn streams(model: &Model, table: &mut Table) {
-    let mut readers: HashMap<&str, Vec<Arc<Subscriber>>> = HashMap::new();
-    for (name, (spec, tally)) in &model.subscribers {
-        readers.entry(&spec.path).or_default().push(Arc::new(Subscriber {
-            name: name.as_str().into(),
-            label: spec.label.as_str().into(),
-            filter: spec.filter.clone(),
-            target: spec.target.clone(),
-            reply: spec.reply.clone(),
-            dead_letter: spec.dead_letter.clone(),
-            delivery: spec.delivery,
-            tally: Arc::clone(tally),
-        }));
-    }
-    for (path, (spec, tally)) in &model.streams {
-        let stream = Stream {
-            name: spec.name.as_str().into(),
-            event_bytes_max: spec.event_bytes_max,
-            subscribers: readers.remove(path.as_str()).unwrap_or_default(),
-            tally: Arc::clone(tally),
-        };
-        table.streams.insert(path.as_str().into(), Arc::new(stream));
     }
 }

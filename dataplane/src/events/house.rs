@@ -1,14 +1,16 @@
 //! A core's events as a whole: its logs, their deliveries and the door.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ring::Ring;
-use wal::{AppendError, Log};
+use wal::{AppendError, Log, Position};
 
 use super::delivery::{Desk, Post};
 use super::ingress::{self, Intake};
+use super::journal::Journal;
 use super::keeper::{Keeper, LogFailed};
 use super::limits::SIGNAL_AGAIN;
 use super::{Answer, companions};
@@ -21,6 +23,7 @@ pub struct Events<P> {
     /// The first takes appends; the others belonged to cores that are no more, and run empty.
     logs: Vec<(Rc<Keeper>, Rc<Desk<P>>)>,
     home: Rc<Keeper>,
+    journal: Rc<Journal>,
     rng: RefCell<fastrand::Rng>,
 }
 
@@ -31,16 +34,21 @@ impl<P: Post + Clone> Events<P> {
         let mut keepers = vec![Rc::clone(&home)];
         keepers.extend(others.into_iter().map(|log| Keeper::new(ring, log)));
         let mut rng = fastrand::Rng::with_seed(seed);
+        let journal = Journal::new(&home);
         let logs = keepers.into_iter().map(|keeper| {
-            let desk = Desk::new(ring, &keeper, &home, post.clone(), rng.u64(..));
+            // A log that runs empty takes nothing, and positions name events of one log only.
+            let kept = Rc::ptr_eq(&keeper, &home).then(|| Rc::clone(&journal));
+            let desk = Desk::new(ring, &keeper, &home, kept, post.clone(), rng.u64(..));
             (keeper, desk)
         });
         let logs = logs.collect();
-        Rc::new(Self { ring: ring.clone(), logs, home, rng: RefCell::new(rng) })
+        Rc::new(Self { ring: ring.clone(), logs, home, journal, rng: RefCell::new(rng) })
     }
 
     /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
     pub fn start(self: &Rc<Self>, core: usize, signals: &Signals) {
+        let (journal, ring) = (Rc::clone(&self.journal), self.ring.clone());
+        self.ring.spawn(async move { journal.keep(&ring).await });
         for (keeper, desk) in &self.logs {
             let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
@@ -73,6 +81,7 @@ impl<P: Post + Clone> Events<P> {
         for (_, desk) in &self.logs {
             desk.drain().await;
         }
+        self.journal.write();
         for (keeper, _) in &self.logs {
             keeper.settle().await;
         }
@@ -101,6 +110,18 @@ impl<P: Post + Clone> Events<P> {
         answer
     }
 
+    /// Takes in a record that is an event of this stream already: a replay.
+    pub async fn copy(&self, table: &Arc<Table>, path: &str, record: &[u8]) -> Answer {
+        let Some(stream) = ingress::find(table, path) else {
+            return ingress::refused(&ingress::Refusal::UnknownPath);
+        };
+        let appended = self.prepare(table, stream).and_then(|()| {
+            let feed = self.home.feed(&stream.name)?;
+            self.home.append(&feed, &[&[record]])
+        });
+        self.acknowledge(stream, 1, appended).await
+    }
+
     /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02).
     async fn take_in(
         &self,
@@ -120,13 +141,21 @@ impl<P: Post + Clone> Events<P> {
             let feed = self.home.feed(&stream.name)?;
             self.home.append(&feed, &records)
         });
+        self.acknowledge(stream, events.len() as u64, appended).await
+    }
+
+    async fn acknowledge(
+        &self,
+        stream: &Stream,
+        count: u64,
+        appended: Result<Range<Position>, AppendError>,
+    ) -> Answer {
         let end = match appended {
             Ok(range) => range.end,
             Err(why) => return ingress::not_stored(&why),
         };
         match self.home.durable(end).await {
             Ok(()) => {
-                let count = events.len() as u64;
                 stream.tally.accepted.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
                 ingress::accepted()
             }

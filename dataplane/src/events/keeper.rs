@@ -300,7 +300,12 @@ impl Keeper {
 
     fn write_bookmarks(&self) {
         let log = &mut *self.log.borrow_mut();
+        let now = self.ring.now();
         for place in self.dirty.take() {
+            if !place.is_due(now) && !self.hurry.get() {
+                self.dirty.borrow_mut().push(place);
+                continue;
+            }
             place.dirty.set(false);
             if let Err(why) = log.bookmark(place.stream, &place.subscriber, place.mark()) {
                 // Its stream or itself was forgotten meanwhile: nobody asks for the bookmark again.
@@ -353,7 +358,7 @@ impl Hand {
     }
 }
 
-fn wall_clock_ms() -> u64 {
+pub(super) fn wall_clock_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use ring::{Listener, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
+use sluicegate_dataplane::events::relay::Relay;
 use sluicegate_dataplane::events::service::{EventsConfig, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{
-    Backoff, Delivery, Filter, Reply, Stream as Broker, Subscriber, Table, Target,
+    Backoff, Begin, Delivery, Filter, Reply, Stream as Broker, Subscriber, Table, Target,
 };
 
 pub(crate) const PATH: &str = "/brokers/ns/b";
@@ -53,6 +54,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         log: wal::Options { segment_bytes: 1 << 20, ..wal::Options::default() },
         tables: Arc::clone(&tables),
         signals: signals.clone(),
+        relay: Relay::alone(),
         seed: 1,
     };
     let config = CoreConfig {
@@ -93,6 +95,7 @@ impl House {
         let broker = Arc::new(Broker {
             name: "broker/ns/b/1".into(),
             event_bytes_max: 1 << 20,
+            in_order: false,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -232,9 +235,10 @@ pub(crate) fn trigger(name: &str, host: &str, port: u16) -> Subscriber {
         delivery: Delivery {
             retries_max: 3,
             backoff: Backoff::Linear(Duration::from_millis(20)),
-            timeout: Duration::ZERO,
             window: 4,
+            ..Delivery::ONCE
         },
+        begin: Begin::Now,
         tally: Arc::default(),
     }
 }

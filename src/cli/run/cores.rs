@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, bail};
 use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Stop};
 use dataplane::counters::CoreCounters;
+use dataplane::events::relay::{Relay, Ways};
 use dataplane::events::service::EventsConfig;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
@@ -32,6 +33,8 @@ pub(super) struct Place {
 /// Running cores.
 pub(super) struct Cores {
     pub(super) counters: Vec<Arc<CoreCounters>>,
+    /// The way to them.
+    pub(super) ways: Ways,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
 
@@ -41,20 +44,24 @@ impl Cores {
     /// all of them serve.
     pub(super) fn start(
         shared: &Shared,
-        places: impl Iterator<Item = Place>,
+        places: impl ExactSizeIterator<Item = Place>,
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
         let cpus = allowed_cpus();
         let (mut counters, mut threads) = (Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
-        for (index, Place { http, https, events, home }) in places.enumerate() {
+        let relays = Relay::among(places.len());
+        let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
+        for (index, (Place { http, https, events, home }, relay)) in places.zip(relays).enumerate() {
             let counted = Arc::new(CoreCounters::default());
             let config = CoreConfig {
                 index,
                 http,
                 https,
                 events: Some(events),
-                make_events: Some(dataplane::events::service::make(events_config(index, shared, home))),
+                make_events: Some(dataplane::events::service::make(events_config(
+                    index, shared, home, relay,
+                ))),
                 tables: Arc::clone(&shared.tables),
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),
@@ -77,7 +84,7 @@ impl Cores {
             threads.push(thread);
         }
         drop(say_up);
-        let cores = Self { counters, threads };
+        let cores = Self { counters, ways, threads };
         // A core that fails before it serves drops its end without a word.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {
@@ -101,7 +108,7 @@ impl Cores {
     }
 }
 
-fn events_config(core: usize, shared: &Shared, home: Home) -> EventsConfig {
+fn events_config(core: usize, shared: &Shared, home: Home, relay: Relay) -> EventsConfig {
     EventsConfig {
         core,
         folder: home.own,
@@ -109,6 +116,7 @@ fn events_config(core: usize, shared: &Shared, home: Home) -> EventsConfig {
         log: wal::Options::default(),
         tables: Arc::clone(&shared.tables),
         signals: shared.signals.clone(),
+        relay,
         seed: seed(core),
     }
 }

@@ -2,10 +2,12 @@
 
 mod door;
 mod flow;
+mod order;
 mod outcome;
 mod reply;
 mod restart;
 mod sorting;
+mod topology;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +28,7 @@ use super::delivery::{Post, PostError};
 use super::encode::Outgoing;
 use super::house::Events;
 use crate::signal::Signals;
-use crate::table::{Backoff, Delivery, Filter, Reply, Stream, Subscriber, Table, Target};
+use crate::table::{Backoff, Begin, Delivery, Filter, Reply, Stream, Subscriber, Table, Target};
 
 pub(super) const PATH: &str = "/brokers/ns/b";
 /// A broker that nobody listens to.
@@ -176,6 +178,7 @@ impl Rig {
         let stream = Arc::new(Stream {
             name: name.into(),
             event_bytes_max: 100_000,
+            in_order: false,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -185,6 +188,7 @@ impl Rig {
         let quiet = Stream {
             name: "broker/ns/quiet/1".into(),
             event_bytes_max: 100_000,
+            in_order: false,
             subscribers: Vec::new(),
             tally: Arc::default(),
         };
@@ -269,9 +273,10 @@ pub(super) fn trigger(name: &str, url: &str) -> Subscriber {
         delivery: Delivery {
             retries_max: 2,
             backoff: Backoff::Linear(Duration::from_secs(1)),
-            timeout: Duration::ZERO,
             window: 8,
+            ..Delivery::ONCE
         },
+        begin: Begin::Now,
         tally: Arc::default(),
     }
 }
