@@ -1,6 +1,7 @@
 //! The command line: one file a verb.
 
 mod demo;
+mod event;
 mod example;
 mod kubeconfig;
 mod run;
@@ -30,6 +31,9 @@ enum Verb {
     /// A small example program, as an instance of a Service would be
     #[command(subcommand)]
     Example(example::Program),
+    /// Ask a running appliance what became of events, and have them sent again
+    #[command(subcommand)]
+    Event(event::Verb),
     /// Look into a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::Verb),
@@ -59,6 +63,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Verb::Demo => demo::run(),
         Verb::Kubeconfig(args) => kubeconfig::print(&args),
         Verb::Example(program) => example::run(&program),
+        Verb::Event(verb) => event::run(&verb),
         Verb::Wal(verb) => wal::run(&verb),
         Verb::Selftest(args) => selftest::run(&args),
         Verb::Version => {

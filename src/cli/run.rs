@@ -99,6 +99,7 @@ fn serve(config: Config) -> Result<()> {
     let stop = Arc::new(Stop::default());
     let shared = Shared { tables: Arc::clone(&tables), signals, log: config.log.clone(), stop };
     let homes = logs::assign(&config.data, config.workers)?;
+    let logs = homes.iter().map(|home| home.own.clone()).collect();
     let terms = Terms::new(&tables).context("TLS")?;
     let mut https = sockets.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
     let places = sockets.http.into_iter().zip(sockets.events).zip(homes);
@@ -111,6 +112,8 @@ fn serve(config: Config) -> Result<()> {
         tables: Arc::clone(&tables),
         cores: cores.counters.clone(),
         health: Arc::clone(&health),
+        logs,
+        ways: cores.ways.clone(),
     })));
     announce(&ready)?;
 

@@ -417,7 +417,12 @@ impl Keeper {
 
     fn write_bookmarks(&self) {
         let log = &mut *self.log.borrow_mut();
+        let now = self.ring.now();
         for place in self.dirty.take() {
+            if !place.is_due(now) && !self.hurry.get() {
+                self.dirty.borrow_mut().push(place);
+                continue;
+            }
             place.dirty.set(false);
             if let Err(why) = log.bookmark(place.stream, &place.subscriber, place.mark()) {
                 // Its stream or itself was forgotten meanwhile: nobody asks for the bookmark again.

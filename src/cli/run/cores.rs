@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, bail};
 use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Stop};
 use dataplane::counters::CoreCounters;
+use dataplane::events::relay::{Relay, Ways};
 use dataplane::events::service::EventsConfig;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
@@ -44,6 +45,8 @@ impl Place {
 /// Running cores.
 pub(super) struct Cores {
     pub(super) counters: Vec<Arc<CoreCounters>>,
+    /// The way to them.
+    pub(super) ways: Ways,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
 
@@ -53,13 +56,15 @@ impl Cores {
     /// all of them serve.
     pub(super) fn start(
         shared: &Shared,
-        places: impl Iterator<Item = Place>,
+        places: impl ExactSizeIterator<Item = Place>,
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
         let cpus = allowed_cpus();
         let (mut counters, mut threads) = (Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
-        for (index, Place { http, https, private, events, home }) in places.enumerate() {
+        let relays = Relay::among(places.len());
+        let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
+        for (index, (Place { http, https, private, events, home }, relay)) in places.zip(relays).enumerate() {
             let counted = Arc::new(CoreCounters::default());
             let config = CoreConfig {
                 index,
@@ -68,7 +73,7 @@ impl Cores {
                 private,
                 events: Some(events),
                 make_events: Some(dataplane::events::service::make(events_config(
-                    index, shared, home, &counted,
+                    index, shared, home, &counted, relay,
                 ))),
                 tables: Arc::clone(&shared.tables),
                 signals: shared.signals.clone(),
@@ -92,7 +97,7 @@ impl Cores {
             threads.push(thread);
         }
         drop(say_up);
-        let cores = Self { counters, threads };
+        let cores = Self { counters, ways, threads };
         // A core that fails before it serves drops its end without a word.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {
@@ -116,7 +121,13 @@ impl Cores {
     }
 }
 
-fn events_config(core: usize, shared: &Shared, home: Home, counters: &Arc<CoreCounters>) -> EventsConfig {
+fn events_config(
+    core: usize,
+    shared: &Shared,
+    home: Home,
+    counters: &Arc<CoreCounters>,
+    relay: Relay,
+) -> EventsConfig {
     EventsConfig {
         core,
         folder: home.own,
@@ -125,6 +136,7 @@ fn events_config(core: usize, shared: &Shared, home: Home, counters: &Arc<CoreCo
         tables: Arc::clone(&shared.tables),
         signals: shared.signals.clone(),
         counters: Arc::clone(counters),
+        relay,
         seed: seed(core),
     }
 }
