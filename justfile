@@ -24,3 +24,16 @@ bench *names:
 # licences, advisories and duplicate crates (needs cargo-deny)
 deny:
     cargo deny check
+
+# the log's tests under the address sanitizer (needs a nightly toolchain), fewer seeds
+wal-asan:
+    RUSTFLAGS=-Zsanitizer=address SLUICEGATE_SEEDS=100 cargo +nightly test -p sluicegate-wal --target x86_64-unknown-linux-gnu --lib --tests
+
+# what of the log runs under Miri (needs nightly with miri): all but the map itself, which Miri cannot make
+wal-miri:
+    MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test -p sluicegate-wal --lib -- --skip map:: --skip log:: --skip segment:: --skip recovery:: --skip index::
+
+# how many power cuts, lies and kills you like: `just wal-seeds 100000 200`
+wal-seeds seeds kills:
+    SLUICEGATE_SEEDS={{ seeds }} cargo test --release -p sluicegate-wal --test power_cut -- --nocapture
+    SLUICEGATE_KILL_ROUNDS={{ kills }} cargo test --test durability -- --nocapture however_often

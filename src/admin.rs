@@ -1,9 +1,11 @@
-//! The admin listener: `/metrics`, `/healthz`, `/readyz`.
+//! The admin listener: `/metrics`, `/healthz`, `/readyz`, and the flight recorder at `/debug/events/…`.
 //!
 //! Runs on the control thread; the cores only ever write counters, which are read here.
 
+mod flight;
 mod metrics;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,8 +13,9 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{get, post};
 use dataplane::counters::CoreCounters;
+use dataplane::events::relay::Ways;
 use dataplane::publish::Tables;
 
 /// What the listener reports on.
@@ -21,6 +24,10 @@ pub(crate) struct Admin {
     pub(crate) tables: Arc<Tables>,
     pub(crate) cores: Vec<Arc<CoreCounters>>,
     pub(crate) health: Arc<Health>,
+    /// The cores' log folders, by number.
+    pub(crate) logs: Vec<PathBuf>,
+    /// The way to the cores, for replays.
+    pub(crate) ways: Ways,
 }
 
 /// What else would make a load balancer stop sending.
@@ -38,7 +45,12 @@ pub(crate) fn router(admin: Arc<Admin>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(show_readiness))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n") })
+        .route("/debug/events/trace", get(flight::trace))
+        .route("/debug/events/dead-letters", get(flight::dead_letters))
+        .route("/debug/events/replay", post(flight::replay))
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, "there are /metrics, /healthz, /readyz and /debug/events/…\n")
+        })
         .with_state(admin)
 }
 

@@ -2,9 +2,11 @@
 
 mod api;
 mod demo;
+mod event;
 mod example;
 mod kubeconfig;
 mod run;
+mod selftest;
 mod wal;
 
 use clap::error::ErrorKind;
@@ -33,9 +35,14 @@ enum Verb {
     /// Back up the objects of a running appliance, or restore them
     #[command(subcommand)]
     Api(api::Verb),
+    /// Ask a running appliance what became of events, and have them sent again
+    #[command(subcommand)]
+    Event(event::Verb),
     /// Look into a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::Verb),
+    /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
+    Selftest(selftest::Args),
     /// Print the version
     Version,
 }
@@ -61,7 +68,9 @@ pub(crate) fn main() -> std::process::ExitCode {
         Verb::Kubeconfig(args) => kubeconfig::print(&args),
         Verb::Example(program) => example::run(&program),
         Verb::Api(verb) => api::run(&verb),
+        Verb::Event(verb) => event::run(&verb),
         Verb::Wal(verb) => wal::run(&verb),
+        Verb::Selftest(args) => selftest::run(&args),
         Verb::Version => {
             println!("sluicegate {}", env!("CARGO_PKG_VERSION"));
             std::process::ExitCode::SUCCESS

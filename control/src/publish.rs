@@ -9,20 +9,23 @@ mod compile;
 mod model;
 mod quotas;
 mod rule;
+mod streams;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use dataplane::load::{BackendLoad, Quota};
+use dataplane::names::Names;
 use dataplane::table::{
-    Backend, Delivery, Endpoint, Filter, Keeping, Protocol, Reply, Route, Split, Table, Target, Timeouts,
-    WhenEmpty,
+    Backend, Begin, Delivery, Endpoint, Filter, Keeping, Protocol, Reply, Route, Split, Table, Target,
+    Timeouts, WhenEmpty,
 };
 use dataplane::tls::{Certificates, Identity};
 
 use crate::fleet::EndpointSink;
-use model::Model;
+use model::{Model, REST_MIN};
 pub use quotas::{QuotaRules, Quotas};
 pub use rule::{HostRule, PathRule, Share};
 
@@ -71,6 +74,17 @@ pub struct SubscriberSpec {
     pub reply: Reply,
     pub dead_letter: Option<Target>,
     pub delivery: Delivery,
+    pub begin: Begin,
+}
+
+/// Events that were dropped for a subscriber since the process began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// The subscriber's durable identity.
+    pub uid: String,
+    /// `NAMESPACE/NAME`.
+    pub label: String,
+    pub events: u64,
 }
 
 impl Publisher {
@@ -245,41 +259,36 @@ impl Publisher {
     }
 
     pub fn set_stream(&self, path: &str, spec: StreamSpec) {
-        self.change_streams(|model| match model.streams.get_mut(path) {
-            Some((known, _)) if *known == spec => false,
-            // The same stream with other limits goes on counting.
-            Some((known, _)) if known.name == spec.name => {
-                *known = spec;
-                true
-            }
-            _ => {
-                model.streams.insert(path.to_owned(), (spec, Arc::default()));
-                true
-            }
-        });
+        self.change_streams(|model| model.streams.set(path, spec));
     }
 
     pub fn remove_stream(&self, path: &str) {
-        self.change_streams(|model| model.streams.remove(path).is_some());
+        self.change_streams(|model| model.streams.remove(path));
     }
 
     /// `name` is the subscriber's durable identity.
     pub fn set_subscriber(&self, name: &str, spec: SubscriberSpec) {
-        self.change_streams(|model| match model.subscribers.get_mut(name) {
-            Some((known, _)) if *known == spec => false,
-            Some((known, _)) => {
-                *known = spec;
-                true
-            }
-            None => {
-                model.subscribers.insert(name.to_owned(), (spec, Arc::default()));
-                true
-            }
-        });
+        self.change_streams(|model| model.streams.set_reader(name, spec));
     }
 
     pub fn remove_subscriber(&self, name: &str) {
-        self.change_streams(|model| model.subscribers.remove(name).is_some());
+        self.change_streams(|model| model.streams.remove_reader(name));
+    }
+
+    /// What core Services stand for, from now on. Published at once, unless there is no table yet.
+    pub fn set_names(&self, names: Names) {
+        let mut model = self.lock();
+        if *model.table.names != names {
+            model.table.names = Arc::new(names);
+            model.changes += 1;
+            self.hand_down(&mut model);
+        }
+    }
+
+    /// The subscribers that events were dropped for.
+    #[must_use]
+    pub fn drops(&self) -> Vec<Dropped> {
+        self.lock().streams.drops()
     }
 
     /// Hands down the first table; from now on changes follow.
@@ -291,13 +300,24 @@ impl Publisher {
     }
 
     /// Returns when everything set before is in a table that the cores have. Whoever else is about to
-    /// change something gets to do it first, so a burst costs one table and not one each.
+    /// change something gets to do it first, so a burst costs one table and not one each; with many
+    /// subscribers tables follow each other more slowly ([`model::REST_FOR_EACH`]).
     pub async fn flow(&self) {
         let wanted = self.lock().changes;
         tokio::task::yield_now().await;
-        let mut model = self.lock();
-        if model.published < wanted {
-            self.hand_down(&mut model);
+        loop {
+            let rest = {
+                let mut model = self.lock();
+                if model.published >= wanted {
+                    return;
+                }
+                let rest = model.rest(Instant::now());
+                if rest < REST_MIN || !model.open {
+                    return self.hand_down(&mut model);
+                }
+                rest
+            };
+            tokio::time::sleep(rest).await;
         }
     }
 
@@ -321,6 +341,7 @@ impl Publisher {
         if model.open && model.published < model.changes {
             (self.deliver)(compile::refresh(model));
             model.published = model.changes;
+            model.handed_down = Some(Instant::now());
         }
     }
 

@@ -4,7 +4,6 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -13,7 +12,7 @@ use sluicegate_dataplane::events::encode::encode;
 use sluicegate_dataplane::events::filter::index::Index;
 use sluicegate_dataplane::events::filter::{cesql, wants};
 use sluicegate_dataplane::events::record::{Record, encode_head};
-use sluicegate_dataplane::table::{Backoff, Delivery, Filter, Reply, Subscriber, Target};
+use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Target};
 
 const HEADERS: [(&str, &[u8]); 9] = [
     ("Host", b"127.0.0.1:8081"),
@@ -74,10 +73,20 @@ fn events(c: &mut Criterion) {
 
 fn subscriber(filter: Filter) -> Arc<Subscriber> {
     let target = Target { url: "".into(), authority: "".into(), host: "".into(), port: 80, path: "/".into() };
-    let delivery = Delivery { retries_max: 0, backoff: Backoff::None, timeout: Duration::ZERO, window: 64 };
+    let delivery = Delivery::ONCE;
     let (name, label) = (Box::default(), Box::default());
     let (reply, dead_letter, tally) = (Reply::Reenter, None, Arc::default());
-    Arc::new(Subscriber { name, label, filter, target, reply, dead_letter, delivery, tally })
+    Arc::new(Subscriber {
+        name,
+        label,
+        filter,
+        target,
+        reply,
+        dead_letter,
+        delivery,
+        begin: Begin::Now,
+        tally,
+    })
 }
 
 /// One event against all the filters of a stream.

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use ring::{Listener, Options, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
+use sluicegate_dataplane::events::relay::Relay;
 use sluicegate_dataplane::events::service::{EventsConfig, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
-use sluicegate_dataplane::table::{Backoff, Delivery, Filter, Reply, Subscriber, Table, Target};
+use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Table, Target};
 
 const SENDERS: u64 = 64;
 
@@ -75,7 +76,8 @@ fn table(port: u16) -> Table {
         },
         reply: Reply::Reenter,
         dead_letter: None,
-        delivery: Delivery { retries_max: 0, backoff: Backoff::None, timeout: Duration::ZERO, window: 64 },
+        delivery: Delivery::ONCE,
+        begin: Begin::Now,
         tally: Arc::default(),
     };
     let stream = sluicegate_dataplane::table::Stream {
@@ -83,6 +85,7 @@ fn table(port: u16) -> Table {
         event_bytes_max: 1 << 20,
         keeping: Default::default(),
         quota: Arc::default(),
+        in_order: false,
         subscribers: vec![Arc::new(subscriber)],
         tally: Arc::default(),
     };
@@ -106,6 +109,7 @@ fn run(events: u64) -> Duration {
         tables: Arc::clone(&tables),
         signals: signals.clone(),
         counters: Arc::default(),
+        relay: Relay::alone(),
         seed: 1,
     };
     let config = CoreConfig {

@@ -11,6 +11,7 @@ pub mod events;
 pub mod h2;
 pub mod http;
 pub mod load;
+pub mod names;
 pub mod proxy;
 pub mod publish;
 pub mod signal;

@@ -112,6 +112,8 @@ pub struct StreamTally {
     pub accepted: CachePadded<AtomicU64>,
     /// Events refused at the door, with a 4xx or 5xx answer.
     pub refused: AtomicU64,
+    /// Events that a subscriber had still to get when it was deleted; each subscriber's are counted.
+    pub abandoned: AtomicU64,
     /// Of the accepted: answered before they were durable, because the stream's owner wants it so.
     pub accepted_unflushed: AtomicU64,
     /// Of the refused: because a quota was used up.

@@ -15,9 +15,11 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::events::cloudevent::Mode;
 use crate::events::filter::cesql::Expression;
 use crate::events::limits::UNHURRIED_FLUSH;
 use crate::load::{BackendLoad, EndpointLoad, Quota, StreamTally, SubscriberTally};
+use crate::names::Names;
 use crate::tls::Certificates;
 pub use hosts::Hosts;
 pub use route::{Ask, BadEdit, Branch, Edits, Route, Split};
@@ -32,6 +34,8 @@ pub struct Table {
     pub version: u64,
     /// By host: lower case, without port and trailing dot; `*.PARENT` too.
     pub hosts: Hosts,
+    /// Names of destinations that DNS need not know.
+    pub names: Arc<Names>,
     /// For hosts that `hosts` does not name (`--route '*=…'`).
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
@@ -118,6 +122,8 @@ pub struct Stream {
     pub event_bytes_max: u32,
     pub keeping: Keeping,
     pub quota: Arc<Quota>,
+    /// Some subscriber wants its events in order: one core's log takes them all.
+    pub in_order: bool,
     pub subscribers: Vec<Arc<Subscriber>>,
     pub tally: Arc<StreamTally>,
 }
@@ -171,7 +177,20 @@ pub struct Subscriber {
     pub reply: Reply,
     pub dead_letter: Option<Target>,
     pub delivery: Delivery,
+    pub begin: Begin,
     pub tally: Arc<SubscriberTally>,
+}
+
+/// Where a subscriber begins that the log does not know yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Begin {
+    /// With the next event.
+    #[default]
+    Now,
+    /// With the oldest event that the log still has.
+    Earliest,
+    /// With what came at this time or later, in milliseconds since 1970.
+    At(u64),
 }
 
 /// Which events a subscriber wants.
@@ -249,9 +268,39 @@ pub struct Delivery {
     pub timeout: Duration,
     /// Requests in flight to this subscriber from one core.
     pub window: u32,
+    pub sequence: Sequence,
+    /// The mode towards the subscriber; `None`: as the event came in (X-DLV-03).
+    pub mode: Option<Mode>,
+    /// Longest wait that a 429 or 503 may ask for with Retry-After; `Duration::ZERO` ignores the header
+    /// (X-DLV-02).
+    pub retry_after_max: Duration,
+}
+
+/// Which events wait for which.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sequence {
+    /// None: up to a window of events is under way, in any order.
+    #[default]
+    Free,
+    /// An event waits until the one before it of the same `partitionkey` has come to its end; those
+    /// without a key are one sequence.
+    ByKey,
+    /// One event at a time.
+    Strict,
 }
 
 impl Delivery {
+    /// One attempt, one at a time per place in a window of 64.
+    pub const ONCE: Self = Self {
+        retries_max: 0,
+        backoff: Backoff::None,
+        timeout: Duration::ZERO,
+        window: 64,
+        sequence: Sequence::Free,
+        mode: None,
+        retry_after_max: Duration::ZERO,
+    };
+
     /// A subscriber that never answers must not hold its window for ever.
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 }

@@ -226,6 +226,12 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         gauge(&mut family, &[("stream", path)], stream.tally.kept_bytes.load(Relaxed))?;
     }
 
+    let help = "Events that deleted subscribers had still to get";
+    let mut family = out.encode_descriptor("stream_abandoned", help, None, MetricType::Counter)?;
+    for (path, stream) in &streams {
+        counter(&mut family, &[("stream", path)], stream.tally.abandoned.load(Relaxed))?;
+    }
+
     type Pick = fn(&SubscriberTally) -> u64;
     let counts: [(&str, &str, Pick); 6] = [
         ("subscriber_offered", "Events that the subscriber was to be asked about", |t| {

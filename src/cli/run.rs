@@ -5,7 +5,7 @@ mod api;
 mod certificates;
 mod control;
 mod cores;
-mod folder;
+pub(super) mod folder;
 mod logging;
 mod logs;
 mod sockets;
@@ -31,10 +31,10 @@ use dataplane::signal::Signals;
 use dataplane::table::Table;
 use dataplane::tls::{Oldest, Terms};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tokio::sync::{Notify, watch};
 
-use crate::admin::{Admin, Health};
+use crate::admin::Health;
 use crate::config::{Config, Settings, TlsVersion};
 use control::{Control, Parts};
 use cores::{Cores, Place, Shared};
@@ -128,7 +128,7 @@ fn serve(config: Config) -> Result<()> {
     let Sockets { http, https, private, events, .. } = sockets;
     let doors = Doors { http, https, private, events };
     let cores = start_cores(&config, &shared, doors, access, say.clone())?;
-    drop(admin.send(Arc::new(Admin { tables, cores: cores.counters.clone(), health: health.clone() })));
+    drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
     announce(&ready)?;
     if let Some(predecessor) = predecessor {
@@ -360,6 +360,8 @@ fn announce(ready: &str) -> Result<()> {
 /// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
 /// the process at once. Instances die with their parent.
 fn listen_to_signals(say: mpsc::Sender<Event>) -> Result<()> {
+    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("no signal handler")?;
     let mut signals =
         signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
     std::thread::Builder::new()

@@ -87,7 +87,13 @@ fn each(folder: &Folder, look: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) ->
     }
     let mut sound = true;
     for log in logs {
-        sound &= look(&log)?;
+        sound &= match look(&log) {
+            Err(why) if !is_closed_pipe(&why) => {
+                eprintln!("error: {why:#}"); // the logs of other cores are looked at all the same
+                false
+            }
+            looked => looked?,
+        };
     }
     Ok(sound)
 }
@@ -179,6 +185,9 @@ fn dump(log: &Path, order: &Dump) -> anyhow::Result<bool> {
     let found = wal::dump(log, &mut progress(log), &mut show)?;
     let sound = tell_damage(&found, &mut io::stderr().lock())?;
     out.flush()?;
+    if let Some(stream) = order.stream.as_deref().filter(|stream| !found.streams.contains_key(*stream)) {
+        eprintln!("{}: no stream {stream:?}; `sluicegate wal stat` lists them", log.display());
+    }
     Ok(sound)
 }
 

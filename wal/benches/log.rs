@@ -13,11 +13,14 @@ use std::os::unix::fs::FileExt;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rustix::io::{ReadWriteFlags, pwritev2};
-use sluicegate_wal::{Log, Options, Position, StreamId};
+use sluicegate_wal::{Bookmark, Log, Options, Position, StreamId};
 
 const RECORD_BYTES: usize = 512;
 const FILE_BYTES: u64 = 64 << 20;
 const READ_RECORDS: u64 = 1000;
+/// Events between two looks for space: a core does it once a second.
+const RECLAIM_EVERY: usize = 1 << 16;
+const RECOVERED_BYTES: u64 = 1 << 30;
 
 type Write = fn(&File, &[u8], u64);
 
@@ -62,25 +65,95 @@ fn group_commit(c: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = Log::open(&folder.path().join("log"), Options::default()).unwrap();
     let stream = log.stream("bench").unwrap();
-    let payload = vec![7; RECORD_BYTES];
     let file = zeroed(&folder.path().join("bare"));
-    let mut group = c.benchmark_group("group commit of 512 bytes");
-    for records in [1, 8, 64, 512] {
+    let mut group = c.benchmark_group("group commit");
+    for (size, records) in
+        [(RECORD_BYTES, 1), (RECORD_BYTES, 8), (RECORD_BYTES, 64), (RECORD_BYTES, 512), (4096, 64)]
+    {
         group.throughput(Throughput::Elements(records as u64));
-        let bytes = vec![7; RECORD_BYTES * records];
+        let (payload, bytes) = (vec![7; size], vec![7; size * records]);
+        let records_of = format!("{records} x {size}");
         for (how, write) in WRITES {
             let mut at = 0;
-            group.bench_function(BenchmarkId::new(format!("disk {how}"), records), |b| {
+            group.bench_function(BenchmarkId::new(format!("disk {how}"), &records_of), |b| {
                 b.iter(|| {
                     write(&file, &bytes, at);
                     at = (at + bytes.len() as u64) % (FILE_BYTES / 2);
                 });
             });
-            group.bench_function(BenchmarkId::new(format!("log {how}"), records), |b| {
+            group.bench_function(BenchmarkId::new(format!("log {how}"), &records_of), |b| {
                 b.iter(|| commit(&mut log, stream, &payload, records, write));
             });
         }
     }
+    group.finish();
+}
+
+/// One stream or a thousand, each with a subscriber: the price of an event is to be the same.
+fn streams(c: &mut Criterion) {
+    let mut group = c.benchmark_group("streams");
+    for streams in [1, 1000] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut log, _) = Log::open(folder.path(), Options::default()).unwrap();
+        let ids: Vec<StreamId> = (0..streams)
+            .map(|nth| {
+                let stream = log.stream(&format!("broker/default/bench-{nth}")).unwrap();
+                log.bookmark(stream, "reader", Bookmark::at(log.end(stream))).unwrap();
+                stream
+            })
+            .collect();
+        let (payload, mut nth) = (vec![7; RECORD_BYTES], 0);
+        group.throughput(Throughput::Elements(64));
+        group.bench_function(
+            BenchmarkId::new("64 records, flush not written, read and acknowledged", streams),
+            |b| {
+                b.iter(|| {
+                    let touched: Vec<StreamId> = (0..64).map(|more| ids[(nth + more) % streams]).collect();
+                    nth += 64;
+                    for stream in &touched {
+                        black_box(log.append(*stream, 0, &[&payload]).unwrap());
+                    }
+                    while let Some(flush) = log.next_flush() {
+                        log.flush_done(flush, Ok(()));
+                    }
+                    for stream in &touched {
+                        let end = log.end(*stream);
+                        log.bookmark(*stream, "reader", Bookmark::at(end)).unwrap();
+                    }
+                    if nth % RECLAIM_EVERY == 0 {
+                        log.reclaim();
+                    }
+                });
+            },
+        );
+    }
+    group.finish();
+}
+
+/// Opening a log that is in the page cache: 1 GiB of records, nothing torn.
+fn recovery(c: &mut Criterion) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { log_bytes_max: 2 * RECOVERED_BYTES, ..Options::default() };
+    let (mut log, _) = Log::open(folder.path(), options.clone()).unwrap();
+    let stream = log.stream("bench").unwrap();
+    log.bookmark(stream, "away", Bookmark::at(log.end(stream))).unwrap();
+    let payload = vec![7; RECORD_BYTES];
+    while log.visible().get() < RECOVERED_BYTES {
+        for _ in 0..512 {
+            log.append(stream, 0, &[&payload]).unwrap();
+        }
+        while let Some(flush) = log.next_flush() {
+            flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();
+            log.flush_done(flush, Ok(()));
+        }
+    }
+    drop(log);
+    let mut group = c.benchmark_group("recovery");
+    group.sample_size(10);
+    group.throughput(Throughput::Bytes(RECOVERED_BYTES));
+    group.bench_function("open, bytes of a cached log", |b| {
+        b.iter(|| black_box(Log::open(folder.path(), options.clone()).unwrap().1.events));
+    });
     group.finish();
 }
 
@@ -118,5 +191,5 @@ fn zeroed(path: &std::path::Path) -> File {
     file
 }
 
-criterion_group!(benches, append, group_commit, read);
+criterion_group!(benches, append, streams, group_commit, recovery, read);
 criterion_main!(benches);

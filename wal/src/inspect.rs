@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::codec::Kind;
 use crate::error::Error;
 use crate::header::{Door, FORMAT, Header, SEGMENT_HEADER_BYTES};
+use crate::headless::lost_header;
 use crate::ledger::Ledger;
 use crate::position::Position;
 use crate::recovery::{Hole, apply, read_up_to, segment_files};
@@ -120,11 +121,11 @@ fn walk(
     show: &mut dyn FnMut(&Entry<'_>) -> io::Result<()>,
 ) -> Result<Inspection, Error> {
     let mut found = Inspection { set_aside: set_aside(folder)?, ..Inspection::default() };
-    let pieces = pieces(folder, &mut found)?;
+    let (pieces, headless) = pieces(folder, &mut found)?;
     let all: u64 = pieces.iter().map(|piece| u64::from(piece.header.capacity)).sum();
     let (mut ledger, mut expected) = (Ledger::default(), BTreeSet::new());
     let mut names: BTreeMap<u32, Box<str>> = BTreeMap::new();
-    let (mut present, mut done, mut buffer) = (BTreeSet::new(), 0, Vec::new());
+    let (mut present, mut done, mut next, mut buffer) = (BTreeSet::new(), 0, 0, Vec::new());
     for (nth, piece) in pieces.iter().enumerate() {
         let Some(header) = read_piece(piece, &mut buffer)? else { continue };
         let is_last = nth + 1 == pieces.len();
@@ -137,11 +138,13 @@ fn walk(
         }
         count(piece, &header, &read, &mut found);
         present.insert(header.base);
+        next = header.base + u64::from(header.capacity);
         expected.insert(header.base);
         apply(&buffer, &header, &read, &mut ledger, &mut expected);
         show_all(piece, &buffer, &read, &mut names, &mut found.records, show)
             .map_err(Error::io(&piece.path, "show a record"))?;
     }
+    tell_lost_headers(&headless, &expected, &present, next, &mut found)?;
     for base in expected.difference(&present) {
         let next = present.range(base..).next().copied().unwrap_or(*base);
         found.holes.push(Hole { file: None, from: Position::new(*base), to: Position::new(next) });
@@ -153,9 +156,33 @@ fn walk(
     Ok(found)
 }
 
-/// The folder's segments by base; others are counted or refused, as recovery would.
-fn pieces(folder: &Path, found: &mut Inspection) -> Result<Vec<Piece>, Error> {
-    let mut pieces = Vec::new();
+/// Files that look unused and hold what a segment lost with its header, which was missed or came next.
+fn tell_lost_headers(
+    headless: &[PathBuf],
+    expected: &BTreeSet<u64>,
+    present: &BTreeSet<u64>,
+    next: u64,
+    found: &mut Inspection,
+) -> Result<(), Error> {
+    let bases: Vec<u64> = expected.difference(present).copied().chain([next]).collect();
+    for path in headless {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Error::io(path, "read a spare")(error)),
+        };
+        if let Some(base) = lost_header(&bytes, &bases) {
+            let (from, to) = (Position::new(base), Position::new(base.saturating_add(bytes.len() as u64)));
+            found.spares -= 1;
+            found.holes.push(Hole { file: Some(path.clone()), from, to });
+        }
+    }
+    Ok(())
+}
+
+/// The folder's segments by base, and files without a header; others are refused, as recovery would.
+fn pieces(folder: &Path, found: &mut Inspection) -> Result<(Vec<Piece>, Vec<PathBuf>), Error> {
+    let (mut pieces, mut headless) = (Vec::new(), Vec::new());
     for (path, door) in identity(folder)? {
         match Header::decode(&door) {
             Door::Good(header) => {
@@ -166,7 +193,10 @@ fn pieces(folder: &Path, found: &mut Inspection) -> Result<Vec<Piece>, Error> {
             Door::OtherFormat(found) => {
                 return Err(Error::Format { file: path, found, readable: FORMAT });
             }
-            Door::Blank | Door::Torn => found.spares += 1,
+            Door::Blank | Door::Torn => {
+                found.spares += 1;
+                headless.push(path);
+            }
         }
     }
     pieces.sort_by_key(|piece| piece.header.base);
@@ -176,7 +206,7 @@ fn pieces(folder: &Path, found: &mut Inspection) -> Result<Vec<Piece>, Error> {
             return Err(Error::Twice { first, second, base: pair[0].header.base });
         }
     }
-    Ok(pieces)
+    Ok((pieces, headless))
 }
 
 fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {

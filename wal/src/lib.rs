@@ -19,6 +19,7 @@ mod codec;
 mod error;
 mod flush;
 mod header;
+mod headless;
 mod index;
 mod inspect;
 mod ledger;

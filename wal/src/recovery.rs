@@ -14,7 +14,9 @@ use rustix::fs::{FlockOperation, flock};
 use crate::codec::Kind;
 use crate::error::Error;
 use crate::header::{Door, Header, SEGMENT_HEADER_BYTES};
+use crate::headless::lost_header;
 use crate::ledger::{Ledger, decode_bases, decode_snapshot};
+use crate::limits::SEGMENT_BYTES_MAX;
 use crate::position::Position;
 use crate::scan::{Scan, place, record, scan};
 use crate::segment::{Segment, Spare, fill, forget_pages, sync_folder, wipe, zero};
@@ -102,9 +104,7 @@ pub(crate) fn recover(folder: &Path) -> Result<Found, Error> {
     }
     distrust_last(&mut candidates, &mut found.spares, &mut torn)?;
     replay(candidates, &mut found)?;
-    for spare in torn {
-        judge_torn_header(spare, &mut found)?;
-    }
+    judge_headless(torn, &mut found)?;
     sync_folder(folder).map_err(Error::io(folder, "sync the log's folder"))?;
     Ok(found)
 }
@@ -129,6 +129,41 @@ fn distrust_last(
     Ok(())
 }
 
+/// Files without a good header, torn ones and those that look unused.
+fn judge_headless(torn: Vec<Spare>, found: &mut Found) -> Result<(), Error> {
+    // Where a segment is missed, or would come next.
+    let missed = found.report.holes.iter().filter(|hole| hole.file.is_none()).map(|hole| hole.from.get());
+    let next = found.segments.last().map_or(0, Segment::limit);
+    let bases: Vec<u64> = missed.chain([next]).collect();
+
+    let blank = std::mem::take(&mut found.spares);
+    let torn = torn.into_iter().map(|spare| (spare, true));
+    for (spare, is_torn) in blank.into_iter().map(|spare| (spare, false)).chain(torn) {
+        let mut bytes = vec![0; length_of(&spare)?];
+        let length = read_up_to(&spare.file, &mut bytes).map_err(Error::io(&spare.path, "read a spare"))?;
+        match lost_header(&bytes[..length], &bases) {
+            Some(base) => tell_lost_header(spare, base, length, found)?,
+            None if is_torn => judge_torn_header(spare, found)?,
+            None => found.spares.push(spare),
+        }
+    }
+    Ok(())
+}
+
+fn length_of(spare: &Spare) -> Result<usize, Error> {
+    let length = spare.file.metadata().map_err(Error::io(&spare.path, "look at a spare"))?.len();
+    Ok(usize::try_from(length.min(SEGMENT_BYTES_MAX.into())).unwrap_or(0))
+}
+
+/// Case 17: the disk said that the first flush of this segment was durable, and it was not.
+fn tell_lost_header(spare: Spare, base: u64, length: usize, found: &mut Found) -> Result<(), Error> {
+    let aside = set_aside(&spare)?;
+    let (from, to) = (Position::new(base), Position::new(base.saturating_add(length as u64)));
+    found.report.holes.retain(|hole| hole.file.is_some() || hole.from != from);
+    found.report.holes.push(Hole { file: Some(aside), from, to });
+    Ok(())
+}
+
 /// A segment's header goes out with its first flush, so a torn one means that this never returned;
 /// unless a segment is missed, which this may have been.
 fn judge_torn_header(spare: Spare, found: &mut Found) -> Result<(), Error> {
@@ -139,9 +174,15 @@ fn judge_torn_header(spare: Spare, found: &mut Found) -> Result<(), Error> {
         found.spares.push(spare);
         return Ok(());
     }
-    // case 9: kept for whoever can make sense of it, out of the log's way
+    // case 9
+    set_aside(&spare).map(drop)
+}
+
+/// Keeps a file for whoever can make sense of it, out of the log's way.
+fn set_aside(spare: &Spare) -> Result<PathBuf, Error> {
     let aside = spare.path.with_extension("damaged");
-    fs::rename(&spare.path, aside).map_err(Error::io(&spare.path, "set a damaged segment aside"))
+    fs::rename(&spare.path, &aside).map_err(Error::io(&spare.path, "set a damaged segment aside"))?;
+    Ok(aside)
 }
 
 fn lock(folder: &Path) -> Result<File, Error> {

@@ -6,6 +6,9 @@ use crate::codec::{ALIGN, Found, HEADER_BYTES, Kind, decode, peek, record_bytes,
 use crate::header::{Header, SEGMENT_HEADER_BYTES};
 use crate::position::Position;
 
+/// A page of nothing: the search for records passes over such pages whole.
+const ZEROS: [u8; 4096] = [0; 4096];
+
 /// The outcome. Offsets are inside the segment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scan {
@@ -95,6 +98,12 @@ fn search(segment: &[u8], header: &Header, end: usize, bad: usize, continued: bo
     let mut last_trace = (bad > end).then_some(bad);
     let mut at = bad;
     while at + HEADER_BYTES <= segment.len() {
+        // A record's place is its second word, and never zero: only one that begins in the page's last word
+        // can have it elsewhere.
+        if at.is_multiple_of(ZEROS.len()) && segment[at..].starts_with(&ZEROS) {
+            at += ZEROS.len() - ALIGN;
+            continue;
+        }
         if u64_at(segment, at + 8) == Some(place(header, at).get()) {
             last_trace = Some(at + HEADER_BYTES);
             if let Some(found) = decode(segment, at, header.salt, place(header, at)) {

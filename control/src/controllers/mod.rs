@@ -9,7 +9,9 @@ pub mod broker;
 pub mod cache;
 pub mod channel;
 pub mod configuration;
+pub mod core_names;
 pub mod domain_mapping;
+mod drops;
 pub mod event_type;
 pub mod flows;
 pub mod in_memory_channel;
@@ -101,6 +103,10 @@ pub async fn run(
     }
     tasks.push(Box::pin(hear_fleet(&world)));
     tasks.push(Box::pin(configuration::sweep_in_time(&world)));
+    tasks.push(Box::pin(drops::tell(&world)));
+    for task in core_names::watches(&world) {
+        tasks.push(task);
+    }
     for _ in 0..WORKERS {
         tasks.push(Box::pin(work(&world)));
     }

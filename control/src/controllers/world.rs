@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::ControlConfig;
 use super::cache::Cache;
+use super::core_names::CoreNames;
 use super::ingress::Room;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
@@ -51,6 +52,8 @@ pub struct World {
     /// What they say.
     settings: Mutex<Arc<Settings>>,
     pub recorder: Recorder,
+    /// Core Services and who stands behind them.
+    pub core_names: CoreNames,
     pub services: Cache<Service>,
     pub configurations: Cache<Configuration>,
     pub revisions: Cache<Revision>,
@@ -126,6 +129,7 @@ impl World {
             queue,
             maps: Maps::default(),
             settings: Mutex::default(),
+            core_names: CoreNames::default(),
             services: Cache::default(),
             configurations: Cache::default(),
             revisions: Cache::default(),

@@ -1,13 +1,10 @@
 //! From the model to a table: only what changed is made anew, so that one change among 100,000 routes costs
 //! some slots of the host map and not the map.
 
-use std::collections::HashMap;
 use std::mem::take;
 use std::sync::Arc;
 
-use dataplane::table::{
-    Backend, Branch, Protocol, Route, Split, Stream, Subscriber, Table, Timeouts, WhenEmpty,
-};
+use dataplane::table::{Backend, Branch, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
 
 use super::BackendSpec;
 use super::model::{BackendEntry, Model};
@@ -33,7 +30,7 @@ pub(super) fn refresh(model: &mut Model) -> Table {
         }
     }
     if take(&mut model.streams_stale) {
-        streams(model);
+        model.streams.fill(&mut model.table);
     }
     model.table.certificates = Arc::clone(&model.certificates);
     model.table.clone()
@@ -106,33 +103,5 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
         protocol: spec.protocol,
         timeouts: spec.timeouts,
         load: Arc::clone(&entry.load),
-    }
-}
-
-fn streams(model: &mut Model) {
-    let mut readers: HashMap<&str, Vec<Arc<Subscriber>>> = HashMap::new();
-    for (name, (spec, tally)) in &model.subscribers {
-        readers.entry(&spec.path).or_default().push(Arc::new(Subscriber {
-            name: name.as_str().into(),
-            label: spec.label.as_str().into(),
-            filter: spec.filter.clone(),
-            target: spec.target.clone(),
-            reply: spec.reply.clone(),
-            dead_letter: spec.dead_letter.clone(),
-            delivery: spec.delivery,
-            tally: Arc::clone(tally),
-        }));
-    }
-    model.table.streams.clear();
-    for (path, (spec, tally)) in &model.streams {
-        let stream = Stream {
-            name: spec.name.as_str().into(),
-            event_bytes_max: spec.event_bytes_max,
-            keeping: spec.keeping,
-            quota: Arc::clone(&spec.quota),
-            subscribers: readers.remove(path.as_str()).unwrap_or_default(),
-            tally: Arc::clone(tally),
-        };
-        model.table.streams.insert(path.as_str().into(), Arc::new(stream));
     }
 }

@@ -3,13 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-use dataplane::load::{BackendLoad, EndpointLoad, StreamTally, SubscriberTally};
+use dataplane::load::{BackendLoad, EndpointLoad};
 use dataplane::table::{Backend, Endpoint, Route, Table};
 use dataplane::tls::{Certificates, Identity};
 
+use super::BackendSpec;
 use super::rule::HostRule;
-use super::{BackendSpec, StreamSpec, SubscriberSpec};
+use super::streams::Streams;
+
+/// What a new table costs a core for each subscriber, in round figures: tables that change streams follow
+/// each other no faster, or ten thousand Triggers made one by one would cost the square of that.
+pub(super) const REST_FOR_EACH: Duration = Duration::from_micros(2);
+/// A shorter rest is none.
+pub(super) const REST_MIN: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
 pub(super) struct Model {
@@ -32,11 +40,12 @@ pub(super) struct Model {
     pub(super) certificates_of: BTreeMap<String, Vec<(String, Identity)>>,
     /// Both together.
     pub(super) certificates: Arc<Certificates>,
-    pub(super) streams: BTreeMap<String, (StreamSpec, Arc<StreamTally>)>,
-    pub(super) subscribers: BTreeMap<String, (SubscriberSpec, Arc<SubscriberTally>)>,
+    pub(super) streams: Streams,
     /// Counts changes; `published <= changes`.
     pub(super) changes: u64,
     pub(super) published: u64,
+    /// When the last table was handed down.
+    pub(super) handed_down: Option<Instant>,
     /// Until the first table is complete none is handed down (APP-16).
     pub(super) open: bool,
     /// The last table, for what has not changed since.
@@ -49,6 +58,13 @@ pub(super) struct Model {
 }
 
 impl Model {
+    /// How long the cores still rest from the last table.
+    pub(super) fn rest(&self, now: Instant) -> Duration {
+        let readers = u32::try_from(self.streams.readers()).unwrap_or(u32::MAX);
+        let since = self.handed_down.map_or(Duration::MAX, |then| now - then);
+        REST_FOR_EACH.saturating_mul(readers).saturating_sub(since)
+    }
+
     pub(super) fn backend(&mut self, key: &str) -> &mut BackendEntry {
         let loads = &self.loads;
         self.backends.entry(key.to_owned()).or_insert_with(|| BackendEntry {

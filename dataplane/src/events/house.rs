@@ -1,21 +1,23 @@
 //! A core's events as a whole: its logs, their deliveries and the door.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ring::Ring;
-use wal::{AppendError, Log};
+use wal::{AppendError, Log, Position};
 
 use super::delivery::{Desk, Post};
 use super::ingress::{self, Intake};
+use super::journal::Journal;
 use super::keeper::{Keeper, LogFailed, wall_clock_ms};
 use super::limits::{RECLAIM_EVERY, SIGNAL_AGAIN};
 use super::{Answer, companions};
 use crate::counters::CoreCounters;
 use crate::signal::{Signal, Signals};
-use crate::table::{Stream, Table};
+use crate::table::{Durability, Stream, Table};
 
 /// Everything of one core that has to do with events.
 pub struct Events<P> {
@@ -23,6 +25,7 @@ pub struct Events<P> {
     /// The first takes appends; the others belonged to cores that are no more, and run empty.
     logs: Vec<(Rc<Keeper>, Rc<Desk<P>>)>,
     home: Rc<Keeper>,
+    journal: Rc<Journal>,
     rng: RefCell<fastrand::Rng>,
 }
 
@@ -33,17 +36,22 @@ impl<P: Post + Clone> Events<P> {
         let mut keepers = vec![Rc::clone(&home)];
         keepers.extend(others.into_iter().map(|log| Keeper::new(ring, log)));
         let mut rng = fastrand::Rng::with_seed(seed);
+        let journal = Journal::new(&home);
         let logs = keepers.into_iter().map(|keeper| {
-            let desk = Desk::new(ring, &keeper, &home, post.clone(), rng.u64(..));
+            // A log that runs empty takes nothing, and positions name events of one log only.
+            let kept = Rc::ptr_eq(&keeper, &home).then(|| Rc::clone(&journal));
+            let desk = Desk::new(ring, &keeper, &home, kept, post.clone(), rng.u64(..));
             (keeper, desk)
         });
         let logs = logs.collect();
-        Rc::new(Self { ring: ring.clone(), logs, home, rng: RefCell::new(rng) })
+        Rc::new(Self { ring: ring.clone(), logs, home, journal, rng: RefCell::new(rng) })
     }
 
     /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
     pub fn start(self: &Rc<Self>, core: usize, signals: &Signals, counters: &Arc<CoreCounters>) {
         self.ring.spawn(Rc::clone(self).tend(Arc::clone(counters)));
+        let (journal, ring) = (Rc::clone(&self.journal), self.ring.clone());
+        self.ring.spawn(async move { journal.keep(&ring).await });
         for (keeper, desk) in &self.logs {
             let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
@@ -93,6 +101,7 @@ impl<P: Post + Clone> Events<P> {
         for (_, desk) in &self.logs {
             desk.drain().await;
         }
+        self.journal.write();
         for (keeper, _) in &self.logs {
             keeper.settle().await;
         }
@@ -130,6 +139,22 @@ impl<P: Post + Clone> Events<P> {
         answer
     }
 
+    /// Takes in a record that is an event of this stream already: a replay. It counts against the quota like
+    /// any other, and is always durable before it is acknowledged.
+    pub async fn copy(&self, table: &Arc<Table>, path: &str, record: &[u8]) -> Answer {
+        let Some(stream) = ingress::find(table, path) else {
+            return ingress::refused(&ingress::Refusal::UnknownPath);
+        };
+        if let Some(refused) = over_quota(stream) {
+            return refused;
+        }
+        let appended = self.prepare(table, stream).and_then(|()| {
+            let feed = self.home.feed(&stream.name)?;
+            self.home.append(&feed, &[&[record]])
+        });
+        self.acknowledge(stream, 1, appended, Durability::default()).await
+    }
+
     /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream's owner
     /// wants it sooner.
     async fn take_in(
@@ -142,9 +167,8 @@ impl<P: Post + Clone> Events<P> {
         if events.is_empty() {
             return ingress::accepted(); // an empty batch
         }
-        if let Some(quota) = stream.quota.exhausted() {
-            stream.tally.over_quota.fetch_add(1, Relaxed);
-            return ingress::over_quota(quota);
+        if let Some(refused) = over_quota(stream) {
+            return refused;
         }
         let patience = stream.keeping.durability.patience();
         let appended = self.prepare(table, stream).and_then(|()| {
@@ -155,12 +179,21 @@ impl<P: Post + Clone> Events<P> {
             let feed = self.home.feed(&stream.name)?;
             self.home.append_within(&feed, &records, patience.unwrap_or_default())
         });
+        self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await
+    }
+
+    async fn acknowledge(
+        &self,
+        stream: &Stream,
+        count: u64,
+        appended: Result<Range<Position>, AppendError>,
+        durability: Durability,
+    ) -> Answer {
         let end = match appended {
             Ok(range) => range.end,
             Err(why) => return ingress::not_stored(&why),
         };
-        let count = events.len() as u64;
-        if patience.is_some() {
+        if durability.patience().is_some() {
             stream.tally.accepted.fetch_add(count, Relaxed);
             stream.tally.accepted_unflushed.fetch_add(count, Relaxed);
             return ingress::accepted();
@@ -173,4 +206,10 @@ impl<P: Post + Clone> Events<P> {
             Err(failed) => ingress::unavailable(&failed.to_string()),
         }
     }
+}
+
+fn over_quota(stream: &Stream) -> Option<Answer> {
+    let quota = stream.quota.exhausted()?;
+    stream.tally.over_quota.fetch_add(1, Relaxed);
+    Some(ingress::over_quota(quota))
 }

@@ -182,3 +182,30 @@ fn answer(status: u16, text: &str) -> Answer {
     headers.push(("Content-Type".into(), Bytes::from_static(b"text/plain; charset=utf-8")));
     Answer { status, headers, body: format!("{text}\n").into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DP-ACK-09, DP-ACK-14: each refusal has its code; 409 is nobody's, and neither are 401 and 403, because
+    /// nobody is asked who it is.
+    #[test]
+    fn each_refusal_has_its_code() {
+        let malformed = Malformed::Request { why: "no" };
+        for (refusal, status) in [
+            (Refusal::Options, 200),
+            (Refusal::UnknownPath, 404),
+            (Refusal::Method, 405),
+            (Refusal::Malformed(malformed), 400),
+            (Refusal::Format, 415),
+            (Refusal::TooLarge { bytes: 2, max: 1 }, 413),
+            (Refusal::TooManyHops, 400),
+        ] {
+            let answer = refused(&refusal);
+            assert_eq!(answer.status, status, "{refusal:?}");
+            assert!(answer.header("allow").is_some());
+        }
+        assert_eq!(unavailable("full").status, 503);
+        assert!(unavailable("full").header("retry-after").is_some());
+    }
+}

@@ -20,7 +20,7 @@ use wal::{AppendError, Bookmark, Log, Position, StreamId, Urgency};
 
 use super::bell::Bell;
 use super::delivery::Place;
-use super::limits::{BOOKMARK_EVERY, RELEASE_AGAIN, UNHURRIED_BYTES_MAX};
+use super::limits::{BOOKMARK_EVERY, FULL_TOLD_EVERY, RELEASE_AGAIN, UNHURRIED_BYTES_MAX};
 use super::pager::Pager;
 use crate::table::Stream;
 
@@ -41,6 +41,9 @@ pub struct Keeper {
     /// When the first of the staged events has to be flushed; `None`: at once, if there are any.
     due: Cell<Option<Tick>>,
     released: Cell<bool>,
+    /// An event was refused because the log was full, and somebody was told.
+    full_told: Cell<bool>,
+    full_told_at: Cell<Option<Tick>>,
     /// There is something to flush.
     work: Bell,
     /// `durable` has moved, or the log failed.
@@ -127,6 +130,8 @@ impl Keeper {
             hurry: Cell::new(false),
             due: Cell::new(None),
             released: Cell::new(false),
+            full_told: Cell::new(false),
+            full_told_at: Cell::new(None),
             work: Bell::default(),
             flushed: Bell::default(),
             pager: Pager::default(),
@@ -188,7 +193,9 @@ impl Keeper {
             // Space may be free already and only nobody has looked.
             AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records),
             other => Err(other),
-        })?;
+        });
+        self.tell_full(&appended);
+        let appended = appended?;
         feed.appended.set(feed.appended.get() + records.len() as u64);
         feed.appended_end.set(appended.end);
         feed.account(feed.kept_bytes() + appended.end.get() - appended.start.get());
@@ -254,6 +261,26 @@ impl Keeper {
             self.work.ring(); // each step follows a flush: see that there is one
         }
         freed
+    }
+
+    /// One line when the log begins to refuse events, and one when it takes them again; not more often
+    /// than [`FULL_TOLD_EVERY`], because a log at its limit takes a small one between two large ones.
+    fn tell_full<T>(&self, appended: &Result<T, AppendError>) {
+        match appended {
+            Ok(_) if self.full_told.get() => {
+                self.full_told.set(false);
+                tracing::info!("the log takes events again");
+            }
+            Err(why @ AppendError::Full { .. }) => {
+                let now = self.ring.now();
+                if self.full_told_at.get().is_none_or(|told| now - told >= FULL_TOLD_EVERY) {
+                    self.full_told_at.set(Some(now));
+                    self.full_told.set(true);
+                    tracing::warn!(%why, "events are refused with 503 until there is room");
+                }
+            }
+            _ => {}
+        }
     }
 
     fn tell_damage(&self) {
@@ -407,7 +434,12 @@ impl Keeper {
 
     fn write_bookmarks(&self) {
         let log = &mut *self.log.borrow_mut();
+        let now = self.ring.now();
         for place in self.dirty.take() {
+            if !place.is_due(now) && !self.hurry.get() {
+                self.dirty.borrow_mut().push(place);
+                continue;
+            }
             place.dirty.set(false);
             if let Err(why) = log.bookmark(place.stream, &place.subscriber, place.mark()) {
                 // Its stream or itself was forgotten meanwhile: nobody asks for the bookmark again.

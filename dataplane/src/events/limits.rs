@@ -21,9 +21,14 @@ pub const COMPANIONS_BYTES_MAX: usize = 4096;
 pub const HOPS_MAX: u8 = 255;
 
 /// A subscriber's events that were read and not finished: in flight or waiting for a retry. Each costs
-/// some 100 bytes here and 16 in the bookmark; a subscriber that fails everything stops here and
-/// its backlog stays on disk.
-pub const UNFINISHED_MAX: usize = 256;
+/// some 100 bytes here and 16 in the bookmark, whose ranges are bounded by the log (1024); a subscriber
+/// that fails everything stops here and its backlog stays on disk. One that fails some of it goes on: with
+/// the default retries an event that always fails is unfinished for 205 s, so five of them a second fit.
+pub const UNFINISHED_MAX: usize = 1000;
+
+/// Done ranges from which on a bookmark is long: it is written at most every [`BOOKMARK_EVERY`], and not
+/// with each flush, which would cost more than the events.
+pub const BOOKMARK_LONG_RANGES: usize = 32;
 
 /// Records a subscriber looks at before others get a turn: a filter that wants nothing must not
 /// hold the core while it passes a backlog.
@@ -73,6 +78,9 @@ pub const UNHURRIED_FLUSH: Duration = BOOKMARK_EVERY;
 /// small, and larger writes are hardly faster.
 pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
 
+/// How often it is said at most that a full log refuses events: each refusal has its answer and its count.
+pub const FULL_TOLD_EVERY: Duration = Duration::from_secs(10);
+
 /// How often old segments are looked through, segment files are looked at, and retention and quotas follow
 /// what is kept.
 pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
@@ -106,6 +114,15 @@ pub const BODY_BYTES_MAX: usize = 4 << 20;
 
 /// How often the table is compared with the log for what nobody names any more.
 pub const TIDY_EVERY: Duration = Duration::from_secs(10);
+
+/// Notes of the flight recorder that make a page, in bytes: some 700.
+pub const JOURNAL_PAGE_BYTES: usize = 16 << 10;
+
+/// How long notes wait for a page to fill: what a kill takes from the flight recorder.
+pub const JOURNAL_EVERY: Duration = Duration::from_millis(250);
+
+/// Requests on their way to the core that keeps an ordered stream: more are told to come again.
+pub const RELAYED_MAX: usize = 1024;
 
 /// How soon a report to control that found the queue full is made again.
 pub const SIGNAL_AGAIN: Duration = Duration::from_secs(1);

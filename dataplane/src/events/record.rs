@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! 0  version      u8   1
-//! 1  mode         u8   0 binary, 1 structured
+//! 1  mode         u8   0 binary, 1 structured; with 0x80: for one subscriber only, whom the first companion
+//!                 ([`ADDRESSEE`]) names
 //! 2  hops left    u8   0 on a stream without loop guard
 //! 3  data         u8   0 none, 1 bytes, 2 JSON text
 //! 4  attributes   u16  count, little endian like all numbers here
@@ -22,7 +23,11 @@ use bytes::Bytes;
 
 use super::cloudevent::{Attribute, Data, Event, Kind, Mode};
 
+/// The companion that names the only subscriber an event is for: it is replayed to that one. Never sent.
+pub const ADDRESSEE: &str = "sluicegate-addressee";
+
 const VERSION: u8 = 1;
+const ADDRESSED: u8 = 0x80;
 const FIXED_BYTES: usize = 8;
 const ATTRIBUTE_FIXED_BYTES: usize = 6;
 const COMPANION_FIXED_BYTES: usize = 3;
@@ -63,12 +68,29 @@ pub fn encode_head(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u
     out
 }
 
+/// The same event for one subscriber only, whoever else reads the stream.
+#[must_use]
+pub fn addressed(record: &Record, subscriber: &str) -> Vec<u8> {
+    let to = Companion { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
+    let others = record.companions().filter(|companion| companion.name != ADDRESSEE);
+    let companions: Vec<_> = std::iter::once(to).chain(others).collect();
+    let mut bytes = encode_head(&record.event(), &companions, record.hops_left);
+    bytes[1] |= ADDRESSED;
+    bytes.extend_from_slice(&record.data_bytes());
+    bytes
+}
+
 /// A decoded record: views into the log.
 #[derive(Debug, Clone)]
 pub struct Record {
     bytes: Bytes,
     pub mode: Mode,
     pub hops_left: u8,
+    /// When a broker took it in, in milliseconds since 1970, if subscribers are to be told (X-BRK-05). Not
+    /// part of the bytes: the log knows it.
+    pub arrived_ms: Option<u64>,
+    /// Whether it is for one subscriber only, [`Record::addressee`].
+    pub is_addressed: bool,
     data_code: u8,
     attributes: Range<usize>,
     companions: Range<usize>,
@@ -90,6 +112,7 @@ impl Record {
         if version != VERSION {
             return Err(Corrupt::Version(version));
         }
+        let (is_addressed, mode) = (mode & ADDRESSED != 0, mode & !ADDRESSED);
         if mode > 1 || data_code > 2 {
             return Err(Corrupt::Shape);
         }
@@ -107,7 +130,7 @@ impl Record {
         }
         let mode = if mode == 1 { Mode::Structured } else { Mode::Binary };
         let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
-        Ok(Self { bytes, mode, hops_left, data_code, attributes, companions })
+        Ok(Self { bytes, mode, hops_left, arrived_ms: None, is_addressed, data_code, attributes, companions })
     }
 
     /// The attributes in the order received.
@@ -119,6 +142,16 @@ impl Record {
     pub fn companions(&self) -> impl Iterator<Item = Companion<'_>> {
         let mut rest = &self.bytes[self.companions.clone()];
         std::iter::from_fn(move || take_companion(&mut rest))
+    }
+
+    /// The only subscriber that it is for, if it is for one only.
+    #[must_use]
+    pub fn addressee(&self) -> Option<String> {
+        if !self.is_addressed {
+            return None;
+        }
+        let first = self.companions().next().filter(|companion| companion.name == ADDRESSEE)?;
+        String::from_utf8(first.value.into_owned()).ok()
     }
 
     /// An attribute's canonical string form.
@@ -235,6 +268,23 @@ mod tests {
         let mut bytes = encode_head(event, companions, hops_left);
         bytes.extend(event.data.bytes());
         bytes.into()
+    }
+
+    #[test]
+    fn an_addressed_copy_is_the_event_with_an_addressee() {
+        let event = Event {
+            mode: Mode::Structured,
+            attributes: vec![Attribute { name: "id".into(), value: "1".into(), kind: Kind::String }],
+            data: Data::Json("{ }"),
+        };
+        let beside = Companion { name: "x-request-id".into(), value: b"7"[..].into() };
+        let first = Record::decode(whole(&event, std::slice::from_ref(&beside), 9)).unwrap();
+        assert_eq!(first.addressee(), None);
+        let copy = Record::decode(addressed(&first, "one").into()).unwrap();
+        assert_eq!((copy.addressee().as_deref(), copy.hops_left, copy.event()), (Some("one"), 9, event));
+        let again = Record::decode(addressed(&copy, "two").into()).unwrap();
+        assert_eq!(again.addressee().as_deref(), Some("two"));
+        assert_eq!(again.companions().skip(1).collect::<Vec<_>>(), [beside]);
     }
 
     proptest! {

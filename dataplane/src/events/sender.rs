@@ -1,6 +1,7 @@
 //! Requests to subscribers over HTTP/1.1: to our own instances through the proxy's waiting room, to all
 //! others by address.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::resolve::Resolver;
 use crate::http::client::{self, ExchangeError};
 use crate::http::codec::Method;
 use crate::http::pool::PoolKey;
+use crate::names::Found;
 use crate::proxy::{Proxy, Wish};
 use crate::signal::{Signal, Signals};
 use crate::table::{Ask, Edits, Target};
@@ -40,7 +42,7 @@ impl Post for Sender {
         let outcome = if ours {
             self.to_instance(target, &request, &sent, due).await?
         } else {
-            let address = self.resolver.resolve(&target.host, target.port).await;
+            let address = self.address(target).await;
             let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
             let key = PoolKey::Address(address);
             self.proxy.client.exchange(address, key, &sent, ANSWER_BYTES_MAX, Some(due)).await
@@ -53,6 +55,21 @@ impl Post for Sender {
 }
 
 impl Sender {
+    /// Where somebody else's host is: as the table says, or else DNS.
+    async fn address(&self, target: &Target) -> Result<SocketAddr, Box<str>> {
+        let named = self.proxy.with_table(|table| {
+            table.names.find(&target.host, target.port, |count| fastrand::usize(..count))
+        });
+        match named {
+            Some(Found::At(address)) => Ok(address),
+            Some(Found::Alias(host)) => self.resolver.resolve(&host, target.port).await,
+            Some(Found::Nobody) => {
+                Err(format!("the Service has no ready endpoint for port {}", target.port).into())
+            }
+            None => self.resolver.resolve(&target.host, target.port).await,
+        }
+    }
+
     /// A host of ours: an instance with room, which is started and waited for if there is none. One that
     /// refuses the connection is reported, and another is tried.
     async fn to_instance(

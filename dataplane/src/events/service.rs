@@ -9,11 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use ring::{Ring, Stream};
+use tokio::sync::mpsc;
 use wal::{Hole, Log, Options};
 
 use super::Answer;
 use super::house::Events;
+use super::ingress;
 use super::limits::BODY_BYTES_MAX;
+use super::relay::{Content, Parcel, Relay, Ways};
 use super::resolve::{Resolver, system};
 use super::sender::Sender;
 use crate::core::{self, Local, MakeEvents};
@@ -28,7 +31,6 @@ use crate::signal::Signals;
 use crate::table::Table;
 
 /// What a core's events are made from.
-#[derive(Clone)]
 pub struct EventsConfig {
     /// The core's number, for logs and signals.
     pub core: usize,
@@ -40,6 +42,8 @@ pub struct EventsConfig {
     pub tables: Arc<Tables>,
     pub signals: Signals,
     pub counters: Arc<CoreCounters>,
+    /// The way to the other cores.
+    pub relay: Relay,
     pub seed: u64,
 }
 
@@ -55,11 +59,12 @@ struct Service {
     events: Rc<Events<Sender>>,
     resolver: Rc<Resolver>,
     reader: RefCell<Reader>,
+    ways: Ways,
 }
 
 impl Service {
     fn open(config: EventsConfig, proxy: &Rc<Proxy>) -> io::Result<Rc<Self>> {
-        let EventsConfig { core, folder, others, log, tables, signals, counters, seed } = config;
+        let EventsConfig { core, folder, others, log, tables, signals, counters, relay, seed } = config;
         let open = |folder: &Path| open_log(core, folder, &log, &counters);
         let home = open(&folder)?;
         let others = others.iter().map(|folder| open(folder)).collect::<io::Result<_>>()?;
@@ -68,14 +73,17 @@ impl Service {
             Sender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver), signals: signals.clone() };
         let events = Events::open(&proxy.ring, home, others, &sender, seed);
         events.start(core, &signals, &counters);
+        let (ways, inbox) = relay.split();
         let service = Rc::new(Self {
             ring: proxy.ring.clone(),
             limits: proxy.limits,
             events,
             resolver,
             reader: RefCell::new(tables.reader()),
+            ways,
         });
         service.follow();
+        proxy.ring.spawn(Rc::clone(&service).hear_others(inbox));
         Ok(service)
     }
 
@@ -93,7 +101,33 @@ impl Service {
     async fn answer(&self, request: RequestView<'_>, body: &Bytes) -> Answer {
         let headers: Vec<_> = request.fields().collect(); // views; one allocation a request
         let table = self.table();
-        self.events.answer(&table, request.method(), request.path(), &headers, body).await
+        let (method, path) = (request.method(), request.path());
+        match ingress::find(&table, path) {
+            Some(stream) if stream.in_order && method == "POST" && self.ways.leads_away(&stream.name) => {
+                self.ways.send(&stream.name, path, &headers, body).await
+            }
+            _ => self.events.answer(&table, method, path, &headers, body).await,
+        }
+    }
+
+    /// Takes in what came to other cores. Requests are begun in the order in which they come, and each is
+    /// appended before it waits for anything.
+    async fn hear_others(self: Rc<Self>, mut inbox: mpsc::Receiver<Parcel>) {
+        while let Some(parcel) = inbox.recv().await {
+            let service = Rc::clone(&self);
+            self.ring.spawn(async move {
+                let (content, tell) = parcel.open();
+                let table = service.table();
+                tell(match content {
+                    Content::Request { path, headers, body } => {
+                        let headers: Vec<_> =
+                            headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+                        service.events.answer(&table, "POST", &path, &headers, &body).await
+                    }
+                    Content::Copy { path, record } => service.events.copy(&table, &path, &record).await,
+                });
+            });
+        }
     }
 }
 

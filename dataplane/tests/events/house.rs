@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use ring::{Listener, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
+use sluicegate_dataplane::events::relay::Relay;
 use sluicegate_dataplane::events::service::{EventsConfig, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{
-    Backoff, Delivery, Filter, Reply, Stream as Broker, Subscriber, Table, Target,
+    Backoff, Begin, Delivery, Filter, Reply, Stream as Broker, Subscriber, Table, Target,
 };
 
 pub(crate) const PATH: &str = "/brokers/ns/b";
@@ -54,6 +55,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         tables: Arc::clone(&tables),
         signals: signals.clone(),
         counters: Arc::default(),
+        relay: Relay::alone(),
         seed: 1,
     };
     let config = CoreConfig {
@@ -97,6 +99,7 @@ impl House {
             event_bytes_max: 1 << 20,
             keeping: Default::default(),
             quota: Arc::default(),
+            in_order: false,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -236,9 +239,10 @@ pub(crate) fn trigger(name: &str, host: &str, port: u16) -> Subscriber {
         delivery: Delivery {
             retries_max: 3,
             backoff: Backoff::Linear(Duration::from_millis(20)),
-            timeout: Duration::ZERO,
             window: 4,
+            ..Delivery::ONCE
         },
+        begin: Begin::Now,
         tally: Arc::default(),
     }
 }

@@ -1,18 +1,21 @@
 //! The cores' threads: one each, pinned, and none without the others.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Stop};
 use dataplane::counters::CoreCounters;
+use dataplane::events::relay::{Relay, Ways};
 use dataplane::events::service::EventsConfig;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use rustix::thread::CpuSet;
 
 use super::logs::Home;
+use crate::admin::{Admin, Health};
 
 /// What all cores share.
 pub(super) struct Shared {
@@ -53,6 +56,10 @@ impl Place {
 /// Running cores.
 pub(super) struct Cores {
     pub(super) counters: Vec<Arc<CoreCounters>>,
+    /// The way to them.
+    pub(super) ways: Ways,
+    /// Where each one's log is.
+    logs: Vec<PathBuf>,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
 
@@ -63,14 +70,17 @@ impl Cores {
     pub(super) fn start(
         shared: &Shared,
         limits: &CoreLimits,
-        places: impl Iterator<Item = Place>,
+        places: impl ExactSizeIterator<Item = Place>,
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
         let cpus = allowed_cpus();
-        let (mut counters, mut threads) = (Vec::new(), Vec::new());
+        let (mut counters, mut logs, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
-        for (index, Place { http, https, private, events, home }) in places.enumerate() {
+        let relays = Relay::among(places.len());
+        let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
+        for (index, (Place { http, https, private, events, home }, relay)) in places.zip(relays).enumerate() {
             let counted = Arc::new(CoreCounters::default());
+            logs.push(home.own.clone());
             let config = CoreConfig {
                 index,
                 http,
@@ -78,7 +88,7 @@ impl Cores {
                 private,
                 events: Some(events),
                 make_events: Some(dataplane::events::service::make(events_config(
-                    index, shared, home, &counted,
+                    index, shared, home, &counted, relay,
                 ))),
                 tables: Arc::clone(&shared.tables),
                 signals: shared.signals.clone(),
@@ -102,7 +112,7 @@ impl Cores {
             threads.push(thread);
         }
         drop(say_up);
-        let cores = Self { counters, threads };
+        let cores = Self { counters, ways, logs, threads };
         // A core that fails before it serves drops its end without a word.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {
@@ -110,6 +120,12 @@ impl Cores {
         }
         shared.stop.say(&shared.tables);
         cores.join().and_then(|()| bail!("a core ended at its start"))
+    }
+
+    /// What the admin listener shows of them.
+    pub(super) fn admin(&self, tables: Arc<Tables>, health: &Arc<Health>) -> Admin {
+        let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.ways.clone());
+        Admin { tables, cores, health: Arc::clone(health), logs, ways }
     }
 
     /// Waits for all to end: the first failure, if any.
@@ -126,7 +142,13 @@ impl Cores {
     }
 }
 
-fn events_config(core: usize, shared: &Shared, home: Home, counters: &Arc<CoreCounters>) -> EventsConfig {
+fn events_config(
+    core: usize,
+    shared: &Shared,
+    home: Home,
+    counters: &Arc<CoreCounters>,
+    relay: Relay,
+) -> EventsConfig {
     EventsConfig {
         core,
         folder: home.own,
@@ -135,6 +157,7 @@ fn events_config(core: usize, shared: &Shared, home: Home, counters: &Arc<CoreCo
         tables: Arc::clone(&shared.tables),
         signals: shared.signals.clone(),
         counters: Arc::clone(counters),
+        relay,
         seed: seed(core),
     }
 }

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Held as long as the process lives; the kernel lets go of it however the process ends.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(in crate::cli) struct Folder {
     _lock: File,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct Folder {
 ///
 /// # Errors
 /// It cannot be made, or another process has it.
-pub(super) fn take(folder: &Path) -> Result<Folder> {
+pub(in crate::cli) fn take(folder: &Path) -> Result<Folder> {
     let name = folder.display();
     fs::create_dir_all(folder).with_context(|| format!("data folder {name} cannot be made"))?;
     let path = folder.join("lock");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::table::{Filter, Reply};
+use dataplane::table::{Begin, Filter, Reply};
 use jiff::Timestamp;
 
 use crate::controllers::reference::target;
@@ -109,6 +109,7 @@ pub fn subscriber(entry: &SubscriberSpec, path: &str, ns: &str) -> Result<publis
         reply,
         dead_letter: sink.map(target).transpose()?,
         delivery: delivery(entry.delivery.as_ref(), Some(&default_delivery())),
+        begin: Begin::Now,
     })
 }
 

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use dataplane::table::{Backoff, Delivery};
+use dataplane::events::cloudevent::Mode;
+use dataplane::table::{Backoff, Delivery, Sequence};
 
 use crate::kinds::duration;
+use crate::kinds::eventing::trigger::{ORDERED, STRICT, Trigger};
 use crate::kinds::shared::DeliverySpec;
 
 /// Requests in flight to one subscriber from one core: enough to hide a round trip of some
@@ -27,6 +29,24 @@ pub fn delivery(own: Option<&DeliverySpec>, brokers: Option<&DeliverySpec>) -> D
         },
         timeout: spec.timeout.as_deref().and_then(duration::parse).unwrap_or(Duration::ZERO),
         window: WINDOW_DEFAULT,
+        sequence: Sequence::Free,
+        mode: match spec.format.as_deref() {
+            Some("json") => Some(Mode::Structured),
+            Some("binary") => Some(Mode::Binary),
+            _ => None,
+        },
+        retry_after_max: spec.retry_after_max.as_deref().and_then(duration::parse).unwrap_or(Duration::ZERO),
+    }
+}
+
+/// Whether a Trigger wants its events in order. Admission lets no other word in; from a cluster it may
+/// come, and means what no annotation means.
+#[must_use]
+pub fn sequence(trigger: &Trigger) -> Sequence {
+    match trigger.delivery_order() {
+        Some(ORDERED) => Sequence::ByKey,
+        Some(STRICT) => Sequence::Strict,
+        _ => Sequence::Free,
     }
 }
 
@@ -49,6 +69,14 @@ mod tests {
         let brokers = spec(Some(10), Some("linear"), Some("PT1S"));
         let inherited = delivery(None, Some(&brokers));
         assert_eq!((inherited.retries_max, inherited.backoff), (10, Backoff::Linear(Duration::from_secs(1))));
+
+        let formatted = DeliverySpec {
+            format: Some("json".to_owned()),
+            retry_after_max: Some("PT1M".to_owned()),
+            ..DeliverySpec::default()
+        };
+        let formatted = delivery(Some(&formatted), None);
+        assert_eq!((formatted.mode, formatted.retry_after_max.as_secs()), (Some(Mode::Structured), 60));
 
         let own = delivery(Some(&spec(Some(0), None, None)), Some(&brokers));
         assert_eq!((own.retries_max, own.backoff), (0, Backoff::Exponential(BACKOFF_DEFAULT)));

@@ -4,7 +4,7 @@ pub mod delivery;
 pub mod filter;
 pub mod reconcile;
 
-use dataplane::table::{Reply, Target};
+use dataplane::table::{Begin, Delivery, Reply, Target};
 
 use super::broker;
 use super::queue::Item;
@@ -12,10 +12,10 @@ use super::reference;
 use super::resolve::Unresolved;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::trigger::Trigger;
+use crate::kinds::eventing::trigger::{From, Trigger};
 use crate::kinds::shared::{KReference, Verdict};
 use crate::publish::SubscriberSpec;
-use delivery::delivery;
+use delivery::{delivery, sequence};
 use filter::filter;
 use reconcile::{Found, LAST_SUBSCRIBER, status};
 
@@ -89,7 +89,16 @@ fn subscribe(
         target,
         reply: Reply::Reenter,
         dead_letter: sink.and_then(|sink| parsed(trigger, sink)),
-        delivery: delivery(trigger.spec.delivery.as_ref(), brokers),
+        delivery: Delivery {
+            sequence: sequence(trigger),
+            ..delivery(trigger.spec.delivery.as_ref(), brokers)
+        },
+        begin: match trigger.from() {
+            Some(Ok(From::Earliest)) => Begin::Earliest,
+            Some(Ok(From::Time(at))) => Begin::At(u64::try_from(at.as_millisecond()).unwrap_or(0)),
+            // Admission lets nothing else in; a cluster may.
+            Some(Err(_)) | None => Begin::Now,
+        },
     };
     world.publisher.set_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default(), spec);
     true

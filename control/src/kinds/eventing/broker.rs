@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, keeping, rules};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     Addressable, DeliverySpec, DeliveryStatus, KReference, Status, annotation, namespace,
 };
@@ -112,17 +113,24 @@ impl Resource for Broker {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
-        // An update that leaves the class out keeps it: the class is immutable anyway.
-        let class =
-            before.and_then(|b| annotation(&b.metadata, BROKER_CLASS)).unwrap_or(OUR_CLASS).to_owned();
-        self.metadata.annotations.get_or_insert_default().entry(BROKER_CLASS.to_owned()).or_insert(class);
-
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         let home = namespace(&self.metadata).to_owned();
+        let default = requester.settings.brokers.of(&home).cloned().unwrap_or_default();
+        // An update that leaves class or config out keeps them: they are immutable anyway.
+        let kept = before.and_then(|before| annotation(&before.metadata, BROKER_CLASS));
+        let class = kept.or(default.broker_class.as_deref()).unwrap_or(OUR_CLASS).to_owned();
+        self.metadata.annotations.get_or_insert_default().entry(BROKER_CLASS.to_owned()).or_insert(class);
+        if self.spec.config.is_none() {
+            self.spec.config = match before {
+                Some(before) => before.spec.config.clone(),
+                None => default.config(),
+            };
+        }
         if let Some(config) = &mut self.spec.config {
             rules::default_reference(config, &home);
         }
-        let delivery = self.spec.delivery.get_or_insert_with(default_delivery);
+        let given = || default.delivery.unwrap_or_else(default_delivery);
+        let delivery = self.spec.delivery.get_or_insert_with(given);
         rules::default_delivery(delivery, &home);
     }
 
@@ -149,6 +157,11 @@ impl Resource for Broker {
             );
         }
     }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let delivery = self.spec.delivery.as_ref();
+        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +170,7 @@ mod tests {
 
     use super::*;
     use crate::kind::{Denied, Entry};
+    use crate::kinds::settings::{BrokerDefaults, Setting as _};
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
         (Entry::of::<Broker>().admit)(
@@ -179,6 +193,30 @@ mod tests {
             stored["spec"]["delivery"],
             json!({"retry": 10, "backoffPolicy": "exponential", "backoffDelay": "PT0.2S"})
         );
+    }
+
+    /// EV-BRK-08, EV-BRK-09, AMB-16: `config-br-defaults`, for all namespaces and for one.
+    #[test]
+    fn a_bare_broker_gets_what_the_operator_says() {
+        let yaml = "clusterDefault: {delivery: {retry: 3}}\n\
+            namespaceDefaults: {ns: {brokerClass: Other, apiVersion: v1, kind: ConfigMap, name: c}}";
+        let data = [("default-br-config".to_owned(), yaml.to_owned())].into();
+        let settings = Settings {
+            brokers: BrokerDefaults::parse(&data, &mut Problems::default()),
+            ..Settings::default()
+        };
+        let requester = Requester { settings: std::sync::Arc::new(settings), ..Requester::default() };
+        let admit = |new: Value, before: Option<&Value>| {
+            (Entry::of::<Broker>().admit)(new, before, &requester).unwrap()
+        };
+        let elsewhere = admit(json!({"metadata": {"name": "default", "namespace": "other"}}), None);
+        assert_eq!(elsewhere["metadata"]["annotations"][BROKER_CLASS], OUR_CLASS);
+        assert_eq!(elsewhere["spec"], json!({"delivery": {"retry": 3}}));
+        let stored = admit(bare(), None);
+        assert_eq!(stored["metadata"]["annotations"][BROKER_CLASS], "Other");
+        let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": "ns"});
+        assert_eq!(stored["spec"]["config"], config);
+        assert_eq!(admit(bare(), Some(&stored))["spec"]["config"], config, "an update may leave it out");
     }
 
     /// EV-BRK-10, EV-BRK-11, AMB-17: class and config stay, delivery may change.

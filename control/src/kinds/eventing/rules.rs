@@ -2,6 +2,7 @@
 
 use crate::kind::Problems;
 use crate::kinds::duration;
+use crate::kinds::settings::EventFeatures;
 use crate::kinds::shared::{DeliverySpec, Destination, KReference};
 
 const MISSING: &str = "missing field(s)";
@@ -71,11 +72,26 @@ pub fn validate_delivery(delivery: &DeliverySpec, at: &str, problems: &mut Probl
     one_of(delivery.format.as_deref(), &["json", "binary"], at, "format", problems);
     period(delivery.backoff_delay.as_deref(), false, at, "backoffDelay", problems);
     period(delivery.timeout.as_deref(), true, at, "timeout", problems);
-    if delivery.retry_after_max.is_some() {
-        problems.add(
-            format!("{at}.retryAfterMax"),
-            "must not set the field(s): feature delivery-retryafter is off",
-        );
+    period(delivery.retry_after_max.as_deref(), false, at, "retryAfterMax", problems);
+}
+
+/// Options that the operator's features have to allow (X-DLV-01, X-DLV-02).
+pub fn allowed_delivery(
+    delivery: Option<&DeliverySpec>,
+    at: &str,
+    features: &EventFeatures,
+    problems: &mut Problems,
+) {
+    let Some(delivery) = delivery else { return };
+    for (field, is_set, feature) in [
+        ("timeout", delivery.timeout.is_some(), "delivery-timeout"),
+        ("retryAfterMax", delivery.retry_after_max.is_some(), "delivery-retryafter"),
+    ] {
+        if is_set && !features.is_enabled(feature) {
+            let why =
+                format!("must not set the field(s): feature {feature} is off, see ConfigMap config-features");
+            problems.add(format!("{at}.{field}"), why);
+        }
     }
 }
 
@@ -110,6 +126,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::settings::Setting as _;
 
     fn destination(json: Value) -> Vec<String> {
         let destination: Destination = serde_json::from_value(json).unwrap();
@@ -136,6 +153,26 @@ mod tests {
         );
     }
 
+    /// X-DLV-01, X-DLV-02: what the operator switches off is refused by name.
+    #[test]
+    fn options_need_their_features() {
+        let delivery: DeliverySpec =
+            serde_json::from_value(json!({"timeout": "PT1S", "retryAfterMax": "PT1M"})).unwrap();
+        let refused = |flags: &[(&str, &str)]| {
+            let data = flags.iter().map(|(flag, word)| ((*flag).to_owned(), (*word).to_owned())).collect();
+            let features = EventFeatures::parse(&data, &mut Problems::default());
+            let mut problems = Problems::default();
+            allowed_delivery(Some(&delivery), "d", &features, &mut problems);
+            problems.list.into_iter().map(|problem| problem.field).collect::<Vec<_>>()
+        };
+        assert_eq!(refused(&[]), ["d.retryAfterMax"]);
+        assert!(refused(&[("delivery-retryafter", "enabled")]).is_empty());
+        assert_eq!(
+            refused(&[("delivery-timeout", "disabled"), ("delivery-retryafter", "enabled")]),
+            ["d.timeout"]
+        );
+    }
+
     /// EV-OBJ-47, EV-OBJ-48, EV-OBJ-49: each option out of its range is refused by name.
     #[test]
     fn delivery_options_have_their_ranges() {
@@ -157,7 +194,7 @@ mod tests {
             ("backoffDelay", json!("1s")),
             ("timeout", json!("PT0S")),
             ("format", json!("xml")),
-            ("retryAfterMax", json!("PT1S")),
+            ("retryAfterMax", json!("1s")),
         ] {
             assert_eq!(found(json!({field: value})), [format!("spec.delivery.{field}")]);
         }

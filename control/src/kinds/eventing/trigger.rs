@@ -10,6 +10,7 @@ use super::filters::{self, SubscriptionsApiFilter};
 use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, rules};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
 };
@@ -31,6 +32,17 @@ pub const CONDITIONS: ConditionSet = ConditionSet {
         OIDC_IDENTITY_CREATED,
     ],
 };
+
+/// Upstream's name for the order of delivery (its Kafka Broker), and ours.
+const ORDER_KAFKA: &str = "kafka.eventing.knative.dev/delivery.order";
+const ORDER: &str = "sluicegate.dev/delivery.order";
+/// Which of the Broker's older events a new Trigger gets: `earliest`, or a time.
+const FROM: &str = "sluicegate.dev/from";
+/// Events of one `partitionkey` one after the other; those without a key are one sequence.
+pub const ORDERED: &str = "ordered";
+pub const UNORDERED: &str = "unordered";
+/// One event at a time.
+pub const STRICT: &str = "strict";
 
 kind! {
     /// `eventing.knative.dev/v1` Trigger.
@@ -133,9 +145,33 @@ impl Resource for Trigger {
             problems.add("spec.broker", "Immutable fields changed (-old +new)");
         }
     }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let delivery = self.spec.delivery.as_ref();
+        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
+    }
+}
+
+/// Where a new Trigger begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    Earliest,
+    Time(jiff::Timestamp),
 }
 
 impl Trigger {
+    /// Where the author wants to begin, if not with the next event.
+    #[must_use]
+    pub fn from(&self) -> Option<Result<From, String>> {
+        let text = annotation(&self.metadata, FROM)?;
+        if text == "earliest" {
+            return Some(Ok(From::Earliest));
+        }
+        let why =
+            || format!("invalid value: {text}: expected earliest, or a time such as 2026-01-02T03:04:05Z");
+        Some(text.parse().map(From::Time).map_err(|_| why()))
+    }
+
     /// The object that has to be ready first, if the author named one.
     #[must_use]
     pub fn dependency(&self) -> Option<Result<KReference, String>> {
@@ -143,8 +179,27 @@ impl Trigger {
         Some(serde_json::from_str(text).map_err(|why| why.to_string()))
     }
 
+    /// The order that the author asks for; ours wins over upstream's.
+    #[must_use]
+    pub fn delivery_order(&self) -> Option<&str> {
+        annotation(&self.metadata, ORDER).or_else(|| annotation(&self.metadata, ORDER_KAFKA))
+    }
+
     fn validate_annotations(&self, problems: &mut Problems) {
         let at = |key: &str| format!("metadata.annotations[{key}]");
+        if let Some(Err(why)) = self.from() {
+            problems.add(at(FROM), why);
+        }
+        for (key, allowed) in
+            [(ORDER_KAFKA, &[ORDERED, UNORDERED][..]), (ORDER, &[ORDERED, UNORDERED, STRICT])]
+        {
+            if let Some(order) = annotation(&self.metadata, key)
+                && !allowed.contains(&order)
+            {
+                problems
+                    .add(at(key), format!("invalid value: {order}: expected one of {}", allowed.join(", ")));
+            }
+        }
         match self.dependency() {
             Some(Err(why)) => problems.add(
                 at(DEPENDENCY),
@@ -258,7 +313,14 @@ mod tests {
 
     #[test]
     fn annotations_are_checked() {
-        for (key, value) in [(DEPENDENCY, "no json"), (INJECTION, "maybe"), (INJECTION, "enabled")] {
+        for (key, value) in [
+            (DEPENDENCY, "no json"),
+            (INJECTION, "maybe"),
+            (INJECTION, "enabled"),
+            (ORDER, "sorted"),
+            (ORDER_KAFKA, "strict"),
+            (FROM, "yesterday"),
+        ] {
             let mut new = trigger();
             new["metadata"]["annotations"] = json!({key: value});
             assert!(matches!(admit(new, None), Err(Denied::Invalid(_))), "{key}={value}");

@@ -86,9 +86,10 @@ impl Resource for Parallel {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
-        self.spec.channel_template.get_or_insert_with(ChannelTemplate::in_memory);
+    fn set_defaults(&mut self, _: Option<&Self>, requester: &Requester) {
         let home = namespace(&self.metadata).to_owned();
+        let given = || ChannelTemplate::by_default(&requester.settings, &home);
+        self.spec.channel_template.get_or_insert_with(given);
         for branch in &mut self.spec.branches {
             rules::default_destination(&mut branch.subscriber, &home);
             for destination in [&mut branch.filter, &mut branch.reply].into_iter().flatten() {

@@ -93,9 +93,10 @@ impl Resource for Sequence {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
-        self.spec.channel_template.get_or_insert_with(ChannelTemplate::in_memory);
+    fn set_defaults(&mut self, _: Option<&Self>, requester: &Requester) {
         let home = namespace(&self.metadata).to_owned();
+        let given = || ChannelTemplate::by_default(&requester.settings, &home);
+        self.spec.channel_template.get_or_insert_with(given);
         for step in &mut self.spec.steps {
             if let Some(reference) = &mut step.reference {
                 rules::default_reference(reference, &home);

@@ -10,6 +10,7 @@ use super::{API_VERSION, GROUP, IMMUTABLE, MISSING, MUST_NOT, SUBSCRIBABLE, SUBS
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::{keeping, rules};
+use crate::kinds::settings::{ChannelDefault, Settings};
 use crate::kinds::shared::{Addressable, DeliverySpec, DeliveryStatus, KReference, Status, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -75,6 +76,17 @@ impl ChannelTemplate {
         Self { api_version: API_VERSION.to_owned(), kind: DEFAULT_KIND.to_owned(), spec: None }
     }
 
+    /// The template of who gives none, in a namespace where the operator may have said something.
+    #[must_use]
+    pub fn by_default(settings: &Settings, namespace: &str) -> Self {
+        match settings.channels.of(namespace) {
+            Some(ChannelDefault { api_version, kind, spec }) => {
+                Self { api_version: api_version.clone(), kind: kind.clone(), spec: spec.clone() }
+            }
+            None => Self::in_memory(),
+        }
+    }
+
     /// Whether this program can make the backing channel.
     #[must_use]
     pub fn is_ours(&self) -> bool {
@@ -115,13 +127,14 @@ impl Resource for Channel {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         let annotations = self.metadata.annotations.get_or_insert_default();
         annotations.insert(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned());
         // An update that leaves the template out keeps it: it is immutable anyway.
         if self.spec.channel_template.is_none() {
             let kept = before.and_then(|before| before.spec.channel_template.clone());
-            self.spec.channel_template = Some(kept.unwrap_or_else(ChannelTemplate::in_memory));
+            let given = || ChannelTemplate::by_default(&requester.settings, namespace(&self.metadata));
+            self.spec.channel_template = Some(kept.unwrap_or_else(given));
         }
         let home = namespace(&self.metadata).to_owned();
         if let Some(delivery) = &mut self.spec.delivery {
@@ -144,6 +157,11 @@ impl Resource for Channel {
         if before.is_some_and(|before| before.spec.channel_template != self.spec.channel_template) {
             problems.add("spec.channelTemplate", IMMUTABLE);
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let delivery = self.spec.delivery.as_ref();
+        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
     }
 }
 

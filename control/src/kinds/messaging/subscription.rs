@@ -8,6 +8,7 @@ use super::{GROUP, IMMUTABLE, MISSING, MUST_NOT, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{DeliverySpec, DeliveryStatus, Destination, KReference, Status, namespace};
 use crate::kinds::{READY, REASON, kind};
 
@@ -131,6 +132,11 @@ impl Resource for Subscription {
         if before.is_some_and(|before| before.spec.channel != spec.channel) {
             problems.add("spec.channel", IMMUTABLE);
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let delivery = self.spec.delivery.as_ref();
+        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Data, EVENTING, Setting};
 use crate::kind::Problems;
 use crate::kinds::eventing::rules::validate_delivery;
-use crate::kinds::shared::DeliverySpec;
+use crate::kinds::shared::{DeliverySpec, KReference};
 
 const BROKERS: &str = "default-br-config";
 const CHANNELS: &str = "default-ch-config";
@@ -50,6 +50,20 @@ pub struct BrokerDefault {
     pub name: Option<String>,
     pub namespace: Option<String>,
     pub delivery: Option<DeliverySpec>,
+}
+
+impl BrokerDefault {
+    /// The `spec.config` of Brokers that give none.
+    #[must_use]
+    pub fn config(&self) -> Option<KReference> {
+        Some(KReference {
+            api_version: self.api_version.clone()?,
+            kind: self.kind.clone()?,
+            name: self.name.clone()?,
+            namespace: self.namespace.clone(),
+            ..KReference::default()
+        })
+    }
 }
 
 /// What a Channel without a template is made of.

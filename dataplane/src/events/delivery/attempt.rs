@@ -9,17 +9,18 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::post::{Post, PostError};
 use super::pump::{End, Job, Leg, Order, Pump};
 use super::request::{self, Carried, Failure};
-use super::retry::{Reason, Verdict, failed, verdict};
+use super::retry::{Heard, Reason, Verdict, failed, judge};
 use crate::events::Answer;
 use crate::events::cloudevent::Event;
 use crate::events::companions::trace_of;
 use crate::events::encode::Outgoing;
 use crate::events::ingress::{HOPS_ATTRIBUTE, guards_loops};
+use crate::events::journal::{Note, What};
 use crate::events::record::Record;
 use crate::table::{Delivery, Reply, Target};
 
@@ -37,10 +38,11 @@ enum Passed {
 impl<P: Post> Pump<P> {
     pub(super) async fn attempt(self: &Rc<Self>, job: Job) {
         self.bring(job.position).await;
-        let Some(payload) = self.payload(job.position) else {
+        let Some((payload, at_ms)) = self.payload(job.position) else {
             return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
         };
-        let Ok(record) = Record::decode(payload) else { return }; // decoded once before: cannot be
+        let Ok(mut record) = Record::decode(payload) else { return }; // decoded once before: cannot be
+        record.arrived_ms = guards_loops(&self.order().stream).then_some(at_ms);
         let order = self.order();
         match &job.leg {
             Leg::Subscriber => self.ask(&order, &record, job).await,
@@ -55,9 +57,10 @@ impl<P: Post> Pump<P> {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != Reply::Unasked;
         let compose = if is_asked { request::to_subscriber } else { request::to_reply_target };
-        let out = compose(record, namespace(order), &mut self.shop.rng.borrow_mut());
-        let outcome = self.post(order, target, out).await;
-        match verdict(status(&outcome), job.attempt, &order.subscriber.delivery) {
+        let mode = order.subscriber.delivery.mode.unwrap_or(record.mode);
+        let out = compose(record, mode, namespace(order), &mut self.shop.rng.borrow_mut());
+        let outcome = self.post(order, target, out, &job, What::Asked).await;
+        match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done => self.settle(job.position, End::Delivered),
             // Whatever a reply target says in its 200 is nobody's business (AMB-21, DP-REPLY-08).
             Verdict::Reply if !is_asked => self.settle(job.position, End::Delivered),
@@ -80,7 +83,7 @@ impl<P: Post> Pump<P> {
                 tracing::debug!(subscriber = %order.subscriber.label, "body of a 200 dropped: not an event");
                 Passed::Nowhere
             }
-            Ok(Carried::Event(reply)) => self.pass_on(order, record, reply, answer).await,
+            Ok(Carried::Event(reply)) => self.pass_on(order, record, reply, answer, &job).await,
             Err(why) => Passed::NotStored(format!("malformed reply: {why}")),
         };
         match passed {
@@ -101,7 +104,14 @@ impl<P: Post> Pump<P> {
         }
     }
 
-    async fn pass_on(&self, order: &Order, record: &Record, mut reply: Event<'_>, answer: &Answer) -> Passed {
+    async fn pass_on(
+        &self,
+        order: &Order,
+        record: &Record,
+        mut reply: Event<'_>,
+        answer: &Answer,
+        job: &Job,
+    ) -> Passed {
         let trace = trace_of(record);
         let head = |reply: &Event<'_>, hops| {
             request::record_of(reply, answer, trace.as_deref(), hops, &mut self.shop.rng.borrow_mut())
@@ -114,7 +124,7 @@ impl<P: Post> Pump<P> {
             Reply::Send(target) => {
                 let bytes = request::joined(head(&reply, 0), &reply);
                 match Record::decode(bytes) {
-                    Ok(reply) => self.send_reply(order, &reply, target).await,
+                    Ok(reply) => self.send_reply(order, &reply, target, job).await,
                     Err(why) => Passed::NotStored(why.to_string()),
                 }
             }
@@ -133,7 +143,11 @@ impl<P: Post> Pump<P> {
                         return Passed::Nowhere;
                     }
                 }
-                self.reenter(order, &head(&reply, hops), &reply).await
+                let passed = self.reenter(order, &head(&reply, hops), &reply).await;
+                if matches!(passed, Passed::On) {
+                    self.note(What::ReplyStored, job, None, Duration::ZERO);
+                }
+                passed
             }
         }
     }
@@ -165,12 +179,14 @@ impl<P: Post> Pump<P> {
 
     /// Sends a reply with retries of its own; the subscriber is not asked again (AMB-35). It keeps its
     /// slot of the window meanwhile, because the reply is held in memory.
-    async fn send_reply(&self, order: &Order, reply: &Record, target: &Target) -> Passed {
+    async fn send_reply(&self, order: &Order, reply: &Record, target: &Target, job: &Job) -> Passed {
         let delivery = &order.subscriber.delivery;
         for attempt in 0.. {
-            let out = request::to_reply_target(reply, namespace(order), &mut self.shop.rng.borrow_mut());
-            let outcome = self.post(order, target, out).await;
-            match verdict(status(&outcome), attempt, delivery) {
+            let rng = &self.shop.rng;
+            let out = request::to_reply_target(reply, reply.mode, namespace(order), &mut rng.borrow_mut());
+            let sending = Job { attempt, ..job.clone() };
+            let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
+            match judge(heard(&outcome), attempt, delivery) {
                 Verdict::Done | Verdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
                 Verdict::GiveUp(reason) => {
                     return Passed::Refused(Failure::of(&target.url, &outcome, reason.as_str()));
@@ -200,9 +216,12 @@ impl<P: Post> Pump<P> {
         };
         let rng = &self.shop.rng;
         let out = request::to_dead_letter_sink(record, &failure, namespace(order), &mut rng.borrow_mut());
-        let outcome = self.post(order, sink, out).await;
-        match verdict(status(&outcome), job.attempt, &order.subscriber.delivery) {
-            Verdict::Done | Verdict::Reply => self.settle(job.position, End::DeadLettered),
+        let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
+        match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
+            Verdict::Done | Verdict::Reply => {
+                self.note(What::DeadLettered, &job, None, Duration::ZERO);
+                self.settle(job.position, End::DeadLettered);
+            }
             Verdict::RetryAt(wait) => self.retry_after(wait, job),
             Verdict::GiveUp(_) => {
                 self.drop_event(order, record, &job, &failure, "the dead letter sink did not take it");
@@ -220,6 +239,7 @@ impl<P: Post> Pump<P> {
             source = record.attribute("source"),
             "event dropped: {why}"
         );
+        self.note(What::Dropped, job, None, Duration::ZERO);
         self.settle(job.position, End::Dropped);
     }
 
@@ -228,19 +248,45 @@ impl<P: Post> Pump<P> {
         self.retry(at, Job { attempt: job.attempt + 1, ..job });
     }
 
+    /// Tells the flight recorder.
+    pub(super) fn note(&self, what: What, job: &Job, status: Option<u16>, took: Duration) {
+        let Some(journal) = &self.shop.journal else { return };
+        journal.note(Note {
+            what,
+            subscriber: &self.place.subscriber,
+            position: job.position,
+            at_ms: 0, // the journal's to say
+            status: status.unwrap_or(0),
+            attempt: u16::try_from(job.attempt).unwrap_or(u16::MAX),
+            took,
+        });
+    }
+
     /// One request, bounded in time whatever the sender below does.
-    async fn post(&self, order: &Order, target: &Target, out: Outgoing) -> Result<Answer, PostError> {
+    async fn post(
+        &self,
+        order: &Order,
+        target: &Target,
+        out: Outgoing,
+        job: &Job,
+        what: What,
+    ) -> Result<Answer, PostError> {
         let timeout = match order.subscriber.delivery.timeout {
             Duration::ZERO => Delivery::TIMEOUT_DEFAULT,
             timeout => timeout,
         };
+        let began = self.shop.ring.now();
         let exchange = self.shop.post.post(target, out, timeout);
-        self.shop.ring.timeout(timeout, exchange).await.unwrap_or(Err(PostError::Timeout(timeout)))
+        let outcome =
+            self.shop.ring.timeout(timeout, exchange).await.unwrap_or(Err(PostError::Timeout(timeout)));
+        let status = outcome.as_ref().ok().map(|answer| answer.status);
+        self.note(what, job, status, self.shop.ring.now() - began);
+        outcome
     }
 }
 
-fn status(outcome: &Result<Answer, PostError>) -> Option<u16> {
-    outcome.as_ref().ok().map(|answer| answer.status)
+fn heard(outcome: &Result<Answer, PostError>) -> Heard {
+    Heard::of(outcome.as_ref().ok(), SystemTime::now)
 }
 
 /// `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).

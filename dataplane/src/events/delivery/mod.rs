@@ -6,6 +6,7 @@
 
 mod ahead;
 mod attempt;
+mod lanes;
 mod place;
 pub mod post;
 mod pump;
@@ -18,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -29,17 +31,22 @@ pub use post::{Post, PostError};
 
 use self::pump::{Order, Pump, Shop};
 use self::sorter::Sorter;
+use super::journal::{self, Journal};
 use super::keeper::{Feed, HISTORY, Keeper};
 use super::limits::{ABSENT_PATIENCE, TIDY_EVERY};
 use crate::table::{Stream, Table};
 
-type Key = (StreamId, Box<str>);
+type Pumps<P> = HashMap<Box<str>, Rc<Pump<P>>, RandomState>;
+type ByStream<V> = RefCell<HashMap<StreamId, V, RandomState>>;
 
 /// The deliveries out of one log.
 pub struct Desk<P> {
     shop: Rc<Shop<P>>,
-    pumps: RefCell<HashMap<Key, Rc<Pump<P>>, RandomState>>,
-    sorters: RefCell<HashMap<StreamId, Rc<Sorter>, RandomState>>,
+    /// By stream and subscriber.
+    pumps: ByStream<Pumps<P>>,
+    sorters: ByStream<Rc<Sorter>>,
+    /// What each stream was when all its subscribers were running.
+    carried_out: ByStream<Arc<Stream>>,
     table: RefCell<Arc<Table>>,
     /// The table's version that is running.
     version: Cell<u64>,
@@ -54,12 +61,20 @@ enum Absent {
 }
 
 impl<P: Post> Desk<P> {
-    /// Delivers what is in `keeper`; replies go to `home`.
-    pub fn new(ring: &Ring, keeper: &Rc<Keeper>, home: &Rc<Keeper>, post: P, seed: u64) -> Rc<Self> {
+    /// Delivers what is in `keeper`, and notes in `journal` how it went; replies go to `home`.
+    pub fn new(
+        ring: &Ring,
+        keeper: &Rc<Keeper>,
+        home: &Rc<Keeper>,
+        journal: Option<Rc<Journal>>,
+        post: P,
+        seed: u64,
+    ) -> Rc<Self> {
         let shop = Shop {
             ring: ring.clone(),
             keeper: Rc::clone(keeper),
             home: Rc::clone(home),
+            journal,
             post,
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
         };
@@ -67,6 +82,7 @@ impl<P: Post> Desk<P> {
             shop: Rc::new(shop),
             pumps: RefCell::default(),
             sorters: RefCell::default(),
+            carried_out: RefCell::default(),
             table: RefCell::default(),
             version: Cell::new(0),
             absent: RefCell::default(),
@@ -75,66 +91,85 @@ impl<P: Post> Desk<P> {
 
     /// Makes the running subscribers those of the table. Called before every append with the newest
     /// table, so that an event posted right after a publish reaches a new subscriber (EV-TRG-12); costs
-    /// one comparison when nothing has changed.
+    /// one comparison when nothing has changed, and one a stream for those that have not.
     pub fn sync(&self, table: &Arc<Table>) -> Result<(), AppendError> {
         if table.version == self.version.get() {
             return Ok(());
         }
-        let mut named = HashSet::with_capacity_and_hasher(self.pumps.borrow().len(), RandomState::default());
-        let synced = table
-            .streams
-            .values()
-            .map(|stream| self.sync_stream(stream, &mut named))
-            .fold(Ok(()), Result::and);
-        self.pumps.borrow_mut().retain(|key, pump| {
-            let stays = named.contains(key);
+        let mut named = HashSet::with_capacity_and_hasher(table.streams.len(), RandomState::default());
+        let mut outcome = Ok(());
+        for stream in table.streams.values() {
+            let synced = self.shop.keeper.feed(&stream.name).and_then(|feed| {
+                named.insert(feed.id);
+                self.sync_stream(stream, &feed, table.version)
+            });
+            outcome = outcome.and(synced);
+        }
+        self.end_others(&named);
+        self.table.replace(Arc::clone(table));
+        outcome?; // the next call tries again
+        self.version.set(table.version);
+        Ok(())
+    }
+
+    fn end_others(&self, named: &HashSet<StreamId, RandomState>) {
+        self.carried_out.borrow_mut().retain(|stream, _| named.contains(stream));
+        self.pumps.borrow_mut().retain(|stream, pumps| {
+            let stays = named.contains(stream);
             if !stays {
-                pump.stop();
+                pumps.values().for_each(|pump| pump.stop());
             }
             stays
         });
-        let streams: HashSet<StreamId> = named.iter().map(|(stream, _)| *stream).collect();
         self.sorters.borrow_mut().retain(|stream, sorter| {
-            let stays = streams.contains(stream);
+            let stays = named.contains(stream);
             if !stays {
                 sorter.stop();
             }
             stays
         });
-        self.table.replace(Arc::clone(table));
-        synced?; // the next call tries again
-        self.version.set(table.version);
-        Ok(())
     }
 
-    fn sync_stream(
-        &self,
-        stream: &Arc<Stream>,
-        named: &mut HashSet<Key, RandomState>,
-    ) -> Result<(), AppendError> {
-        let feed = self.shop.keeper.feed(&stream.name)?;
+    fn sync_stream(&self, stream: &Arc<Stream>, feed: &Rc<Feed>, version: u64) -> Result<(), AppendError> {
+        if self.carried_out.borrow().get(&feed.id).is_some_and(|known| Arc::ptr_eq(known, stream)) {
+            return Ok(());
+        }
         feed.follow(stream);
-        let sorter = self.sorter(&feed);
+        let sorter = self.sorter(feed);
+        let mut pumps = self.pumps.borrow_mut();
+        let pumps = pumps.entry(feed.id).or_default();
         let (mut running, mut outcome) = (Vec::with_capacity(stream.subscribers.len()), Ok(()));
         for subscriber in &stream.subscribers {
-            let key = (feed.id, subscriber.name.clone());
-            named.insert(key.clone());
             let order = Order { stream: Arc::clone(stream), subscriber: Arc::clone(subscriber) };
-            let found = self.pumps.borrow().get(&key).map(Rc::clone);
-            if let Some(pump) = found {
-                running.push((Arc::clone(subscriber), Rc::clone(&pump.line)));
-                pump.reorder(order);
-                continue;
-            }
-            match Pump::start(&self.shop, &feed, &sorter, order) {
-                Ok(pump) => {
-                    running.push((Arc::clone(subscriber), Rc::clone(&pump.line)));
-                    self.pumps.borrow_mut().insert(key, pump);
+            let pump = match pumps.get(&subscriber.name) {
+                Some(pump) => {
+                    pump.reorder(order);
+                    pump
                 }
-                Err(why) => outcome = Err(why), // the others still are
-            }
+                None => match Pump::start(&self.shop, feed, &sorter, order) {
+                    Ok(pump) => pumps.entry(subscriber.name.clone()).insert(pump).into_mut(),
+                    Err(why) => {
+                        outcome = Err(why); // the others still are
+                        continue;
+                    }
+                },
+            };
+            pump.named_in.set(version);
+            running.push((Arc::clone(subscriber), Rc::clone(&pump.line)));
         }
+        pumps.retain(|_, pump| {
+            let stays = pump.named_in.get() == version;
+            if !stays {
+                pump.stop();
+            }
+            stays
+        });
         sorter.enroll(running);
+        if outcome.is_ok() {
+            self.carried_out.borrow_mut().insert(feed.id, Arc::clone(stream));
+        } else {
+            self.carried_out.borrow_mut().remove(&feed.id);
+        }
         outcome
     }
 
@@ -151,12 +186,16 @@ impl<P: Post> Desk<P> {
         }
         let Ok(feed) = self.shop.keeper.feed(&stream.name) else { return false };
         let pumps = self.pumps.borrow();
-        stream.subscribers.iter().all(|subscriber| pumps.contains_key(&(feed.id, subscriber.name.clone())))
+        let running = pumps.get(&feed.id);
+        stream
+            .subscribers
+            .iter()
+            .all(|subscriber| running.is_some_and(|pumps| pumps.contains_key(&subscriber.name)))
     }
 
     /// Starts no more deliveries and waits for those under way.
     pub async fn drain(&self) {
-        let pumps: Vec<_> = self.pumps.borrow().values().map(Rc::clone).collect();
+        let pumps: Vec<_> = self.pumps.borrow().values().flat_map(Pumps::values).map(Rc::clone).collect();
         for pump in &pumps {
             pump.hold();
         }
@@ -184,13 +223,37 @@ impl<P: Post> Desk<P> {
                 still.insert(absent, from);
                 continue;
             }
-            tracing::info!(?absent, "forgotten: the table has not named it for {ABSENT_PATIENCE:?}");
+            let abandoned = self.abandoned(&absent);
+            tracing::info!(
+                ?absent,
+                abandoned,
+                "forgotten with its backlog: the table has not named it for {ABSENT_PATIENCE:?}"
+            );
             match absent {
                 Absent::Stream(name) => self.shop.keeper.forget_stream(&name),
                 Absent::Subscriber(stream, name) => self.shop.keeper.forget_subscriber(stream, &name),
             }
         }
         self.absent.replace(still);
+    }
+
+    /// The backlog that goes with it, counted where somebody can still see it: at its stream.
+    fn abandoned(&self, absent: &Absent) -> u64 {
+        let log = self.shop.keeper.log();
+        let all = |id: StreamId| log.bookmarks(id).map(|(_, mark)| log.open_events(id, mark)).sum::<u64>();
+        match absent {
+            Absent::Stream(name) => {
+                log.streams().find(|(_, known)| *known == &**name).map_or(0, |(id, _)| all(id))
+            }
+            Absent::Subscriber(id, name) => {
+                let mark = log.bookmarks(*id).find(|(known, _)| *known == &**name);
+                let events = mark.map_or(0, |(_, mark)| log.open_events(*id, mark));
+                if let Some(stream) = self.carried_out.borrow().get(id) {
+                    stream.tally.abandoned.fetch_add(events, Relaxed);
+                }
+                events
+            }
+        }
     }
 
     fn find_absent(&self) -> Vec<Absent> {
@@ -200,13 +263,16 @@ impl<P: Post> Desk<P> {
         let log = self.shop.keeper.log();
         let mut absent = Vec::new();
         for (id, name) in log.streams() {
+            if name == journal::STREAM {
+                continue; // nobody's, and no subscriber holds it
+            }
             if !named.contains(name) {
                 absent.push(Absent::Stream(name.into()));
                 continue;
             }
-            let lost = log.bookmarks(id).filter(|(subscriber, _)| {
-                *subscriber != HISTORY && !pumps.contains_key(&(id, (*subscriber).into()))
-            });
+            let runs = |subscriber: &str| pumps.get(&id).is_some_and(|pumps| pumps.contains_key(subscriber));
+            let lost =
+                log.bookmarks(id).filter(|(subscriber, _)| *subscriber != HISTORY && !runs(subscriber));
             absent.extend(lost.map(|(subscriber, _)| Absent::Subscriber(id, subscriber.into())));
         }
         absent

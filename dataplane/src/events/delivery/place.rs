@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use ring::Tick;
 use wal::{Bookmark, Log, Position, Record, StreamId};
+
+use crate::events::limits::{BOOKMARK_EVERY, BOOKMARK_LONG_RANGES};
 
 /// A subscriber's place in a stream. Its bookmark is durable with the next flush after a change.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub struct Place {
     progress: RefCell<Progress>,
     /// In the keeper's list of bookmarks to be written.
     pub(crate) dirty: Cell<bool>,
+    /// When a long bookmark was written last.
+    written: Cell<Option<Tick>>,
 }
 
 #[derive(Debug)]
@@ -36,6 +41,7 @@ impl Place {
             subscriber: subscriber.into(),
             progress: RefCell::new(progress),
             dirty: Cell::new(false),
+            written: Cell::new(None),
         }
     }
 
@@ -112,6 +118,18 @@ impl Place {
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.progress.borrow().unfinished.len()
+    }
+
+    /// Whether the bookmark is to be written with the flush that begins now; a long one waits.
+    pub(crate) fn is_due(&self, now: Tick) -> bool {
+        if self.progress.borrow().mark.done().len() < BOOKMARK_LONG_RANGES {
+            return true;
+        }
+        let is_due = self.written.get().is_none_or(|last| now - last >= BOOKMARK_EVERY);
+        if is_due {
+            self.written.set(Some(now));
+        }
+        is_due
     }
 
     #[must_use]

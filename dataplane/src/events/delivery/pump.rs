@@ -15,16 +15,18 @@ use bytes::Bytes;
 use ring::{Ring, Tick};
 use wal::{AppendError, Bookmark, Position};
 
+use super::lanes::{Lanes, lane};
 use super::place::Place;
 use super::post::Post;
 use super::request::Failure;
 use super::sorter::{Line, Sorter};
 use crate::events::bell::Bell;
 use crate::events::filter;
+use crate::events::journal::Journal;
 use crate::events::keeper::{Feed, Keeper};
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
 use crate::events::record::Record;
-use crate::table::{Stream, Subscriber};
+use crate::table::{Begin, Delivery, Sequence, Stream, Subscriber};
 
 /// What all pumps of a log share.
 pub(super) struct Shop<P> {
@@ -33,6 +35,8 @@ pub(super) struct Shop<P> {
     pub(super) keeper: Rc<Keeper>,
     /// Where replies go: the core's own log, even if the events are in one that is running empty.
     pub(super) home: Rc<Keeper>,
+    /// The flight recorder.
+    pub(super) journal: Option<Rc<Journal>>,
     pub(super) post: P,
     pub(super) rng: RefCell<fastrand::Rng>,
 }
@@ -52,10 +56,14 @@ pub(super) struct Pump<P> {
     /// Rung by events that are wanted, ended attempts, a new order and a stop, and now and then.
     pub(super) bell: Rc<Bell>,
     in_flight: Cell<u32>,
+    /// Attempts that are due at their time: retries, and who waited for its turn in a lane.
     pub(super) retries: RefCell<BinaryHeap<Reverse<Retry>>>,
+    lanes: RefCell<Lanes>,
     stopped: Cell<bool>,
     /// The core stops: nothing new is begun.
     held: Cell<bool>,
+    /// The newest table that names it, by its version.
+    pub(super) named_in: Cell<u64>,
     /// Events of the feed that are counted as offered.
     counted: Cell<u64>,
     /// Events below were in the log before this pump.
@@ -130,7 +138,7 @@ enum Next {
 }
 
 impl<P: Post> Pump<P> {
-    /// Goes on from the subscriber's bookmark; a new subscriber begins at the end, and its bookmark is in
+    /// Goes on from the subscriber's bookmark; a new subscriber begins where it asks to, and its bookmark is in
     /// the log before any event that comes after.
     pub(super) fn start(
         shop: &Rc<Shop<P>>,
@@ -139,14 +147,19 @@ impl<P: Post> Pump<P> {
         order: Order,
     ) -> Result<Rc<Self>, AppendError> {
         let name = &*order.subscriber.name;
-        let (kept, end, open) = {
-            let log = shop.keeper.log();
-            let kept = log.bookmarks(feed.id).find(|(found, _)| *found == name).map(|(_, mark)| mark.clone());
-            let open = kept.as_ref().map_or(0, |mark| log.open_events(feed.id, mark));
-            (kept, log.end(feed.id), open)
-        };
-        let is_new = kept.is_none();
-        let place = Place::new(feed.id, name, kept.unwrap_or_else(|| Bookmark::at(end)));
+        let log = shop.keeper.log();
+        let kept = log.bookmarks(feed.id).find(|(found, _)| *found == name).map(|(_, mark)| mark.clone());
+        let (is_new, end) = (kept.is_none(), log.end(feed.id));
+        let mark = kept.unwrap_or_else(|| {
+            Bookmark::at(match order.subscriber.begin {
+                Begin::Now => end,
+                Begin::Earliest => Position::ORIGIN,
+                Begin::At(time) => log.position_at_time(feed.id, time).min(end),
+            })
+        });
+        let open = log.open_events(feed.id, &mark);
+        drop(log);
+        let place = Place::new(feed.id, name, mark);
         if is_new {
             shop.keeper.register(&place)?;
         }
@@ -163,8 +176,10 @@ impl<P: Post> Pump<P> {
             bell,
             in_flight: Cell::new(0),
             retries: RefCell::default(),
+            lanes: RefCell::default(),
             stopped: Cell::new(false),
             held: Cell::new(false),
+            named_in: Cell::new(0),
             counted: Cell::new(feed.appended()),
             backlog_end: end,
             pending: Cell::new(0),
@@ -178,8 +193,10 @@ impl<P: Post> Pump<P> {
 
     /// Takes the table's newest word on target, filter and delivery.
     pub(super) fn reorder(&self, order: Order) {
-        self.order.replace(order);
-        self.bell.ring();
+        let before = self.order.replace(order);
+        if !Arc::ptr_eq(&before.subscriber, &self.order.borrow().subscriber) {
+            self.bell.ring();
+        }
     }
 
     /// Ends the pump. What is in flight is answered to nobody, and stays unfinished in the bookmark.
@@ -236,13 +253,13 @@ impl<P: Post> Pump<P> {
             return Next::Wait { until: None };
         }
         let order = self.order();
-        let window = order.subscriber.delivery.window.max(1);
+        let (window, room) = bounds(&order.subscriber.delivery);
         while self.in_flight.get() < window {
             let Some(job) = self.due_retry() else { break };
             self.begin(job);
         }
         for _ in 0..RECORDS_PER_TURN_MAX {
-            if self.in_flight.get() >= window || self.place.unfinished() >= UNFINISHED_MAX {
+            if self.in_flight.get() >= window || self.place.unfinished() >= room {
                 return self.wait();
             }
             let Some(record) = self.next() else { return self.wait() };
@@ -311,15 +328,18 @@ impl<P: Post> Pump<P> {
     }
 
     fn wait(&self) -> Next {
-        let full = self.in_flight.get() >= self.order.borrow().subscriber.delivery.window.max(1);
+        let full = self.in_flight.get() >= bounds(&self.order.borrow().subscriber.delivery).0;
         let first = self.retries.borrow().peek().map(|Reverse(retry)| retry.at);
         Next::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
     }
 
     fn consider(self: &Rc<Self>, order: &Order, record: &wal::Record) {
         match Record::decode(record.payload.clone()) {
-            Ok(event) if filter::wants(&order.subscriber.filter, &event) => {
-                self.begin(Job { position: record.position, attempt: 0, leg: Leg::Subscriber });
+            Ok(event) if wants(&order.subscriber, &event) => {
+                let by_key = order.subscriber.delivery.sequence == Sequence::ByKey;
+                if !by_key || self.lanes.borrow_mut().enter(lane(&event), record.position) {
+                    self.begin(Job::first(record.position));
+                }
             }
             Ok(_) => self.settle(record.position, End::Filtered),
             Err(why) => {
@@ -349,10 +369,11 @@ impl<P: Post> Pump<P> {
         self.bell.ring();
     }
 
-    /// The event as it is in the log; `None` if its stream was forgotten meanwhile.
-    pub(super) fn payload(&self, position: Position) -> Option<Bytes> {
+    /// The event as it is in the log and when it came, in milliseconds since 1970; `None` if its stream was
+    /// forgotten meanwhile.
+    pub(super) fn payload(&self, position: Position) -> Option<(Bytes, u64)> {
         let record = self.shop.keeper.log().read(self.feed.id, position)?;
-        (record.position == position).then_some(record.payload)
+        (record.position == position).then_some((record.payload, record.at_ms))
     }
 
     /// The event needs nothing more from this subscriber.
@@ -361,6 +382,15 @@ impl<P: Post> Pump<P> {
             return;
         }
         self.shop.keeper.moved(&self.place);
+        let next = self.lanes.borrow_mut().leave(position);
+        if let Some(next) = next {
+            let job = Job::first(next);
+            self.retries.borrow_mut().push(Reverse(Retry { at: self.shop.ring.now(), job }));
+            self.bell.ring();
+        }
+        if end == End::Delivered && self.place.unfinished() + 1 >= UNFINISHED_MAX {
+            self.hasten();
+        }
         self.count(1, end);
     }
 
@@ -392,6 +422,16 @@ impl<P: Post> Pump<P> {
         self.pending.set(pending);
     }
 
+    /// The room for unfinished events is full, and the subscriber takes events again: those that wait for
+    /// it need not wait out a back-off that grew while it was away (DP-RETRY-21).
+    fn hasten(&self) {
+        let now = self.shop.ring.now();
+        let waiting = self.retries.take().into_iter();
+        let hastened = waiting.map(|Reverse(retry)| Reverse(Retry { at: retry.at.min(now), ..retry }));
+        self.retries.replace(hastened.collect());
+        self.bell.ring();
+    }
+
     fn count_arrivals(&self) {
         let appended = self.feed.appended();
         self.offer(appended - self.counted.replace(appended));
@@ -403,6 +443,28 @@ impl<P: Post> Pump<P> {
             self.pending.set(self.pending.get() + events);
         }
     }
+}
+
+impl Job {
+    const fn first(position: Position) -> Self {
+        Self { position, attempt: 0, leg: Leg::Subscriber }
+    }
+}
+
+/// Requests that may be in flight, and events that may be unfinished.
+fn bounds(delivery: &Delivery) -> (u32, usize) {
+    match delivery.sequence {
+        Sequence::Strict => (1, 1),
+        Sequence::Free | Sequence::ByKey => (delivery.window.max(1), UNFINISHED_MAX),
+    }
+}
+
+/// A replay is for its addressee alone, which was asked about it when it was chosen.
+fn wants(subscriber: &Subscriber, event: &Record) -> bool {
+    if event.is_addressed {
+        return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
+    }
+    filter::wants(&subscriber.filter, event)
 }
 
 /// One request's place in the window, given back when its task ends in whatever way.

@@ -26,9 +26,9 @@ impl<P: Post> Desk<P> {
             self.keep_history(stream, &feed, floor, now_ms);
             let Some(floor) = floor else { continue };
             let pumps = self.pumps.borrow();
+            let Some(running) = pumps.get(&feed.id) else { continue };
             for subscriber in &stream.subscribers {
-                let dropped =
-                    pumps.get(&(feed.id, subscriber.name.clone())).map_or(0, |pump| pump.expire(floor));
+                let dropped = running.get(&subscriber.name).map_or(0, |pump| pump.expire(floor));
                 if dropped > 0 {
                     let (stream, subscriber) = (&*stream.name, &*subscriber.label);
                     tracing::warn!(stream, subscriber, dropped, "events dropped undelivered: retention");
@@ -71,11 +71,16 @@ impl<P: Post> Pump<P> {
         }
         self.catch_up();
         let before = self.pending.get();
-        let (old, young): (Vec<_>, Vec<_>) =
-            self.retries.take().into_iter().partition(|Reverse(retry)| retry.job.position < floor);
-        self.retries.replace(young.into());
-        for Reverse(retry) in old {
-            self.settle(retry.job.position, End::Expired);
+        loop {
+            let (old, young): (Vec<_>, Vec<_>) =
+                self.retries.take().into_iter().partition(|Reverse(retry)| retry.job.position < floor);
+            self.retries.replace(young.into());
+            if old.is_empty() {
+                break;
+            }
+            for Reverse(retry) in old {
+                self.settle(retry.job.position, End::Expired); // in a lane the next one takes its place
+            }
         }
         while let Some(found) = self.line.take_before(floor) {
             self.pass_by(found.passed, found.damaged, found.position);

@@ -8,8 +8,9 @@
 //! | 404, 408, 409, 429, 5xx, 600 and up | tried again (DP-RETRY-09 to -12, -14, -15) |
 //! | no answer: refused, reset, timeout, DNS | tried again (DP-RETRY-16) |
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use crate::events::Answer;
 use crate::events::limits::BACKOFF_MAX;
 use crate::table::{Backoff, Delivery};
 
@@ -40,6 +41,50 @@ impl Reason {
             Self::Refused => "refused",
             Self::RetriesUsedUp => "retries used up",
         }
+    }
+}
+
+/// What an answer says about trying again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// `None` when there was no answer.
+    pub status: Option<u16>,
+    /// How long it asks to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl Heard {
+    /// `wall` tells the time by the calendar, for those who name a date.
+    #[must_use]
+    pub fn of(answer: Option<&Answer>, wall: impl Fn() -> SystemTime) -> Self {
+        let Some(answer) = answer else { return Self::default() };
+        let named = answer.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"));
+        let retry_after = named.and_then(|(_, value)| std::str::from_utf8(value).ok());
+        Self {
+            status: Some(answer.status),
+            retry_after: retry_after.and_then(|text| retry_after_of(text.trim(), &wall)),
+        }
+    }
+}
+
+/// Seconds, or an HTTP date (RFC 9110, 10.2.3); anything else says nothing.
+fn retry_after_of(text: &str, wall: &impl Fn() -> SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(wall()).unwrap_or_default())
+}
+
+/// Judges an attempt. X-DLV-02: a 429 or 503 may ask for a longer wait than the back-off, up to the
+/// subscriber's `retry_after_max`.
+#[must_use]
+pub fn judge(heard: Heard, attempt: u32, delivery: &Delivery) -> Verdict {
+    match (verdict(heard.status, attempt, delivery), heard) {
+        (Verdict::RetryAt(wait), Heard { status: Some(429 | 503), retry_after: Some(asked) }) => {
+            Verdict::RetryAt(wait.max(asked.min(delivery.retry_after_max)))
+        }
+        (verdict, _) => verdict,
     }
 }
 
@@ -84,7 +129,7 @@ mod tests {
     use super::*;
 
     fn delivery(retries_max: u32, backoff: Backoff) -> Delivery {
-        Delivery { retries_max, backoff, timeout: Duration::ZERO, window: 1 }
+        Delivery { retries_max, backoff, ..Delivery::ONCE }
     }
 
     /// Requests made, and why no more, if it was given up.
@@ -154,6 +199,40 @@ mod tests {
                 assert_eq!(failed(attempt, &delivery(4, backoff)), expected, "{backoff:?} {attempt}");
             }
             assert_eq!(failed(4, &delivery(4, backoff)), Verdict::GiveUp(Reason::RetriesUsedUp));
+        }
+    }
+
+    /// X-DLV-02: the header lengthens the wait after 429 and 503 only, up to its bound, and never shortens it.
+    #[test]
+    fn retry_after_lengthens_the_wait_up_to_its_bound() {
+        let wall = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        let waits = |status: u16, header: &str, max: u64| {
+            let headers = vec![("Retry-After".into(), header.to_owned().into())];
+            let answer = Answer { status, headers, body: Vec::new().into() };
+            let delivery = Delivery {
+                retry_after_max: Duration::from_secs(max),
+                ..delivery(3, Backoff::Linear(Duration::from_secs(2)))
+            };
+            match judge(Heard::of(Some(&answer), || wall), 0, &delivery) {
+                Verdict::RetryAt(wait) => wait.as_secs(),
+                other => panic!("{other:?}"),
+            }
+        };
+        for (status, header, max, wait) in [
+            (429, "10", 60, 10),
+            (503, "10", 60, 10),
+            (503, "100", 60, 60),
+            (503, "1", 60, 2),
+            (503, "10", 0, 2),
+            (500, "10", 60, 2),
+            (404, "10", 60, 2),
+            (429, "Sun, 06 Nov 1994 08:49:57 GMT", 60, 20),
+            (429, "Sun, 06 Nov 1994 08:00:00 GMT", 60, 2),
+            (429, "soon", 60, 2),
+            (429, "-5", 60, 2),
+            (429, "99999999999999999999", 60, 2),
+        ] {
+            assert_eq!(waits(status, header, max), wait, "{status} {header} {max}");
         }
     }
 

@@ -5,7 +5,7 @@
 //! begun, reads the log by itself and evaluates its own filter until it has caught up.
 //! How many events went by unwanted is a difference of two counts, taken when the subscriber wakes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,7 +44,18 @@ struct Roll {
     subscribers: Vec<Arc<Subscriber>>,
     /// Of the same subscribers.
     lines: Vec<Rc<Line>>,
-    index: Index,
+    /// Made when the first event comes: of many publishes in a row only the last pays for one.
+    index: OnceCell<Index>,
+}
+
+impl Roll {
+    /// A replay: rare, so that looking through all is well.
+    fn hand_to(&self, addressee: Option<&str>, found: Found) {
+        let nth = self.subscribers.iter().position(|one| Some(&*one.name) == addressee);
+        if let Some(line) = nth.and_then(|nth| self.lines.get(nth)) {
+            line.hand(found);
+        }
+    }
 }
 
 /// What waits for one subscriber.
@@ -146,9 +157,13 @@ impl Sorter {
         let mut roll = self.roll.borrow_mut();
         let is_same = roll.lines.len() == lines.len()
             && roll.lines.iter().zip(&lines).all(|(old, new)| Rc::ptr_eq(old, new))
-            && roll.subscribers.iter().zip(&subscribers).all(|(old, new)| old.filter == new.filter);
+            && roll
+                .subscribers
+                .iter()
+                .zip(&subscribers)
+                .all(|(old, new)| Arc::ptr_eq(old, new) || old.filter == new.filter);
         if !is_same {
-            *roll = Roll { index: Index::new(&subscribers), subscribers, lines };
+            *roll = Roll { subscribers, lines, index: OnceCell::new() };
         }
     }
 
@@ -214,7 +229,11 @@ impl Sorter {
             let (passed, damaged) = (self.passed.get(), self.damaged.get());
             let found = Found { position: record.position, passed, damaged };
             match Record::decode(record.payload) {
-                Ok(event) => roll.index.visit(&event, |at| roll.lines[at].hand(found)),
+                Ok(event) if event.is_addressed => roll.hand_to(event.addressee().as_deref(), found),
+                Ok(event) => roll
+                    .index
+                    .get_or_init(|| Index::new(&roll.subscribers))
+                    .visit(&event, |at| roll.lines[at].hand(found)),
                 // Each subscriber says that it cannot read it, and counts it as dropped.
                 Err(_) => roll.lines.iter().for_each(|line| line.hand(found)),
             }

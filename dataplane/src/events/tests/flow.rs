@@ -177,11 +177,13 @@ fn a_removed_subscriber_is_forgotten_after_a_while() {
         rig.run(async {
             rig.post("1", "t").await;
             rig.rest(seconds(1)).await;
-            rig.publish(vec![trigger("other", "http://o/")]);
+            let without = rig.publish(vec![trigger("other", "http://o/")]);
             rig.sync();
             rig.post("2", "t").await;
             rig.rest(seconds(away)).await;
             assert_eq!(rig.ids("http://s/"), ["1"], "EV-TRG-14: nothing is sent while it is away");
+            let abandoned = without.tally.abandoned.load(Relaxed);
+            assert_eq!(abandoned, u64::from(away > 120), "what it had still to get is counted");
             let stream = rig.publish(vec![trigger("t", "http://s/"), trigger("other", "http://o/")]);
             rig.sync();
             rig.rest(seconds(1)).await;

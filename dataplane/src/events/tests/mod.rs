@@ -3,10 +3,12 @@
 mod door;
 mod flow;
 mod keeping;
+mod order;
 mod outcome;
 mod reply;
 mod restart;
 mod sorting;
+mod topology;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,7 +31,7 @@ use super::house::Events;
 use crate::counters::CoreCounters;
 use crate::load::Quota;
 use crate::signal::Signals;
-use crate::table::{Backoff, Delivery, Filter, Keeping, Reply, Stream, Subscriber, Table, Target};
+use crate::table::{Backoff, Begin, Delivery, Filter, Keeping, Reply, Stream, Subscriber, Table, Target};
 
 pub(super) const PATH: &str = "/brokers/ns/b";
 /// A broker that nobody listens to.
@@ -196,6 +198,7 @@ impl Rig {
             event_bytes_max: 100_000,
             keeping: self.keeping.get(),
             quota: Arc::clone(&self.quota.borrow()),
+            in_order: false,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -207,6 +210,7 @@ impl Rig {
             event_bytes_max: 100_000,
             keeping: Keeping::default(),
             quota: Arc::default(),
+            in_order: false,
             subscribers: Vec::new(),
             tally: Arc::default(),
         };
@@ -291,9 +295,10 @@ pub(super) fn trigger(name: &str, url: &str) -> Subscriber {
         delivery: Delivery {
             retries_max: 2,
             backoff: Backoff::Linear(Duration::from_secs(1)),
-            timeout: Duration::ZERO,
             window: 8,
+            ..Delivery::ONCE
         },
+        begin: Begin::Now,
         tally: Arc::default(),
     }
 }

@@ -1,0 +1,174 @@
+//! Core Services as destinations: their names, and who stands behind them, for the cores to send to.
+//!
+//! There is no cluster's DNS beside the appliance, so `NAME.NAMESPACE.svc.cluster.local` is looked up in
+//! what EndpointSlices, or else Endpoints, say of the Service.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use dataplane::names::{Name, Names};
+use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+
+use super::Task;
+use super::cache::{Cache, follow};
+use super::resolve::CLUSTER_DOMAIN;
+use super::world::World;
+use crate::kinds::shared::{label, name, namespace};
+
+/// The label by which a slice names its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// What the cores' names are made of.
+#[derive(Debug, Default)]
+pub struct CoreNames {
+    services: Cache<Service>,
+    endpoints: Cache<Endpoints>,
+    slices: Cache<EndpointSlice>,
+}
+
+pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
+    let (client, core) = (|| world.client.clone(), &world.core_names);
+    let changed = move || world.publisher.set_names(core.compile());
+    [
+        Box::pin(follow(Api::all(client()), &core.services, move |_| changed())),
+        Box::pin(follow(Api::all(client()), &core.endpoints, move |_| changed())),
+        Box::pin(follow(Api::all(client()), &core.slices, move |_| changed())),
+    ]
+}
+
+impl CoreNames {
+    fn compile(&self) -> Names {
+        let mut names = Names::default();
+        let mut slices: BTreeMap<(String, String), Vec<_>> = BTreeMap::new();
+        for slice in self.slices.all() {
+            if let Some(service) = label(&slice.metadata, SERVICE_NAME) {
+                let key = (namespace(&slice.metadata).to_owned(), service.to_owned());
+                slices.entry(key).or_default().push(slice);
+            }
+        }
+        for service in self.services.all() {
+            let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
+            let of_it = slices.get(&(ns.to_owned(), name.to_owned()));
+            let places: Vec<Place> = match of_it {
+                Some(slices) => slices.iter().flat_map(|slice| of_slice(slice)).collect(),
+                None => self.endpoints.get(ns, name).map(|found| of_endpoints(&found)).unwrap_or_default(),
+            };
+            let meaning = meaning(&service, &places);
+            for host in [
+                format!("{name}.{ns}"),
+                format!("{name}.{ns}.svc"),
+                format!("{name}.{ns}.svc.{CLUSTER_DOMAIN}"),
+            ] {
+                names.insert(&host, meaning.clone());
+            }
+        }
+        names
+    }
+}
+
+/// A port's name, and who serves it.
+type Place = (String, SocketAddr);
+
+fn meaning(service: &Service, places: &[Place]) -> Name {
+    let spec = service.spec.as_ref();
+    if let Some(host) = spec.and_then(|spec| spec.external_name.as_deref()) {
+        return Name::Alias(host.trim_end_matches('.').to_ascii_lowercase().into());
+    }
+    let ports = spec.and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
+    let of_port = |port_name: &str| -> Vec<SocketAddr> {
+        places.iter().filter(|(name, _)| name == port_name).map(|(_, at)| *at).collect()
+    };
+    Name::Endpoints(
+        ports
+            .iter()
+            .filter_map(|port| {
+                let number = u16::try_from(port.port).ok()?;
+                Some((number, of_port(port.name.as_deref().unwrap_or_default())))
+            })
+            .collect(),
+    )
+}
+
+fn of_slice(slice: &EndpointSlice) -> Vec<Place> {
+    let ready = slice.endpoints.iter().filter(|endpoint| {
+        // Not said is ready, as Kubernetes reads it.
+        endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) != Some(false)
+    });
+    let addresses: Vec<IpAddr> =
+        ready.flat_map(|endpoint| &endpoint.addresses).filter_map(|text| text.parse().ok()).collect();
+    let ports = slice.ports.iter().flatten().filter_map(|port| {
+        let number = u16::try_from(port.port?).ok()?;
+        Some((port.name.clone().unwrap_or_default(), number))
+    });
+    across(ports, &addresses)
+}
+
+fn of_endpoints(endpoints: &Endpoints) -> Vec<Place> {
+    let of_subset = |subset: &EndpointSubset| {
+        let addresses: Vec<IpAddr> =
+            subset.addresses.iter().flatten().filter_map(|address| address.ip.parse().ok()).collect();
+        let ports =
+            subset.ports.iter().flatten().filter_map(|port| {
+                Some((port.name.clone().unwrap_or_default(), u16::try_from(port.port).ok()?))
+            });
+        across(ports, &addresses)
+    };
+    endpoints.subsets.iter().flatten().flat_map(of_subset).collect()
+}
+
+fn across(ports: impl Iterator<Item = (String, u16)>, addresses: &[IpAddr]) -> Vec<Place> {
+    let each = |(name, port): (String, u16)| {
+        addresses.iter().map(move |ip| (name.clone(), SocketAddr::new(*ip, port))).collect::<Vec<_>>()
+    };
+    ports.flat_map(each).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::names::Found;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn compiled(service: Value, endpoints: Value, slices: Value) -> Names {
+        let names = CoreNames::default();
+        let meta = json!({"name": "s", "namespace": "ns"});
+        let service = json!({"metadata": meta, "spec": service});
+        names.services.replace(vec![serde_json::from_value(service).unwrap()], |_| {});
+        let endpoints = json!({"metadata": meta, "subsets": endpoints});
+        names.endpoints.replace(vec![serde_json::from_value(endpoints).unwrap()], |_| {});
+        names.slices.replace(serde_json::from_value(slices).unwrap(), |_| {});
+        names.compile()
+    }
+
+    /// EV-ADR-02: a Service is who its endpoints are, by the port's name.
+    #[test]
+    fn a_service_stands_for_its_ready_endpoints() {
+        let ports = json!([{"name": "http", "port": 80}, {"name": "other", "port": 81}]);
+        let endpoints = json!([{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "10.0.0.9"}],
+            "ports": [{"name": "http", "port": 8080}]}]);
+        let find = |names: &Names, port: u16| names.find("s.ns.svc.cluster.local", port, |_| 0);
+        let at = |text: &str| Some(Found::At(text.parse().unwrap()));
+        let names = compiled(json!({"ports": ports}), endpoints.clone(), json!([]));
+        assert_eq!((find(&names, 80), find(&names, 81)), (at("10.0.0.1:8080"), Some(Found::Nobody)));
+        assert_eq!(names.find("s.ns.svc", 80, |_| 0), at("10.0.0.1:8080"));
+        assert_eq!(names.find("s.ns", 80, |_| 0), at("10.0.0.1:8080"));
+        assert_eq!(names.find("s.other", 80, |_| 0), None);
+
+        // Slices win over Endpoints; who is not ready is left out.
+        let slice = json!([{"metadata": {"name": "s-1", "namespace": "ns", "labels": {SERVICE_NAME: "s"}},
+            "addressType": "IPv4", "ports": [{"name": "http", "port": 9090}],
+            "endpoints": [{"addresses": ["10.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["10.0.0.3"]}]}]);
+        let names = compiled(json!({"ports": ports}), endpoints, slice);
+        assert_eq!(find(&names, 80), at("10.0.0.3:9090"));
+
+        let names = compiled(
+            json!({"type": "ExternalName", "externalName": "Db.example.com."}),
+            json!([]),
+            json!([]),
+        );
+        assert_eq!(find(&names, 80), Some(Found::Alias("db.example.com".into())));
+    }
+}

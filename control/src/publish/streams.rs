@@ -1,0 +1,195 @@
+//! Streams and who reads them, as they go into the table: what has not changed is shared with the table
+//! before, so that one Trigger more among ten thousand costs one Trigger.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use dataplane::load::StreamTally;
+use dataplane::table::{Sequence, Stream, Subscriber, Table};
+
+use super::{Dropped, StreamSpec, SubscriberSpec};
+
+#[derive(Default)]
+pub(super) struct Streams {
+    /// By path.
+    streams: BTreeMap<String, Entry>,
+    /// By durable identity.
+    subscribers: BTreeMap<String, Reader>,
+    /// The names of the subscribers of each path.
+    readers: HashMap<String, BTreeSet<String>>,
+}
+
+struct Entry {
+    spec: StreamSpec,
+    tally: Arc<StreamTally>,
+    /// As it is in the last table; `None` when something has changed since.
+    made: Option<Arc<Stream>>,
+}
+
+struct Reader {
+    spec: SubscriberSpec,
+    made: Arc<Subscriber>,
+}
+
+impl Streams {
+    pub(super) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    pub(super) fn readers(&self) -> usize {
+        self.subscribers.len()
+    }
+
+    /// These answer whether anything has changed.
+    pub(super) fn set(&mut self, path: &str, spec: StreamSpec) -> bool {
+        match self.streams.get_mut(path) {
+            Some(entry) if entry.spec == spec => return false,
+            // The same stream with other limits goes on counting.
+            Some(entry) if entry.spec.name == spec.name => {
+                entry.spec = spec;
+                entry.made = None;
+            }
+            _ => {
+                self.streams.insert(path.to_owned(), Entry { spec, tally: Arc::default(), made: None });
+            }
+        }
+        true
+    }
+
+    pub(super) fn remove(&mut self, path: &str) -> bool {
+        self.streams.remove(path).is_some()
+    }
+
+    pub(super) fn set_reader(&mut self, name: &str, spec: SubscriberSpec) -> bool {
+        let known = self.subscribers.get(name);
+        if known.is_some_and(|known| known.spec == spec) {
+            return false;
+        }
+        let tally = known.map(|known| Arc::clone(&known.made.tally)).unwrap_or_default();
+        self.remove_reader(name);
+        let made = Arc::new(Subscriber {
+            name: name.into(),
+            label: spec.label.as_str().into(),
+            filter: spec.filter.clone(),
+            target: spec.target.clone(),
+            reply: spec.reply.clone(),
+            dead_letter: spec.dead_letter.clone(),
+            delivery: spec.delivery,
+            begin: spec.begin,
+            tally,
+        });
+        self.readers.entry(spec.path.clone()).or_default().insert(name.to_owned());
+        self.touch(&spec.path);
+        self.subscribers.insert(name.to_owned(), Reader { spec, made });
+        true
+    }
+
+    pub(super) fn remove_reader(&mut self, name: &str) -> bool {
+        let Some(Reader { spec, .. }) = self.subscribers.remove(name) else { return false };
+        if let Some(names) = self.readers.get_mut(&spec.path) {
+            names.remove(name);
+            if names.is_empty() {
+                self.readers.remove(&spec.path);
+            }
+        }
+        self.touch(&spec.path);
+        true
+    }
+
+    fn touch(&mut self, path: &str) {
+        if let Some(entry) = self.streams.get_mut(path) {
+            entry.made = None;
+        }
+    }
+
+    pub(super) fn drops(&self) -> Vec<Dropped> {
+        let dropped = |reader: &Reader| reader.made.tally.dropped.load(Relaxed);
+        let some = self.subscribers.iter().filter(|(_, reader)| dropped(reader) > 0);
+        let told = |(uid, reader): (&String, &Reader)| Dropped {
+            uid: uid.clone(),
+            label: reader.spec.label.clone(),
+            events: dropped(reader),
+        };
+        some.map(told).collect()
+    }
+
+    /// Makes the table's streams these.
+    pub(super) fn fill(&mut self, table: &mut Table) {
+        table.streams.clear();
+        for (path, entry) in &mut self.streams {
+            let stream = entry.made.get_or_insert_with(|| {
+                let names = self.readers.get(path).into_iter().flatten();
+                let found = names.filter_map(|name| self.subscribers.get(name));
+                let subscribers: Vec<_> = found.map(|reader| Arc::clone(&reader.made)).collect();
+                Arc::new(Stream {
+                    name: entry.spec.name.as_str().into(),
+                    event_bytes_max: entry.spec.event_bytes_max,
+                    keeping: entry.spec.keeping,
+                    quota: Arc::clone(&entry.spec.quota),
+                    in_order: subscribers.iter().any(|one| one.delivery.sequence != Sequence::Free),
+                    subscribers,
+                    tally: Arc::clone(&entry.tally),
+                })
+            });
+            table.streams.insert(path.as_str().into(), Arc::clone(stream));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::table::{Begin, Delivery, Filter, Keeping, Reply};
+
+    use super::*;
+    use crate::controllers::reference::target;
+
+    fn reader(path: &str, url: &str) -> SubscriberSpec {
+        SubscriberSpec {
+            path: path.into(),
+            label: "ns/t".into(),
+            filter: Filter::Everything,
+            target: target(url).unwrap(),
+            reply: Reply::Reenter,
+            dead_letter: None,
+            delivery: Delivery::ONCE,
+            begin: Begin::Now,
+        }
+    }
+
+    fn made(streams: &mut Streams) -> Table {
+        let mut table = Table::default();
+        streams.fill(&mut table);
+        table
+    }
+
+    #[test]
+    fn what_has_not_changed_is_shared_with_the_table_before() {
+        let mut streams = Streams::default();
+        for path in ["/a", "/b"] {
+            let (keeping, quota) = (Keeping::default(), Arc::default());
+            assert!(streams.set(path, StreamSpec { name: path.into(), event_bytes_max: 1, keeping, quota }));
+        }
+        assert!(streams.set_reader("1", reader("/a", "http://s/")));
+        assert!(!streams.set_reader("1", reader("/a", "http://s/")));
+        let first = made(&mut streams);
+        assert!(streams.set_reader("2", reader("/a", "http://s/")));
+        let second = made(&mut streams);
+        let subscribers = |table: &Table, path: &str| table.streams[path].subscribers.clone();
+        assert!(Arc::ptr_eq(&first.streams["/b"], &second.streams["/b"]));
+        assert!(Arc::ptr_eq(&subscribers(&first, "/a")[0], &subscribers(&second, "/a")[0]));
+        assert_eq!(subscribers(&second, "/a").len(), 2);
+
+        // Another target, and another stream: the counts go along.
+        assert!(streams.set_reader("1", reader("/b", "http://other/")));
+        let third = made(&mut streams);
+        let moved = &subscribers(&third, "/b")[0];
+        assert!(Arc::ptr_eq(&moved.tally, &subscribers(&first, "/a")[0].tally));
+        assert_eq!((subscribers(&third, "/a").len(), &*moved.target.url), (1, "http://other/"));
+
+        assert!(streams.remove_reader("1") && !streams.remove_reader("1"));
+        assert!(made(&mut streams).streams["/b"].subscribers.is_empty());
+        assert!(streams.remove("/b") && !streams.remove("/b"));
+        assert_eq!((streams.len(), streams.readers()), (1, 1));
+    }
+}

@@ -1,0 +1,126 @@
+//! Whole topologies in bad weather: chains of replies, dead letters, subscribers that come and go, restarts
+//! and power cuts, for many seeds. `SLUICEGATE_SEEDS=1000` tries more of them, `SLUICEGATE_SEED=17` one again.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::table::Sequence;
+
+/// What was answered well: by URL and event.
+type Taken = Rc<RefCell<BTreeSet<(String, String)>>>;
+
+/// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` hears everything. Each with a
+/// dead letter sink of its own.
+const CHAIN: [(&str, &str, &str); 4] = [("a", "A", "B"), ("b", "B", "C"), ("c", "C", ""), ("all", "", "")];
+
+fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
+    let one = |(name, wants, _): (&str, &str, &str), rng: &mut fastrand::Rng| {
+        let plain = trigger(name, &format!("http://{name}/"));
+        let mut one = if wants.is_empty() { plain } else { of_type(plain, wants) };
+        one.dead_letter = Some(target(&format!("http://dead-{name}/")));
+        one.delivery.retries_max = rng.u32(0..5);
+        one.delivery.backoff = Backoff::Exponential(Duration::from_millis(rng.u64(1..400)));
+        one.delivery.window = rng.u32(1..9);
+        let sequences = [Sequence::Free, Sequence::ByKey, Sequence::Strict];
+        one.delivery.sequence = sequences[rng.usize(0..3)];
+        one
+    };
+    CHAIN.map(|link| one(link, rng)).into()
+}
+
+/// `calm`: everybody takes everything at once.
+fn world(seed: u64, calm: bool, taken: &Taken) -> impl FnMut(&Call) -> Step + 'static {
+    let (mut rng, taken) = (fastrand::Rng::with_seed(seed), Rc::clone(taken));
+    move |call| {
+        // A sink that gave up too would be a drop, and drops are another test's.
+        let is_sink = call.url.starts_with("http://dead-");
+        if !calm && !is_sink && rng.u8(0..10) < 3 {
+            let codes = [500, 404, 429, 400, 302, 999];
+            return match rng.u8(0..4) {
+                0 => Step::Refuse,
+                1 => Step::After(Duration::from_millis(rng.u64(0..900)), codes[rng.usize(0..6)]),
+                _ => Step::Status(codes[rng.usize(0..6)]),
+            };
+        }
+        taken.borrow_mut().insert((call.url.clone(), call.id.clone()));
+        let link = CHAIN.iter().find(|(name, ..)| call.url == format!("http://{name}/"));
+        match link {
+            Some((_, _, makes)) if !makes.is_empty() => reply(&format!("{makes}{}", &call.id[1..]), makes),
+            _ => Step::Status(202),
+        }
+    }
+}
+
+/// Conservation and at-least-once, at the end of a calm last life.
+fn check(seed: u64, stream: &Stream, acknowledged: &BTreeSet<String>, taken: &Taken) {
+    for (at, (name, ..)) in CHAIN.iter().enumerate() {
+        let [.., dropped, pending] = ends(stream, at);
+        assert_eq!(pending, 0, "seed {seed}: {name} has something left over");
+        assert_eq!(dropped, 0, "seed {seed}: nothing had to be dropped in the calm");
+    }
+    let taken = taken.borrow();
+    let has = |url: String, id: &str| taken.contains(&(url, id.to_owned()));
+    for id in acknowledged {
+        for name in ["a", "all"] {
+            let well = has(format!("http://{name}/"), id) || has(format!("http://dead-{name}/"), id);
+            assert!(well, "seed {seed}: {name} lost {id}");
+        }
+        // A dead letter ends the chain; without one it goes on to its end.
+        for (name, makes, next) in [("a", "B", "b"), ("b", "C", "c")] {
+            let (before, after) = (if name == "a" { "A" } else { "B" }, format!("{makes}{}", &id[1..]));
+            let before = format!("{before}{}", &id[1..]);
+            if !has(format!("http://{name}/"), &before) || has(format!("http://dead-{name}/"), &before) {
+                break;
+            }
+            let well = has(format!("http://{next}/"), &after) || has(format!("http://dead-{next}/"), &after);
+            assert!(well, "seed {seed}: {next} lost {after}");
+        }
+    }
+}
+
+fn live_through(seed: u64) -> usize {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let (folder, taken) = (folder(), Taken::default());
+    let acknowledged = Rc::new(RefCell::new(BTreeSet::new()));
+    for life in 0..rng.u32(1..4) {
+        let rig = Rig::with(folder.path(), &[], rng.u64(..), Weather::windy(), options());
+        rig.publish(subscribers(&mut rng));
+        rig.rule(world(rng.u64(..), false, &taken));
+        let (done, limit) = (Rc::clone(&acknowledged), Duration::from_millis(rng.u64(50..3000)));
+        let _ = rig.run(rig.ring.timeout(limit, async {
+            for n in 0_u32.. {
+                let id = format!("A{life}.{n}");
+                if rig.post(&id, "A").await == 202 {
+                    done.borrow_mut().insert(id);
+                }
+                rig.rest(Duration::from_millis(10)).await;
+            }
+        }));
+        match rng.u8(0..3) {
+            0 => rig.world.power_cut(),
+            1 => rig.run(rig.events.drain()),
+            _ => {} // a kill
+        }
+        rig.end();
+    }
+    let rig = Rig::new(folder.path());
+    let stream = rig.publish(subscribers(&mut rng));
+    rig.rule(world(0, true, &taken));
+    rig.sync();
+    rig.run(rig.rest(seconds(600)));
+    check(seed, &stream, &acknowledged.borrow(), &taken);
+    acknowledged.borrow().len()
+}
+
+/// EV-RTE-20, EV-DLV-13, AMB-46: every acknowledged event comes to its end at each of its subscribers, and so
+/// does what they make of it, through any weather.
+#[test]
+fn nothing_vanishes_in_any_weather() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("SLUICEGATE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SLUICEGATE_SEEDS").unwrap_or(20),
+    };
+    let acknowledged: usize = seeds.map(live_through).sum();
+    assert!(acknowledged > 0);
+}

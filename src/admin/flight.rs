@@ -1,0 +1,264 @@
+//! The flight recorder as the admin listener shows it: what became of events, read from the files of the
+//! log itself by a thread that may wait, and events sent again.
+//!
+//! A log's files are read while the cores write them, and history reaches back as far as they do.
+
+mod replay;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use dataplane::events::filter::wants;
+use dataplane::events::journal::{self, What};
+use dataplane::events::record::Record;
+use dataplane::table::{Stream, Subscriber, Table};
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Admin;
+pub(super) use replay::replay;
+
+/// Events that a trace shows when its asker does not say.
+const EVENTS_DEFAULT: usize = 100;
+/// Most events that one answer shows, the newest: it is made in memory.
+const EVENTS_MAX: usize = 10_000;
+
+/// Which log, and where in it: what names an event.
+type Place = (usize, u64);
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Wanted {
+    id: Option<String>,
+    source: Option<String>,
+    /// A time, or how long ago (`10m`).
+    since: Option<String>,
+    /// `NAMESPACE/NAME`
+    trigger: Option<String>,
+    limit: Option<usize>,
+}
+
+struct Found {
+    stream: Box<str>,
+    at_ms: u64,
+    record: Record,
+}
+
+pub(super) async fn trace(State(admin): State<Arc<Admin>>, Query(wanted): Query<Wanted>) -> Response {
+    answer(tokio::task::spawn_blocking(move || trace_of(&admin, &wanted)).await)
+}
+
+pub(super) async fn dead_letters(State(admin): State<Arc<Admin>>, Query(wanted): Query<Wanted>) -> Response {
+    answer(tokio::task::spawn_blocking(move || letters(&admin, &wanted)).await)
+}
+
+fn answer(outcome: Result<Result<Value>, tokio::task::JoinError>) -> Response {
+    match outcome {
+        Ok(Ok(value)) => Json(value).into_response(),
+        Ok(Err(why)) => (StatusCode::BAD_REQUEST, format!("{why:#}\n")).into_response(),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the reading thread panicked\n").into_response(),
+    }
+}
+
+/// `10m` ago, or a time (RFC 3339), in milliseconds since 1970.
+fn time(text: &str) -> Result<u64> {
+    let at = match text.parse::<SignedDuration>() {
+        Ok(ago) => Timestamp::now() - ago.abs(),
+        Err(_) => text
+            .parse::<Timestamp>()
+            .with_context(|| format!("{text:?} is no time: use 10m, or 2026-01-02T03:04:05Z"))?,
+    };
+    Ok(u64::try_from(at.as_millisecond()).unwrap_or(0))
+}
+
+fn shown(at_ms: u64) -> String {
+    let at = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    at.map_or_else(|| at_ms.to_string(), |at| at.to_string())
+}
+
+/// Every event of the logs, in no order across them; one that was moved may come twice.
+fn each_event(
+    folders: &[PathBuf],
+    mut look: impl FnMut(Place, &str, u64, &[u8]) -> std::io::Result<()>,
+) -> Result<()> {
+    for (nth, folder) in folders.iter().enumerate() {
+        let mut show = |entry: &wal::Entry<'_>| match (entry.stream, entry.kind) {
+            (Some(stream), "event" | "moved") if stream != journal::STREAM => {
+                look((nth, entry.position.get()), stream, entry.at_ms, entry.payload)
+            }
+            _ => Ok(()),
+        };
+        wal::dump(folder, &mut |_, _| {}, &mut show).with_context(|| format!("{}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Every note of the flight recorder.
+fn each_note(folders: &[PathBuf], mut look: impl FnMut(Place, journal::Note<'_>)) -> Result<()> {
+    for (nth, folder) in folders.iter().enumerate() {
+        let mut show = |entry: &wal::Entry<'_>| {
+            if entry.stream == Some(journal::STREAM) && entry.kind == "event" {
+                journal::read(entry.payload, |note| look((nth, note.position.get()), note));
+            }
+            Ok(())
+        };
+        wal::dump(folder, &mut |_, _| {}, &mut show).with_context(|| format!("{}", folder.display()))?;
+    }
+    Ok(())
+}
+
+fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
+    if wanted.id.is_none() && wanted.source.is_none() {
+        bail!("name an event: id, or source, or both");
+    }
+    let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
+    let limit = wanted.limit.unwrap_or(EVENTS_DEFAULT).min(EVENTS_MAX);
+    let is = |record: &Record, name: &str, value: &Option<String>| {
+        value.as_deref().is_none_or(|value| record.attribute(name) == Some(value))
+    };
+    let mut found = BTreeMap::<Place, Found>::new();
+    each_event(&admin.logs, |place, stream, at_ms, payload| {
+        let Ok(record) = Record::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
+        if at_ms >= since && is(&record, "id", &wanted.id) && is(&record, "source", &wanted.source) {
+            found.insert(place, Found { stream: stream.into(), at_ms, record });
+            if found.len() > limit {
+                found.pop_first();
+            }
+        }
+        Ok(())
+    })?;
+    let mut notes = BTreeMap::<Place, Vec<(String, Value, bool)>>::new();
+    each_note(&admin.logs, |place, note| {
+        if found.contains_key(&place) {
+            notes.entry(place).or_default().push((note.subscriber.to_owned(), line(&note), is_end(&note)));
+        }
+    })?;
+    let table = admin.tables.load();
+    let events: Vec<_> = found
+        .iter()
+        .map(|(place, event)| told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice)))
+        .collect();
+    Ok(json!({ "events": events }))
+}
+
+fn line(note: &journal::Note<'_>) -> Value {
+    let mut line = json!({ "time": shown(note.at_ms), "what": note.what.as_str() });
+    if matches!(note.what, What::Asked | What::ReplySent | What::LetterSent) {
+        line["attempt"] = (u32::from(note.attempt) + 1).into();
+        line["status"] = note.status.into();
+        line["latency_ms"] = (note.took.as_secs_f64() * 1000.0).into();
+    }
+    line
+}
+
+fn is_end(note: &journal::Note<'_>) -> bool {
+    matches!(note.what, What::DeadLettered | What::Dropped)
+        || (note.what == What::Asked && (200..300).contains(&note.status))
+}
+
+/// One event and what each subscriber made of it.
+fn told(table: &Table, place: Place, event: &Found, notes: &[(String, Value, bool)]) -> Value {
+    let stream = table.streams.iter().find(|(_, stream)| stream.name == event.stream);
+    let of = |one: &Subscriber| -> Vec<&(String, Value, bool)> {
+        notes.iter().filter(|(subscriber, ..)| **subscriber == *one.name).collect()
+    };
+    let mut subscribers = Vec::new();
+    for subscriber in stream.iter().flat_map(|(_, stream)| &stream.subscribers) {
+        let notes = of(subscriber);
+        let lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
+        let addressee = event.record.addressee();
+        let verdict = match &addressee {
+            Some(other) if **other != *subscriber.name => continue, // a replay for somebody else
+            _ if notes.iter().any(|(.., end)| *end) => "done",
+            None if lines.is_empty() && !wants(&subscriber.filter, &event.record) => "filtered",
+            _ => "pending",
+        };
+        subscribers.push(json!({ "subscriber": subscriber.label, "verdict": verdict, "notes": lines }));
+    }
+    let known = |name: &str| stream.is_some_and(|(_, s)| s.subscribers.iter().any(|one| *one.name == *name));
+    for (name, line, _) in notes.iter().filter(|(name, ..)| !known(name)) {
+        subscribers.push(json!({ "subscriber": name, "verdict": "gone", "notes": [line] }));
+    }
+    let attributes: serde_json::Map<_, _> = event
+        .record
+        .attributes()
+        .map(|attribute| (attribute.name.into_owned(), Value::String(attribute.value.into_owned())))
+        .collect();
+    json!({
+        "stream": stream.map_or(&*event.stream, |(path, _)| &**path),
+        "core": place.0, "position": place.1, "accepted": shown(event.at_ms),
+        "replay": event.record.is_addressed, "attributes": attributes, "subscribers": subscribers,
+    })
+}
+
+/// The subscriber of that name, with its stream and the stream's path.
+fn subscriber<'t>(table: &'t Table, label: &str) -> Option<(&'t str, &'t Arc<Stream>, &'t Arc<Subscriber>)> {
+    table.streams.iter().find_map(|(path, stream)| {
+        let found = stream.subscribers.iter().find(|subscriber| *subscriber.label == *label)?;
+        Some((&**path, stream, found))
+    })
+}
+
+/// What was dead-lettered or dropped, by whom and when; the newest.
+fn given_up(admin: &Admin, of: Option<&str>, since: u64) -> Result<BTreeMap<Place, (String, What, u64)>> {
+    let mut ends = BTreeMap::new();
+    each_note(&admin.logs, |place, note| {
+        let is_end = matches!(note.what, What::DeadLettered | What::Dropped);
+        if is_end && note.at_ms >= since && of.is_none_or(|name| name == note.subscriber) {
+            ends.insert(place, (note.subscriber.to_owned(), note.what, note.at_ms));
+            if ends.len() > EVENTS_MAX {
+                ends.pop_first();
+            }
+        }
+    })?;
+    Ok(ends)
+}
+
+fn letters(admin: &Admin, wanted: &Wanted) -> Result<Value> {
+    let table = admin.tables.load();
+    let of = match &wanted.trigger {
+        None => None,
+        Some(label) => {
+            Some(subscriber(&table, label).with_context(|| format!("there is no subscriber {label}"))?.2)
+        }
+    };
+    let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
+    let ends = given_up(admin, of.map(|subscriber| &*subscriber.name), since)?;
+    let mut letters = BTreeMap::new();
+    each_event(&admin.logs, |place, stream, _, payload| {
+        let Some((name, what, at_ms)) = ends.get(&place) else { return Ok(()) };
+        let Ok(record) = Record::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
+        let known = table.streams.values().flat_map(|stream| &stream.subscribers);
+        let label = known.into_iter().find(|one| *one.name == **name).map_or(&**name, |one| &*one.label);
+        let attribute = |name: &str| record.attribute(name).unwrap_or_default().to_owned();
+        let letter = json!({
+            "time": shown(*at_ms), "subscriber": label, "what": what.as_str(), "stream": stream,
+            "core": place.0, "position": place.1,
+            "id": attribute("id"), "source": attribute("source"), "type": attribute("type"),
+        });
+        letters.insert(place, letter);
+        Ok(())
+    })?;
+    let skipped = letters.len().saturating_sub(wanted.limit.unwrap_or(EVENTS_MAX));
+    Ok(json!({ "letters": letters.into_values().skip(skipped).collect::<Vec<_>>() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_date_or_so_long_ago() {
+        assert_eq!(time("1970-01-01T00:00:01Z").unwrap(), 1000);
+        let ago = Timestamp::now().as_millisecond() - i64::try_from(time("10m").unwrap()).unwrap();
+        assert!((600_000..660_000).contains(&ago), "{ago}");
+        assert!(time("yesterday").unwrap_err().to_string().contains("yesterday"));
+    }
+}

@@ -1,0 +1,230 @@
+//! `sluicegate event trace|list|replay|redrive`: asks the admin listener of a running appliance what became
+//! of events, and has them sent again.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Verb {
+    /// Show an event's way: arrival, filters, attempts, replies, dead letters
+    Trace(Trace),
+    /// Show events that were given up
+    List(List),
+    /// Send events to a Trigger's subscriber again
+    Replay(Replay),
+    /// Send a Trigger's dead letters to its subscriber again
+    Redrive(Redrive),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Admin {
+    /// The appliance's admin listener
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_ADMIN", default_value = "127.0.0.1:9090")]
+    admin: SocketAddr,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Trace {
+    #[command(flatten)]
+    admin: Admin,
+    /// The event's id
+    #[arg(required_unless_present = "source")]
+    id: Option<String>,
+    /// Only events of this source
+    #[arg(long)]
+    source: Option<String>,
+    /// Only events since then: a time (RFC 3339), or how long ago (10m)
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    admin: Admin,
+    /// Events that were dead-lettered, or dropped for want of a sink
+    #[arg(long, required = true)]
+    dead_letters: bool,
+    /// Only those of this Trigger or Subscription
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    trigger: Option<String>,
+    /// Only those since then
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Replay {
+    #[command(flatten)]
+    order: Redrive,
+    /// earliest, dead-letters, a time (RFC 3339), how long ago (10m), or a position in the log
+    #[arg(long, value_name = "FROM")]
+    from: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Redrive {
+    #[command(flatten)]
+    admin: Admin,
+    /// Whose subscriber gets them, a Trigger or Subscription
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    trigger: String,
+    /// Only count
+    #[arg(long)]
+    dry_run: bool,
+    /// Events a second at most; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rate: u32,
+}
+
+pub(crate) fn run(verb: &Verb) -> ExitCode {
+    let outcome = match verb {
+        Verb::Trace(trace) => show_trace(trace),
+        Verb::List(list) => show_letters(list),
+        Verb::Replay(Replay { order, from }) => send_again(order, from),
+        Verb::Redrive(order) => send_again(order, "dead-letters"),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).build().into()
+}
+
+fn ask(admin: &Admin, path: &str, query: &[(&str, Option<&str>)]) -> Result<Value> {
+    let url = format!("http://{}/debug/events/{path}", admin.admin);
+    let given = query.iter().filter_map(|(name, value)| Some((*name, (*value)?)));
+    let mut answer = agent().get(&url).query_pairs(given).call().with_context(|| unreachable(admin))?;
+    if answer.status() != 200 {
+        bail!("{}", answer.body_mut().read_to_string()?.trim());
+    }
+    let text = answer.body_mut().with_config().limit(u64::MAX).read_to_string()?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn unreachable(admin: &Admin) -> String {
+    format!("no appliance answers at {}: give --admin what its ready line says", admin.admin)
+}
+
+fn text<'v>(value: &'v Value, key: &str) -> &'v str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn show_trace(trace: &Trace) -> Result<bool> {
+    let Trace { admin, id, source, since, json } = trace;
+    let query = [("id", id.as_deref()), ("source", source.as_deref()), ("since", since.as_deref())];
+    let found = ask(admin, "trace", &query)?;
+    let mut out = std::io::stdout().lock();
+    if *json {
+        writeln!(out, "{found:#}")?;
+        return Ok(true);
+    }
+    let events = list(&found, "events");
+    for event in events {
+        let attribute = |name: &str| text(&event["attributes"], name);
+        let again = if event["replay"] == true { ", a replay" } else { "" };
+        writeln!(
+            out,
+            "{}  accepted at {} as {}:{}{again}\n  id {}  source {}  type {}",
+            text(event, "accepted"),
+            text(event, "stream"),
+            event["core"],
+            event["position"],
+            attribute("id"),
+            attribute("source"),
+            attribute("type"),
+        )?;
+        for subscriber in list(event, "subscribers") {
+            writeln!(out, "  {}: {}", text(subscriber, "subscriber"), text(subscriber, "verdict"))?;
+            for note in list(subscriber, "notes") {
+                write!(out, "    {}  {}", text(note, "time"), text(note, "what"))?;
+                if let (Some(attempt), Some(status)) = (note["attempt"].as_u64(), note["status"].as_u64()) {
+                    let said = if status == 0 { "no answer".to_owned() } else { status.to_string() };
+                    write!(
+                        out,
+                        " {attempt}: {said} after {:.1} ms",
+                        note["latency_ms"].as_f64().unwrap_or(0.0)
+                    )?;
+                }
+                writeln!(out)?;
+            }
+        }
+    }
+    if events.is_empty() {
+        eprintln!("no such event in the log: it never came, or its segment is gone");
+    }
+    Ok(!events.is_empty())
+}
+
+fn show_letters(order: &List) -> Result<bool> {
+    let query = [("trigger", order.trigger.as_deref()), ("since", order.since.as_deref())];
+    let found = ask(&order.admin, "dead-letters", &query)?;
+    let mut out = std::io::stdout().lock();
+    if order.json {
+        writeln!(out, "{found:#}")?;
+        return Ok(true);
+    }
+    for letter in list(&found, "letters") {
+        writeln!(
+            out,
+            "{}  {}  {}  id {}  source {}  type {}",
+            text(letter, "time"),
+            text(letter, "subscriber"),
+            text(letter, "what"),
+            text(letter, "id"),
+            text(letter, "source"),
+            text(letter, "type"),
+        )?;
+    }
+    Ok(true)
+}
+
+fn send_again(order: &Redrive, from: &str) -> Result<bool> {
+    let Redrive { admin, trigger, dry_run, rate } = order;
+    let url = format!("http://{}/debug/events/replay", admin.admin);
+    let mut answer = agent()
+        .post(&url)
+        .query("trigger", trigger)
+        .query("from", from)
+        .query("dry_run", dry_run.to_string())
+        .query("rate", rate.to_string())
+        .send_empty()
+        .with_context(|| unreachable(admin))?;
+    if answer.status() != 200 {
+        bail!("{}", answer.body_mut().read_to_string()?.trim());
+    }
+    for line in BufReader::new(answer.body_mut().as_reader()).lines() {
+        let told: Value = serde_json::from_str(&line?)?;
+        if let Some(why) = told["error"].as_str() {
+            bail!("{why}");
+        }
+        if told["done"] == true {
+            let verb = if *dry_run { "would be sent" } else { "sent" };
+            println!("{} events {verb} to {trigger}", told["sent"]);
+            return Ok(true);
+        }
+        eprintln!("{} so far", told["sent"]);
+    }
+    bail!("the appliance ended before it was done")
+}

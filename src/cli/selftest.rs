@@ -1,0 +1,201 @@
+//! `sluicegate selftest --power-cut`: kills, torn writes and flipped bits on the user's own disk, and what
+//! they cost.
+//!
+//! A round: a child of this binary appends through the real log until it is killed at a random moment;
+//! the log is opened and held against what the child was promised; then copies of the folder are
+//! damaged as a power cut may (only what no flush had confirmed: all promises must still hold), and
+//! as a bad disk may (bits anywhere: each must be found and named).
+//!
+//! A killed process loses nothing that the kernel holds, so a disk that lies about its flushes is not
+//! found out here: that takes a plug that is really pulled. The report says so.
+
+mod check;
+mod content;
+mod damage;
+mod report;
+mod witness;
+mod writer;
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use fastrand::Rng;
+use wal::{Log, Options};
+
+use super::run::folder;
+use check::Violation;
+use report::Report;
+use witness::Promise;
+
+/// Torn copies, and copies with flipped bits, after each kill.
+const COPIES_PER_ROUND: usize = 2;
+/// Longest life of a child after it has opened the log, in milliseconds; the shortest is nothing.
+const LIFE_MS_MAX: u64 = 300;
+/// One child in so many is killed while it still opens the log: recovery is cut short too.
+const KILLED_EARLY_ONE_IN: u32 = 6;
+/// Small, so that segments roll over, are dropped and used again many times in a second. In bytes.
+const SEGMENT_BYTES: u32 = 1 << 20;
+/// Room for what is alive and for what is being moved, in bytes.
+const LOG_BYTES_MAX: u64 = 32 << 20;
+/// Between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// Longest campaign, in seconds: a day.
+const SECONDS_MAX: u64 = 24 * 60 * 60;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit status 0: every promise was kept and every flipped bit was found. 1: something was \
+    lost or passed over, and the report says where the evidence was kept.\n\
+    A killed process loses nothing that the kernel holds, so a disk that lies about its flushes is found \
+    by pulling its plug only; a flush time that is too good to be true is pointed out."
+)]
+pub(crate) struct Args {
+    /// Kill, tear and flip: is what was acknowledged still there?
+    #[arg(long, required = true)]
+    power_cut: bool,
+    /// Folder on the disk to be tested; a folder of our own is made in it, and removed when all was well
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// How long the campaign goes on, in seconds; the round that has begun is ended
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
+    seconds: u64,
+    /// Repeat the contents and the damage of an earlier campaign (the moments of the kills differ)
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// How a child of ours is told that it is one: append from this batch on, until it is killed
+    #[arg(long, hide = true)]
+    append_from: Option<u64>,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let seed = args.seed.unwrap_or_else(|| Rng::new().u64(..));
+    let outcome = match args.append_from {
+        Some(batch) => writer::append(&args.data, seed, batch).map(|()| true),
+        None => campaign(args, seed),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn campaign(args: &Args, seed: u64) -> Result<bool> {
+    fs::create_dir_all(&args.data)
+        .with_context(|| format!("{}: the folder cannot be made", args.data.display()))?;
+    // An appliance that lives here needs its disk for itself, and none is to start meanwhile.
+    let _ours = args.data.join("lock").exists().then(|| folder::take(&args.data)).transpose()?;
+    let workshop = args.data.join(format!("selftest-{}", std::process::id()));
+    fs::create_dir(&workshop).with_context(|| format!("{} cannot be made", workshop.display()))?;
+    eprintln!("testing {} for {} s, seed {seed}", workshop.display(), args.seconds);
+
+    let mut rounds =
+        Rounds { seed, rng: Rng::with_seed(seed), promise: Promise::default(), report: Report::default() };
+    let end = Instant::now() + Duration::from_secs(args.seconds);
+    let mut told = Instant::now();
+    let tidy_line = if io::stderr().is_terminal() { "\r" } else { "\n" };
+    while Instant::now() < end && rounds.report.is_clean() {
+        rounds.round(&workshop).with_context(|| {
+            format!("the campaign stopped; what it has written is kept in {}", workshop.display())
+        })?;
+        if told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            eprint!("{}{tidy_line}", rounds.report.progress());
+        }
+    }
+    print!("{}", rounds.report.table(seed, &args.data));
+    if rounds.report.is_clean() {
+        fs::remove_dir_all(&workshop).with_context(|| format!("{} cannot be removed", workshop.display()))?;
+        return Ok(true);
+    }
+    println!("FAILED: the evidence is kept in {}; replay with --seed {seed}", workshop.display());
+    Ok(false)
+}
+
+/// The campaign's state from one round to the next: all rounds go on with the same log.
+struct Rounds {
+    seed: u64,
+    rng: Rng,
+    promise: Promise,
+    report: Report,
+}
+
+impl Rounds {
+    /// One kill with what follows from it. What was found out is in the report.
+    fn round(&mut self, workshop: &Path) -> Result<()> {
+        let (home, copy) = (workshop.join("log"), workshop.join("copy"));
+        let early = self.rng.u32(0..KILLED_EARLY_ONE_IN) == 0;
+        let life = Duration::from_millis(self.rng.u64(0..=LIFE_MS_MAX));
+        let work = witness::kill_a_writer(&home, self.seed, &mut self.promise, life, early)?;
+        self.report.killed(&work, self.seed);
+
+        // The copies first: opening the log mends what the kill left.
+        for _ in 0..COPIES_PER_ROUND {
+            damage::copy(&home, &copy)?;
+            self.report.torn += 1;
+            self.report.torn_bytes += damage::tear(&copy, self.promise.durable, &mut self.rng)?;
+            if !self.hold(&copy, "a torn write")? {
+                return Ok(());
+            }
+        }
+        for _ in 0..COPIES_PER_ROUND {
+            damage::copy(&home, &copy)?;
+            if !self.flip(&copy)? {
+                return Ok(());
+            }
+        }
+        fs::remove_dir_all(&copy).with_context(|| format!("{} cannot be removed", copy.display()))?;
+        if let (log, true) = self.open(&home, "a kill")? {
+            self.promise.settle(&log);
+        }
+        Ok(())
+    }
+
+    /// Opens a folder and compares it with what was promised; true when it holds.
+    fn hold(&mut self, folder: &Path, after: &'static str) -> Result<bool> {
+        self.open(folder, after).map(|(_, holds)| holds)
+    }
+
+    fn open(&mut self, folder: &Path, after: &'static str) -> Result<(Log, bool)> {
+        let (log, recovery) = Log::open(folder, options(self.seed))
+            .with_context(|| format!("{} after {after} (kept as evidence)", folder.display()))?;
+        let mut violations: Vec<Violation> = recovery.holes.iter().map(Violation::hole).collect();
+        violations.extend(check::against(&log, self.seed, &self.promise));
+        let holds = violations.is_empty();
+        self.report.violated(after, folder, violations);
+        Ok((log, holds))
+    }
+
+    /// Flips bits in what was acknowledged; false when one was passed over in silence.
+    fn flip(&mut self, copy: &Path) -> Result<bool> {
+        let Some(flips) = damage::flip(copy, self.promise.proven, &mut self.rng)? else { return Ok(true) };
+        self.report.flips += 1;
+        let mut violations = Vec::new();
+        match wal::inspect(copy, &mut |_, _| {}) {
+            Ok(found) if found.holes.is_empty() => violations.push(Violation::passed_over(&flips, "verify")),
+            Ok(_) | Err(_) => {}
+        }
+        // A refusal names the file: that is found, too.
+        if let Ok((log, recovery)) = Log::open(copy, options(self.seed)) {
+            if recovery.holes.is_empty() {
+                violations.push(Violation::passed_over(&flips, "recovery"));
+            }
+            violations.extend(check::invented(&log, self.seed));
+        }
+        let found = violations.is_empty();
+        self.report.flips_found += u64::from(found);
+        self.report.violated("flipped bits", copy, violations);
+        Ok(found)
+    }
+}
+
+fn options(seed: u64) -> Options {
+    Options { segment_bytes: SEGMENT_BYTES, log_bytes_max: LOG_BYTES_MAX, seed, ..Options::default() }
+}

@@ -1,0 +1,205 @@
+//! A recovered log against what was promised: a pure comparison.
+
+use std::collections::BTreeMap;
+
+use wal::{Hole, Log, Position, StreamId};
+
+use super::content::{STREAMS, SUBSCRIBER, batch_of, batch_records, next_of_stream, read, stream_of};
+use super::damage::Flip;
+use super::witness::Promise;
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Violation {
+    /// Acknowledged records that this has cost.
+    pub(super) lost: u64,
+    pub(super) what: String,
+}
+
+impl Violation {
+    fn new(lost: u64, what: String) -> Self {
+        Self { lost, what }
+    }
+
+    /// Recovery says that acknowledged bytes are gone; which records they were, the comparison says.
+    pub(super) fn hole(hole: &Hole) -> Self {
+        let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
+        Self::new(0, format!("recovery found a hole, positions {} to {}: {file}", hole.from, hole.to))
+    }
+
+    pub(super) fn passed_over(flips: &[Flip], who: &str) -> Self {
+        let places: Vec<String> = flips.iter().map(Flip::to_string).collect();
+        Self::new(0, format!("{who} did not see {}", places.join(", ")))
+    }
+}
+
+/// By batch: how many of its records are there. Only what is at or after the stream's bookmark.
+type Batches = BTreeMap<u64, u32>;
+
+/// The number after the last batch in the log.
+pub(super) fn end(log: &Log) -> u64 {
+    log.streams().filter_map(|(_, name)| log_end(log, name)).max().unwrap_or(0)
+}
+
+fn log_end(log: &Log, name: &str) -> Option<u64> {
+    let (stream, _) = log.streams().find(|(_, known)| *known == name)?;
+    let mark = log.bookmarks(stream).find(|(who, _)| *who == SUBSCRIBER)?.1.low();
+    let mut last = None;
+    walk(log, stream, mark, |payload| last = batch_of(payload));
+    last.map(|batch| batch + 1)
+}
+
+/// What of the promise does not hold.
+pub(super) fn against(log: &Log, seed: u64, promise: &Promise) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let end = end(log).max(promise.acknowledged);
+    for (nth, name) in STREAMS.iter().enumerate() {
+        let Some((stream, _)) = log.streams().find(|(_, known)| known == name) else {
+            if promise.acknowledged > 0 {
+                violations.push(Violation::new(promise.acknowledged, format!("stream {name} is gone")));
+            }
+            continue;
+        };
+        let Some((_, mark)) = log.bookmarks(stream).find(|(who, _)| *who == SUBSCRIBER) else {
+            if promise.acknowledged > 0 {
+                violations.push(Violation::new(0, format!("the bookmark of {name} is gone")));
+            }
+            continue;
+        };
+        let Some((_, first)) = promise.marks[nth].iter().find(|(put, _)| *put == mark.low()) else {
+            let what = format!("the bookmark of {name} is at {}, where it was never put", mark.low());
+            violations.push(Violation::new(0, what));
+            continue;
+        };
+        let mut found = Batches::new();
+        violations.extend(take(log, stream, mark.low(), seed, nth, &mut found));
+        compare(seed, *first..end, promise.acknowledged, &found, &mut violations);
+    }
+    violations
+}
+
+/// Takes a stream's records; those that are not ours, or not in order, are violations.
+fn take(
+    log: &Log,
+    stream: StreamId,
+    from: Position,
+    seed: u64,
+    nth: usize,
+    found: &mut Batches,
+) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut last = None;
+    walk(log, stream, from, |payload| match read(seed, payload) {
+        Some(label) if stream_of(label.0) == nth && last < Some(label) => {
+            *found.entry(label.0).or_default() += 1;
+            last = Some(label);
+        }
+        Some(label) => violations.push(Violation::new(0, format!("{label:?} after {last:?}: out of order"))),
+        None => {
+            violations.push(Violation::new(0, format!("a record that was never appended, after {last:?}")))
+        }
+    });
+    violations
+}
+
+/// Every batch of the stream in the range, each whole, and nothing else.
+fn compare(
+    seed: u64,
+    wanted: std::ops::Range<u64>,
+    acknowledged: u64,
+    found: &Batches,
+    violations: &mut Vec<Violation>,
+) {
+    let mut batch = wanted.start;
+    while batch < wanted.end {
+        let (all, there) = (batch_records(seed, batch), found.get(&batch).copied().unwrap_or(0));
+        if there != all {
+            let is_promised = batch < acknowledged;
+            let what =
+                if is_promised { "acknowledged" } else { "not acknowledged, but later ones are there" };
+            let lost = if is_promised { u64::from(all - there.min(all)) } else { 0 };
+            violations.push(Violation::new(lost, format!("batch {batch}: {there} of {all} records; {what}")));
+        }
+        batch = next_of_stream(batch);
+    }
+    if let Some((early, _)) = found.range(..wanted.start).next() {
+        violations.push(Violation::new(0, format!("batch {early} is shown again after its bookmark")));
+    }
+}
+
+/// Records that were never appended, in whatever is left of a damaged log.
+pub(super) fn invented(log: &Log, seed: u64) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (stream, name) in log.streams() {
+        walk(log, stream, Position::ORIGIN, |payload| {
+            if read(seed, payload).is_none() {
+                violations.push(Violation::new(0, format!("{name} shows a record that was never appended")));
+            }
+        });
+    }
+    violations
+}
+
+fn walk(log: &Log, stream: StreamId, from: Position, mut each: impl FnMut(&[u8])) {
+    let mut from = from;
+    while let Some(record) = log.read(stream, from) {
+        each(&record.payload);
+        from = record.next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wal::Bookmark;
+
+    use super::super::content::record;
+    use super::super::options;
+    use super::*;
+
+    const SEED: u64 = 5;
+    const BATCHES: u64 = 30;
+
+    /// Appends whole batches but leaves out `without`; the bookmarks stand before all of it.
+    fn filled(without: Option<u64>) -> (tempfile::TempDir, Log, Promise) {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut log, _) = Log::open(folder.path(), options(SEED)).unwrap();
+        let mut promise = Promise { acknowledged: BATCHES, ..Promise::default() };
+        for (nth, name) in STREAMS.iter().enumerate() {
+            let stream = log.stream(name).unwrap();
+            log.bookmark(stream, SUBSCRIBER, Bookmark::at(Position::ORIGIN)).unwrap();
+            promise.marks[nth].push((Position::ORIGIN, nth as u64));
+        }
+        for batch in (0..BATCHES).filter(|batch| Some(*batch) != without) {
+            let stream = log.stream(STREAMS[stream_of(batch)]).unwrap();
+            for nth in 0..batch_records(SEED, batch) {
+                log.append(stream, 0, &[&record(SEED, batch, nth)]).unwrap();
+            }
+        }
+        log.flush_blocking().unwrap();
+        (folder, log, promise)
+    }
+
+    #[test]
+    fn a_promise_that_was_kept_is_not_complained_of() {
+        let (_folder, log, promise) = filled(None);
+        assert_eq!((against(&log, SEED, &promise), end(&log)), (Vec::new(), BATCHES));
+    }
+
+    #[test]
+    fn each_way_to_break_a_promise_is_seen() {
+        let (_folder, log, promise) = filled(Some(13));
+        let broken = against(&log, SEED, &promise);
+        assert_eq!((broken.len(), broken[0].lost), (1, u64::from(batch_records(SEED, 13))), "{broken:?}");
+
+        let (_folder, log, mut promise) = filled(None);
+        promise.acknowledged = BATCHES + 2;
+        let lost: u64 = against(&log, SEED, &promise).iter().map(|broken| broken.lost).sum();
+        assert_eq!(lost, u64::from(batch_records(SEED, BATCHES) + batch_records(SEED, BATCHES + 1)));
+        assert!(!against(&log, SEED + 1, &promise).is_empty(), "records of somebody else");
+        assert!(!invented(&log, SEED + 1).is_empty() && invented(&log, SEED).is_empty());
+
+        promise.marks[1].clear();
+        let broken = against(&log, SEED, &promise);
+        assert!(broken.iter().any(|one| one.what.contains("where it was never put")), "{broken:?}");
+    }
+}

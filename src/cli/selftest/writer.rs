@@ -1,0 +1,137 @@
+//! The child: appends through the real log and says what it was promised, until it is killed.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use fastrand::Rng;
+use rustix::io::{ReadWriteFlags, pwritev2};
+use wal::{AppendError, Bookmark, Log, StreamId};
+
+use super::content::{STREAMS, SUBSCRIBER, batch_records, next_of_stream, record, stream_of};
+use super::options;
+
+/// Batches that one flush carries at most: a group commit of many senders.
+const GROUP_MAX: u32 = 32;
+/// What a stream's subscriber leaves unread, in bytes. The last one's reads in leaps, so that others'
+/// segments would wait for it and its records are moved.
+const UNREAD_BYTES: [u64; STREAMS.len()] = [256 << 10, 256 << 10, 64 << 10];
+const LEAP_BYTES: u64 = 2 << 20;
+
+/// A stream as this child knows it.
+struct Lane {
+    id: StreamId,
+    /// Batches appended by this child and not yet read: number, end, bytes.
+    unread: VecDeque<(u64, wal::Position, u64)>,
+    bytes: u64,
+}
+
+/// Appends from batch number `from` on. Ends by an error only: the parent's kill is the usual end.
+pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
+    let mut say = io::stdout().lock();
+    writeln!(say, "opening")?;
+    let (mut log, _) = Log::open(folder, options(seed))?;
+    let mut lanes = lanes(&mut log, from, &mut say)?;
+    writeln!(say, "open")?;
+
+    let mut rng = Rng::with_seed(seed ^ from);
+    let mut batch = from;
+    loop {
+        for _ in 0..rng.u32(1..=GROUP_MAX) {
+            if !put(&mut log, &mut lanes, seed, batch)? {
+                break;
+            }
+            batch += 1;
+        }
+        let begun = Instant::now();
+        let bytes = flush(&mut log)?;
+        writeln!(say, "ack {batch} {} {} {bytes}", log.durable(), begun.elapsed().as_nanos())?;
+        read_on(&mut log, &mut lanes, &mut say)?;
+        log.reclaim();
+        log.move_on();
+    }
+}
+
+fn lanes(log: &mut Log, from: u64, say: &mut impl Write) -> Result<Vec<Lane>> {
+    let mut lanes = Vec::new();
+    for (nth, name) in STREAMS.iter().enumerate() {
+        let id = log.stream(name)?;
+        if log.bookmarks(id).next().is_none() {
+            let first = (from..).find(|batch| stream_of(*batch) == nth).context("a stream has batches")?;
+            let mark = log.end(id);
+            writeln!(say, "mark {nth} {mark} {first}")?;
+            log.bookmark(id, SUBSCRIBER, Bookmark::at(mark))?;
+        }
+        lanes.push(Lane { id, unread: VecDeque::new(), bytes: 0 });
+    }
+    Ok(lanes)
+}
+
+/// Appends one batch; false when the log is full for now.
+fn put(log: &mut Log, lanes: &mut [Lane], seed: u64, batch: u64) -> Result<bool> {
+    let payloads: Vec<Vec<u8>> =
+        (0..batch_records(seed, batch)).map(|nth| record(seed, batch, nth)).collect();
+    let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
+    let records: Vec<&[&[u8]]> = parts.iter().map(|parts| parts.as_slice()).collect();
+    let Some(lane) = lanes.get_mut(stream_of(batch)) else { bail!("no stream for batch {batch}") };
+    match log.append_batch(lane.id, batch, &records) {
+        Ok(range) => {
+            let bytes = range.end.get() - range.start.get();
+            lane.unread.push_back((batch, range.end, bytes));
+            lane.bytes += bytes;
+            Ok(true)
+        }
+        Err(AppendError::Full { .. }) => Ok(false),
+        Err(why) => Err(why.into()),
+    }
+}
+
+/// Makes all there is durable, as a core does: one write with RWF_DSYNC at a time. Returns the bytes.
+fn flush(log: &mut Log) -> Result<u64> {
+    let mut bytes = 0;
+    while let Some(flush) = log.next_flush() {
+        bytes += flush.bytes.len() as u64;
+        let result = write_durably(&flush.file, &flush.bytes, flush.offset);
+        log.flush_done(flush, result);
+    }
+    match log.poison() {
+        Some(reason) => bail!("{reason}"),
+        None => Ok(bytes),
+    }
+}
+
+fn write_durably(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = pwritev2(file, &[IoSlice::new(bytes)], offset, ReadWriteFlags::DSYNC)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = bytes.get(written..).unwrap_or_default();
+        offset += written as u64;
+    }
+    Ok(())
+}
+
+/// Moves the bookmarks on. Each is said before it is put, so that none is found that was not said.
+fn read_on(log: &mut Log, lanes: &mut [Lane], say: &mut impl Write) -> Result<()> {
+    for (nth, lane) in lanes.iter_mut().enumerate() {
+        let is_last = nth + 1 == STREAMS.len();
+        if is_last && lane.bytes < LEAP_BYTES {
+            continue;
+        }
+        let mut read = None;
+        while lane.bytes > UNREAD_BYTES[nth] {
+            let Some((batch, end, bytes)) = lane.unread.pop_front() else { break };
+            lane.bytes -= bytes;
+            read = Some((batch, end));
+        }
+        if let Some((batch, end)) = read {
+            writeln!(say, "mark {nth} {end} {}", next_of_stream(batch))?;
+            log.bookmark(lane.id, SUBSCRIBER, Bookmark::at(end))?;
+        }
+    }
+    Ok(())
+}

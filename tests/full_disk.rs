@@ -1,0 +1,207 @@
+//! Disks that are full, that fail a flush, or that give no large files, through the binary.
+//!
+//! The disk is ext4 on a loop device over a sparse image in memory, so it takes root; where it cannot be
+//! made the test says so and ends. It fails as a thinly provisioned disk does: its blocks are taken away,
+//! and the memory below is filled.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kit::scene::{BROKER, subscribe, with_broker};
+use kit::server::closed_address;
+use kit::{Answer, Appliance, Call, Connection, Event, EventSink, PATIENCE, Received, Response, Setup, wait};
+use serde_json::json;
+use tempfile::TempDir;
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const MIB: u64 = 1 << 20;
+/// The disk, and the memory below it. A log's segment takes 64 MiB.
+const DISK_MIB: u64 = 200;
+const MEMORY_MIB: u64 = 240;
+/// Too little for a second segment.
+const FREE_MIB: u64 = 100;
+const EVENT_BYTES: usize = 512 << 10;
+/// More of these than a segment holds.
+const EVENTS_MAX: usize = 200;
+
+/// A disk that can be filled and broken.
+struct Disk {
+    folder: TempDir,
+}
+
+impl Disk {
+    fn make() -> Option<Self> {
+        let disk = Self { folder: TempDir::new().unwrap() };
+        let [memory, image, mount] = ["memory", "memory/image", "disk"].map(|name| disk.path(name));
+        fs::create_dir(&memory).unwrap();
+        fs::create_dir(&mount).unwrap();
+        let size = format!("size={MEMORY_MIB}m");
+        let made = run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&memory))
+            && File::create(&image).and_then(|file| file.set_len(DISK_MIB * MIB)).is_ok()
+            && run(Command::new("mkfs.ext4").arg("-q").arg(&image))
+            && run(Command::new("mount").args(["-o", "loop"]).args([&image, &mount]));
+        if !made {
+            eprintln!(
+                "skipped: a loop device cannot be mounted here (it takes root, mkfs.ext4 and the device)"
+            );
+        }
+        made.then_some(disk)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn setup(&self) -> Setup {
+        Setup::new(BIN).flag("workers", "1").flag("data", &self.path("disk/data").to_string_lossy())
+    }
+
+    /// A file that leaves so much free.
+    fn fill_up(&self) -> PathBuf {
+        let path = self.path("disk/ballast");
+        write_mib(&path, DISK_MIB - FREE_MIB).unwrap();
+        path
+    }
+
+    /// From here on no write reaches the disk.
+    fn fail(&self) {
+        let whole = (DISK_MIB * MIB).to_string();
+        assert!(run(Command::new("fallocate")
+            .args(["-p", "-o", "0", "-l", &whole])
+            .arg(self.path("memory/image"))));
+        let full = write_mib(&self.path("memory/ballast"), 2 * MEMORY_MIB);
+        assert!(full.is_err(), "there is nothing left to write to");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for name in ["disk", "memory"] {
+            run(Command::new("umount").arg("-l").arg(self.path(name)));
+        }
+    }
+}
+
+fn run(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn write_mib(path: &Path, mib: u64) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    let piece = vec![1; MIB as usize];
+    (0..mib).try_for_each(|_| file.write_all(&piece))?;
+    file.sync_all()
+}
+
+fn post(connection: &mut Connection, id: &str) -> Response {
+    let event = Event::new(id).data("application/octet-stream", vec![b'd'; EVENT_BYTES]);
+    connection.call(&event.binary(BROKER))
+}
+
+/// An appliance with a subscriber that is away, and where it would be.
+fn scene(disk: &Disk) -> (Appliance, std::net::SocketAddr) {
+    let away = closed_address();
+    let appliance = with_broker(&disk.setup());
+    let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.2S" });
+    subscribe(appliance.api(), "all", &format!("http://{away}/"), &[("/spec/delivery", patient)]);
+    (appliance, away)
+}
+
+fn is_refusal(response: &Response) -> bool {
+    response.status == 503 && response.header("retry-after").is_some()
+}
+
+fn ids(received: &[Received]) -> BTreeSet<String> {
+    received.iter().map(Received::id).collect()
+}
+
+/// APP-07, DP-ACK-10, EV-RTE-02: a full disk refuses senders and says why; it takes events again by
+/// itself when there is room; what was acknowledged is delivered, and nothing that was refused is.
+#[test]
+fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
+    let Some(disk) = Disk::make() else { return };
+    let ballast = disk.fill_up();
+    let (mut appliance, away) = scene(&disk);
+    let mut connection = Connection::open(appliance.events());
+    let mut accepted = BTreeSet::new();
+    let refusal = (0..EVENTS_MAX).find_map(|nth| {
+        let response = post(&mut connection, &nth.to_string());
+        if response.status != 202 {
+            return Some(response);
+        }
+        accepted.insert(nth.to_string());
+        None
+    });
+    let refusal = refusal.expect("the disk has a limit");
+    assert!(is_refusal(&refusal) && refusal.text().contains("room for one more segment"), "{refusal}");
+    assert!(!accepted.is_empty());
+    for nth in 0..10 {
+        assert!(is_refusal(&post(&mut connection, &format!("refused-{nth}"))));
+    }
+    wait::until(PATIENCE, "a warning", || {
+        appliance.stderr().contains("events are refused with 503").then_some(())
+    });
+    let metrics = Call::get("/metrics").send(appliance.admin()).text();
+    let refused = metrics.lines().find(|line| line.starts_with("sluicegate_stream_refused_total{")).unwrap();
+    assert!(refused.ends_with(" 11"), "{refused}");
+
+    fs::remove_file(ballast).unwrap();
+    let mut nth = 0;
+    wait::until(PATIENCE, "room", || {
+        nth += 1;
+        let response = post(&mut connection, &format!("later-{nth}"));
+        assert!(response.status == 202 || is_refusal(&response), "{response}");
+        (response.status == 202).then(|| accepted.insert(format!("later-{nth}")))
+    });
+    wait::until(PATIENCE, "good news", || appliance.stderr().contains("takes events again").then_some(()));
+
+    appliance.restart();
+    let verified = Command::new(BIN).args(["wal", "verify"]).arg(appliance.setup().data()).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
+    let sink = EventSink::start_at(away, |_| Answer::status(202));
+    let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
+    assert_eq!(ids(&received), accepted);
+}
+
+/// DP-ACK-02: after a failed flush nothing is acknowledged any more, the appliance says so loudly and
+/// goes on with everything else.
+#[test]
+fn a_disk_that_fails_a_flush_is_told_loudly_and_nothing_is_acknowledged_after_it() {
+    let Some(disk) = Disk::make() else { return };
+    let (mut appliance, _) = scene(&disk);
+    let mut connection = Connection::open(appliance.events());
+    for nth in 0..3 {
+        assert_eq!(post(&mut connection, &nth.to_string()).status, 202);
+    }
+    let ready = || Call::get("/readyz").send(appliance.admin());
+    assert_eq!(ready().status, 200);
+
+    disk.fail();
+    for nth in 0..5 {
+        let response = post(&mut connection, &format!("lost-{nth}"));
+        assert!(is_refusal(&response), "{response}");
+        assert!(response.text().contains("the log failed"), "{response}");
+    }
+    let unready =
+        wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
+    assert!(unready.text().contains("an event log failed"), "{unready}");
+    assert!(appliance.stderr().contains("the log failed: nothing more is accepted"));
+    assert_eq!(Call::get("/healthz").send(appliance.admin()).status, 200);
+    assert_eq!(Call::get("/metrics").send(appliance.admin()).status, 200);
+    assert!(appliance.is_running());
+}
+
+/// A limit on the size of files is an error with a name, and not a signal that kills.
+#[test]
+fn a_limit_on_the_size_of_files_is_told() {
+    let shell = Setup::new("/bin/sh");
+    // `sh run …`: limits itself to 16 MiB a file, less than a segment, and becomes the appliance.
+    shell.write_file("run", &format!("ulimit -f 32768\nexec {BIN} run \"$@\"\n"));
+    let refusal = shell.refused();
+    assert_eq!(refusal.code, Some(1), "{refusal}");
+    assert!(refusal.stderr.contains("prepare a segment"), "{refusal}");
+}

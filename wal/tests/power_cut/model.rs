@@ -1,0 +1,144 @@
+//! What the log was told and what it promised, held against what is found after a crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluicegate_wal::{Bookmark, Log, Position, StreamId};
+
+use crate::SUBSCRIBERS;
+
+/// What the runs have met with: one in which these never happened has not shown what it claims.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) events: u64,
+    pub(crate) torn: u64,
+    pub(crate) torn_batches: u64,
+    pub(crate) leftovers: u64,
+    pub(crate) unacknowledged_kept: u64,
+    pub(crate) reclaimed: u64,
+    pub(crate) full: u64,
+    /// Bytes of live records that were moved forward.
+    pub(crate) moved: u64,
+    /// Crashes in the middle of emptying a segment.
+    pub(crate) cut_while_moving: u64,
+    /// Events found after a crash, elsewhere than where they were appended.
+    pub(crate) moved_found: u64,
+    /// Recoveries that had something to write and were cut short.
+    pub(crate) cut_recoveries: u64,
+    /// Flushes that the disk lied about.
+    pub(crate) lies: u64,
+}
+
+impl Seen {
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.events += more.events;
+        self.torn += more.torn;
+        self.torn_batches += more.torn_batches;
+        self.leftovers += more.leftovers;
+        self.unacknowledged_kept += more.unacknowledged_kept;
+        self.reclaimed += more.reclaimed;
+        self.full += more.full;
+        self.moved += more.moved;
+        self.cut_while_moving += more.cut_while_moving;
+        self.moved_found += more.moved_found;
+        self.cut_recoveries += more.cut_recoveries;
+        self.lies += more.lies;
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) stream: StreamId,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) batch: u64,
+}
+
+/// What the log was told and what it promised.
+#[derive(Default)]
+pub(crate) struct Model {
+    pub(crate) events: BTreeMap<Position, Event>,
+    pub(crate) durable: Position,
+    pub(crate) batches: u64,
+    /// Every bookmark since the last one known durable, oldest first.
+    pub(crate) marks: BTreeMap<(StreamId, &'static str), Vec<Bookmark>>,
+    pub(crate) never_durable: BTreeSet<(StreamId, &'static str)>,
+    /// All that was ever acknowledged: what everybody has had may be gone.
+    pub(crate) acknowledged: BTreeMap<(StreamId, &'static str), Bookmark>,
+}
+
+impl Model {
+    pub(crate) fn acknowledge(&mut self, stream: StreamId, subscriber: &'static str, mark: &Bookmark) {
+        let all = self.acknowledged.entry((stream, subscriber)).or_default();
+        all.complete(Position::ORIGIN..mark.low());
+        mark.done().iter().for_each(|range| all.complete(range.clone()));
+    }
+
+    fn everybody_had(&self, position: Position, stream: StreamId) -> bool {
+        let had =
+            |subscriber| self.acknowledged.get(&(stream, subscriber)).is_some_and(|m| m.is_done(position));
+        SUBSCRIBERS.into_iter().all(had)
+    }
+
+    /// Holds the recovered log against what was promised, then takes it as the new truth.
+    pub(crate) fn compare(&mut self, log: &Log, seen: &mut Seen) {
+        let mut found: BTreeMap<Position, Event> = BTreeMap::new();
+        let log_begin = log.stat().first_byte;
+        for (stream, _) in log.streams() {
+            let mut from = Position::ORIGIN;
+            while let Some(record) = log.read(stream, from) {
+                let told =
+                    self.events.get(&record.position).expect("nothing is there that was never appended");
+                assert_eq!((told.stream, &told.payload[..]), (stream, &record.payload[..]));
+                assert!(record.position >= from, "in order, and once");
+                seen.moved_found += u64::from(record.position < log_begin);
+                found.insert(record.position, told.clone());
+                from = record.next;
+            }
+        }
+        let floors = self.compare_bookmarks(log);
+        let needed = |position: Position, event: &Event| {
+            let is_open = floors.get(&event.stream).is_some_and(|floor| position >= *floor);
+            is_open && !self.everybody_had(position, event.stream)
+        };
+        let last = found.keys().next_back().copied().unwrap_or_default();
+        let batches: BTreeSet<u64> =
+            found.iter().filter(|(at, event)| needed(**at, event)).map(|(_, event)| event.batch).collect();
+        for (position, event) in self.events.iter().filter(|(at, event)| needed(**at, event)) {
+            let there = found.contains_key(position);
+            assert!(there || *position >= self.durable, "acknowledged {position} is lost");
+            assert!(there || *position > last, "{position} is missing before {last}");
+            assert!(there || !batches.contains(&event.batch), "{position}: half a batch is shown");
+            seen.unacknowledged_kept += u64::from(there && *position >= self.durable);
+        }
+        self.events = found;
+        self.durable = log.durable();
+    }
+
+    /// Returns from where on each stream must be complete.
+    fn compare_bookmarks(&mut self, log: &Log) -> BTreeMap<StreamId, Position> {
+        let mut floors: BTreeMap<StreamId, Position> = BTreeMap::new();
+        let mut marks = BTreeMap::new();
+        for (stream, _) in log.streams() {
+            for (name, mark) in log.bookmarks(stream) {
+                let subscriber = *SUBSCRIBERS.iter().find(|known| **known == name).unwrap();
+                let put = &self.marks[&(stream, subscriber)];
+                assert!(
+                    put.contains(mark),
+                    "{stream} {subscriber}: {mark:?} was never put, or is too old: {put:?}"
+                );
+                let floor = floors.entry(stream).or_insert(mark.low());
+                *floor = mark.low().min(*floor);
+                self.never_durable.remove(&(stream, subscriber));
+                marks.insert((stream, subscriber), vec![mark.clone()]);
+            }
+        }
+        for ((stream, subscriber), put) in &self.marks {
+            let lost = !marks.contains_key(&(*stream, *subscriber));
+            assert!(
+                !lost || self.never_durable.contains(&(*stream, *subscriber)),
+                "{stream} {subscriber} {put:?}"
+            );
+        }
+        self.marks = marks;
+        floors
+    }
+}
