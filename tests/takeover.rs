@@ -1,5 +1,6 @@
 //! `sluicegate run --takeover`: one process after another, and no client notices.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::disallowed_methods, reason = "a client may sleep")]
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -15,12 +15,15 @@ pub(in crate::cli::run) struct Predecessor {
     stream: UnixStream,
 }
 
+/// Sockets with what they are for.
+type Inherited = Vec<(Name, OwnedFd)>;
+
 /// Asks the process that runs on the data folder for its sockets. `None`: nobody runs there, so this is a start
 /// like any other.
 ///
 /// # Errors
 /// It refuses, and goes on as before.
-pub(in crate::cli::run) fn begin(config: &Config) -> Result<Option<(Predecessor, Vec<(Name, OwnedFd)>)>> {
+pub(in crate::cli::run) fn begin(config: &Config) -> Result<Option<(Predecessor, Inherited)>> {
     let Ok(folder) = File::open(&config.data) else { return Ok(None) };
     let connect = || loop {
         match UnixStream::connect(socket_path(&folder)) {
