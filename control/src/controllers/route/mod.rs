@@ -41,7 +41,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         Ok(goal) => {
             let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
             let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
-            match world.publisher.set_route(&owner, rules(&route, &division.targets, ways(naming, &settings))) {
+            match world.publisher.set_route(&owner, rules(&route, &division.targets, ways(naming, &settings)))
+            {
                 Ok(()) => Outcome::Flowing(division),
                 Err(taken) => Outcome::Taken(taken),
             }
