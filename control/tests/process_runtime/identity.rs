@@ -76,9 +76,14 @@ async fn an_instance_of_another_user_is_asked_to_end_like_any_other() {
     spec.readiness = super::probes::asks("true", 3);
     let mut guest = house.start(1, spec);
     guest.ready().await;
-    while !house.log(1).contains(" up\n") {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    // It may be found ready before its first line has made the log.
+    let log = house.folder().join("1.log");
+    let is_up = async {
+        while !fs::read_to_string(&log).is_ok_and(|log| log.contains(" up\n")) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(super::PATIENCE, is_up).await.unwrap();
     guest.handle.stop();
     let gone = guest.gone().await;
     assert_eq!(gone.cause.to_string(), "ExitCode7");
