@@ -102,9 +102,12 @@ fn complaints(object: &Value) -> Vec<String> {
         check(status != "False" || !reason.is_empty(), "False has a reason");
         check(status != "False" || !text(each, "message").is_empty(), "False has a message");
         check(!text(each, "message").ends_with(".."), "one full stop");
-        check(severity != "" || status != "False" || summary == "False", "a failed part fails the whole");
         check(
-            severity != "" || status != "Unknown" || summary != "True",
+            !severity.is_empty() || status != "False" || summary == "False",
+            "a failed part fails the whole",
+        );
+        check(
+            !severity.is_empty() || status != "Unknown" || summary != "True",
             "an open part keeps the whole open",
         );
     }
