@@ -146,6 +146,7 @@ impl<P: Post + Clone> Events<P> {
             return ingress::refused(&ingress::Refusal::UnknownPath);
         };
         if let Some(refused) = over_quota(stream) {
+            stream.tally.refused.fetch_add(1, Relaxed);
             return refused;
         }
         let appended = self.prepare(table, stream).and_then(|()| {

@@ -24,7 +24,7 @@ use wal::Position;
 
 use super::bell::Bell;
 use super::keeper::{Keeper, wall_clock_ms};
-use super::limits::{JOURNAL_EVERY, JOURNAL_PAGE_BYTES};
+use super::limits::{JOURNAL_EVERY, JOURNAL_PAGE_BYTES, UNHURRIED_FLUSH};
 
 /// The stream's name in the log. No object's stream can have it: theirs have slashes.
 pub const STREAM: &str = "journal";
@@ -205,7 +205,8 @@ impl Journal {
             return;
         }
         let record = page.take();
-        let written = self.keeper.feed(STREAM).and_then(|feed| self.keeper.append(&feed, &[&[&record]]));
+        let feed = self.keeper.feed(STREAM);
+        let written = feed.and_then(|feed| self.keeper.put(&feed, &[&[&record]], UNHURRIED_FLUSH));
         if let Err(why) = written {
             tracing::debug!(%why, "a page of the journal is lost");
         }

@@ -189,13 +189,23 @@ impl Keeper {
         records: &[&[&[u8]]],
         patience: Duration,
     ) -> Result<Range<Position>, AppendError> {
+        let appended = self.put(feed, records, patience);
+        self.tell_full(&appended);
+        appended
+    }
+
+    /// The same, and nobody hears of a full log: for what is not an event.
+    pub(super) fn put(
+        &self,
+        feed: &Rc<Feed>,
+        records: &[&[&[u8]]],
+        patience: Duration,
+    ) -> Result<Range<Position>, AppendError> {
         let appended = self.try_append(feed, records).or_else(|refused| match refused {
             // Space may be free already and only nobody has looked.
             AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records),
             other => Err(other),
-        });
-        self.tell_full(&appended);
-        let appended = appended?;
+        })?;
         feed.appended.set(feed.appended.get() + records.len() as u64);
         feed.appended_end.set(appended.end);
         feed.account(feed.kept_bytes() + appended.end.get() - appended.start.get());

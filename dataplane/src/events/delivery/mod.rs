@@ -240,7 +240,10 @@ impl<P: Post> Desk<P> {
     /// The backlog that goes with it, counted where somebody can still see it: at its stream.
     fn abandoned(&self, absent: &Absent) -> u64 {
         let log = self.shop.keeper.log();
-        let all = |id: StreamId| log.bookmarks(id).map(|(_, mark)| log.open_events(id, mark)).sum::<u64>();
+        let all = |id: StreamId| {
+            let subscribers = log.bookmarks(id).filter(|(name, _)| *name != HISTORY);
+            subscribers.map(|(_, mark)| log.open_events(id, mark)).sum::<u64>()
+        };
         match absent {
             Absent::Stream(name) => {
                 log.streams().find(|(_, known)| *known == &**name).map_or(0, |(id, _)| all(id))

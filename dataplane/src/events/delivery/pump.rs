@@ -446,7 +446,7 @@ impl<P: Post> Pump<P> {
 }
 
 impl Job {
-    const fn first(position: Position) -> Self {
+    pub(super) const fn first(position: Position) -> Self {
         Self { position, attempt: 0, leg: Leg::Subscriber }
     }
 }

@@ -12,7 +12,8 @@ use wal::Position;
 
 use super::Desk;
 use super::post::Post;
-use super::pump::{End, Pump};
+use super::pump::{End, Job, Pump};
+use crate::events::journal::What;
 use crate::events::keeper::Feed;
 use crate::table::Stream;
 
@@ -79,6 +80,7 @@ impl<P: Post> Pump<P> {
                 break;
             }
             for Reverse(retry) in old {
+                self.note(What::Dropped, &retry.job, None, Duration::ZERO);
                 self.settle(retry.job.position, End::Expired); // in a lane the next one takes its place
             }
         }
@@ -86,6 +88,7 @@ impl<P: Post> Pump<P> {
             self.pass_by(found.passed, found.damaged, found.position);
             self.known.set(found.passed + 1);
             self.place.skip_to(Position::new(found.position.get() + 1));
+            self.note(What::Dropped, &Job::first(found.position), None, Duration::ZERO);
             self.lose(1, End::Expired);
         }
         if !self.line.is_in() {

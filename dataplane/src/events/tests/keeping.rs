@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use ring::sim::Weather;
 
 use super::{PATH, Rig, Step, ends, folder, seconds, trigger};
+use crate::events::limits::UNFINISHED_MAX;
 use crate::load::Quota;
-use crate::table::{Durability, Keeping, Stream};
+use crate::table::{Durability, Keeping, Sequence, Stream};
 
 const URL: &str = "http://s/";
 
@@ -77,12 +78,12 @@ fn retention_by_size_drops_the_oldest_and_counts_them() {
     let stream = rig.publish(vec![lagging()]);
     unreachable(&rig);
     rig.run(async {
-        post_many(&rig, 600).await;
+        post_many(&rig, UNFINISHED_MAX + 344).await;
         rig.rest(seconds(5)).await;
     });
     let [_, _, _, dropped, pending] = ends(&stream, 0);
     let record = stream.tally.kept_bytes.load(Relaxed) / pending.max(1);
-    assert!(dropped > 300 && pending > 50, "{dropped} {pending}");
+    assert!(dropped > UNFINISHED_MAX as u64 + 44 && pending > 50, "{dropped} {pending}");
     assert!((100..20_000).contains(&(pending * record)), "{pending} of {record} bytes");
     let tally = &stream.subscribers[0].tally;
     assert_eq!((tally.expired.load(Relaxed), tally.damaged.load(Relaxed)), (dropped, 0));
@@ -93,18 +94,27 @@ fn retention_by_size_drops_the_oldest_and_counts_them() {
     let [delivered, _, _, dropped_in_all, pending_now] = ends(&stream, 0);
     assert_eq!((dropped_in_all, pending_now, delivered), (dropped, 0, pending));
     let later = rig.ids(URL);
-    assert!(later.contains(&"599".into()), "the newest stay");
-    assert!(tried.contains("0") && later.iter().filter(|id| *id == "300").count() == 0, "the oldest go");
-    assert_eq!(all(&stream), 600);
+    let (newest, untried) = ((UNFINISHED_MAX + 343).to_string(), (UNFINISHED_MAX + 44).to_string());
+    assert!(later.contains(&newest), "the newest stay");
+    assert!(tried.contains("0") && !later.contains(&untried), "the oldest go");
+    assert_eq!(all(&stream), UNFINISHED_MAX as u64 + 344);
 }
 
-/// APP-07: what is too old is dropped with its retries, and counted.
+/// APP-07: what is too old is dropped with its retries and with those that wait for them, and counted.
 #[test]
 fn retention_by_time_drops_what_waits_for_a_retry_too() {
+    for sequence in [Sequence::Free, Sequence::ByKey, Sequence::Strict] {
+        too_old_is_dropped(sequence);
+    }
+}
+
+fn too_old_is_dropped(sequence: Sequence) {
     let folder = folder();
     let rig = Rig::new(folder.path());
     rig.keeping.set(Keeping { retention_time: Duration::from_millis(1), ..Keeping::default() });
-    let stream = rig.publish(vec![lagging()]);
+    let mut subscriber = lagging();
+    subscriber.delivery.sequence = sequence;
+    let stream = rig.publish(vec![subscriber]);
     unreachable(&rig);
     rig.run(async {
         post_many(&rig, 50).await;
@@ -114,7 +124,7 @@ fn retention_by_time_drops_what_waits_for_a_retry_too() {
         }
         rig.rest(seconds(3)).await;
     });
-    assert_eq!(ends(&stream, 0)[3..], [50, 0]);
+    assert_eq!(ends(&stream, 0)[3..], [50, 0], "{sequence:?}");
     assert_eq!(stream.subscribers[0].tally.expired.load(Relaxed), 50);
     assert_eq!(stream.tally.kept_bytes.load(Relaxed), 0, "its space is given back");
 }
@@ -143,9 +153,10 @@ fn a_used_up_quota_is_a_429_with_retry_after_until_consumers_get_on() {
         assert!(refused.headers.iter().any(|(name, _)| &**name == "Retry-After"));
         let text = String::from_utf8_lossy(&refused.body).into_owned();
         assert!(text.contains("of 10000 bytes, the quota of namespace ns"), "{text}");
+        assert_eq!(rig.copy(b"a replay").await, 429);
         taken
     });
-    assert_eq!((stream.tally.over_quota.load(Relaxed), stream.tally.refused.load(Relaxed)), (1, 1));
+    assert_eq!((stream.tally.over_quota.load(Relaxed), stream.tally.refused.load(Relaxed)), (2, 2));
     assert_eq!(everything.used(), stream.tally.kept_bytes.load(Relaxed));
 
     rig.rule(|_| Step::Status(202));

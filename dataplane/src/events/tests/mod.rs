@@ -235,6 +235,12 @@ impl Rig {
         self.events.answer(&table, method, path, &headers, body).await
     }
 
+    /// Takes in a replay and returns the status.
+    pub(super) async fn copy(&self, record: &[u8]) -> u16 {
+        let table = Arc::clone(&self.table.borrow());
+        self.events.copy(&table, PATH, record).await.status
+    }
+
     /// Posts an event and returns the status.
     pub(super) async fn post(&self, id: &str, ty: &str) -> u16 {
         let headers = [("ce-specversion", "1.0"), ("ce-id", id), ("ce-source", "/s"), ("ce-type", ty)];
