@@ -251,7 +251,7 @@ pub(crate) fn splits(table: &Table, host: &str) -> Vec<(String, u32)> {
     splits
 }
 
-async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
         if let Some(found) = look().await {
