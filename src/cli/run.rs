@@ -117,12 +117,7 @@ fn serve(config: Config) -> Result<()> {
     })));
     announce(&ready)?;
 
-    let event = loop {
-        match hear.recv().context("nobody is left to tell anything")? {
-            Event::Reload => reload(&config, &publisher),
-            event => break event,
-        }
-    };
+    let event = last_event(&hear, || reload(&config, &publisher))?;
     tracing::info!("draining: requests in flight end, nothing new is taken in");
     health.draining.store(true, Relaxed);
     shared.stop.say(&tables);
@@ -135,6 +130,16 @@ fn serve(config: Config) -> Result<()> {
     match (event, outcome) {
         (Event::CoreEnded, Ok(())) => bail!("a core ended by itself"),
         (_, outcome) => outcome,
+    }
+}
+
+/// Reloads when told to, until there is another word: the end.
+fn last_event(hear: &mpsc::Receiver<Event>, reload: impl Fn()) -> Result<Event> {
+    loop {
+        match hear.recv().context("nobody is left to tell anything")? {
+            Event::Reload => reload(),
+            event => return Ok(event),
+        }
     }
 }
 
