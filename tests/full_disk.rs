@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{Answer, Appliance, Call, Connection, Event, EventSink, PATIENCE, Received, Response, Setup, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -67,14 +68,19 @@ impl Disk {
         path
     }
 
-    /// From here on no write reaches the disk.
-    fn fail(&self) {
+    /// From here on no write reaches the disk. Nobody writes meanwhile: a loop device takes a write for done
+    /// when its first page finds room and the rest does not.
+    fn fail(&self, writer: &Appliance) {
+        let writer = Pid::from_raw(writer.pid().cast_signed()).unwrap();
+        kill_process(writer, Signal::STOP).unwrap();
+        assert!(run(Command::new("sync").arg("-f").arg(self.path("disk")))); // what was under way
         let whole = (DISK_MIB * MIB).to_string();
         assert!(run(Command::new("fallocate")
             .args(["-p", "-o", "0", "-l", &whole])
             .arg(self.path("memory/image"))));
         let full = write_mib(&self.path("memory/ballast"), 2 * MEMORY_MIB);
         assert!(full.is_err(), "there is nothing left to write to");
+        kill_process(writer, Signal::CONT).unwrap();
     }
 }
 
@@ -180,7 +186,7 @@ fn a_disk_that_fails_a_flush_is_told_loudly_and_nothing_is_acknowledged_after_it
     let ready = || Call::get("/readyz").send(appliance.admin());
     assert_eq!(ready().status, 200);
 
-    disk.fail();
+    disk.fail(&appliance);
     for nth in 0..5 {
         let response = post(&mut connection, &format!("lost-{nth}"));
         assert!(is_refusal(&response), "{response}");

@@ -301,7 +301,7 @@ impl Publisher {
 
     /// Returns when everything set before is in a table that the cores have. Whoever else is about to
     /// change something gets to do it first, so a burst costs one table and not one each; with many
-    /// subscribers tables follow each other more slowly ([`model::REST_FOR_EACH`]).
+    /// subscribers tables follow each other more slowly (`REST_FOR_EACH`).
     pub async fn flow(&self) {
         let wanted = self.lock().changes;
         tokio::task::yield_now().await;

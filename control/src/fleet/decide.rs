@@ -11,8 +11,9 @@ use super::{Metric, Plan};
 /// A target below this asks for absurd numbers of instances (upstream X-AS-01).
 const TARGET_MIN: f64 = 0.01;
 
-/// Of `weighted-exponential`: upstream's precision and its least weight.
+/// Of `weighted-exponential`: what a whole window's samples may miss of one, upstream's precision.
 const WEIGHT_LOST: f64 = 0.000_1;
+/// Of `weighted-exponential`: upstream's least weight of the newest sample, so that long windows follow too.
 const WEIGHT_MIN: f64 = 0.2;
 
 /// Demand over time.
