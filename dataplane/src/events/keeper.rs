@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
@@ -20,6 +19,7 @@ use wal::{AppendError, Bookmark, Log, Position, StreamId, Urgency};
 
 use super::bell::Bell;
 use super::delivery::Place;
+use super::hand::Hand;
 use super::limits::{BOOKMARK_EVERY, FULL_TOLD_EVERY, RELEASE_AGAIN, UNHURRIED_BYTES_MAX};
 use super::pager::Pager;
 use crate::table::Stream;
@@ -470,35 +470,6 @@ impl Keeper {
         }
         let (_, file) = cached.as_ref().expect("set above");
         Ok(file)
-    }
-}
-
-/// A thread for the slow part of a roll-over, one job at a time.
-#[derive(Default)]
-struct Hand {
-    job: Option<mpsc::Receiver<std::io::Result<wal::Spare>>>,
-}
-
-impl Hand {
-    /// Takes a finished spare segment over, or begins the next one.
-    fn help(&mut self, log: &mut Log) {
-        if let Some(job) = &self.job {
-            match job.try_recv() {
-                Ok(spare) => log.spare_ready(spare),
-                Err(mpsc::TryRecvError::Empty) => return,
-                Err(mpsc::TryRecvError::Disconnected) => {
-                    log.spare_ready(Err(std::io::Error::other("the thread that prepared it ended")));
-                }
-            }
-            self.job = None;
-        }
-        let Some(prepare) = log.prepare_spare() else { return };
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("log-spare".into());
-        match thread.spawn(move || drop(sender.send(prepare.run()))) {
-            Ok(_) => self.job = Some(receiver),
-            Err(why) => log.spare_ready(Err(why)), // the roll-over does it inline
-        }
     }
 }
 

@@ -11,6 +11,7 @@ pub mod companions;
 pub mod delivery;
 pub mod encode;
 pub mod filter;
+mod hand;
 pub mod house;
 pub mod ingress;
 pub mod journal;
