@@ -72,7 +72,7 @@ impl Note {
         if let Some(backend) = &self.backend
             && end.status != 101
         {
-            backend.load.answers.note(end.status, duration);
+            backend.load.answered(end.status, duration);
         }
         let Some(log) = proxy.access.get() else { return };
         let waited = self.placed.map(|placed| placed - self.started);

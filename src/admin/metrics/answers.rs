@@ -44,8 +44,8 @@ impl Sum {
 }
 
 pub(super) fn encode(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, &Backend>) -> fmt::Result {
-    let sums =
-        bounded(backends.iter().map(|(key, backend)| (*key, &backend.load.answers)), BACKENDS_SHOWN_MAX);
+    let asked = backends.iter().filter_map(|(key, backend)| Some((*key, backend.load.answers()?)));
+    let sums = bounded(asked, BACKENDS_SHOWN_MAX);
     let mut family = out.encode_descriptor(
         "backend_answers",
         "Requests to instances, by class of status",
