@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -91,7 +93,7 @@ pub async fn follow<K>(api: Api<K>, cache: &Cache<K>, mut told: impl FnMut(Chang
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher::watcher(api, watcher::Config::default()).backoff(retries()).boxed();
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
         match event {
@@ -105,6 +107,37 @@ where
     }
 }
 
+/// First wait after a list or a watch failed.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(800);
+/// Longest wait, before jitter: a server that comes back is noticed within seconds, and asked a few times a
+/// second by all kinds together.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// A watch that went well for so long starts over with the first wait.
+const RETRY_FORGET: Duration = Duration::from_secs(60);
+
+/// The next wait, before jitter.
+struct Waits(Duration);
+
+fn retries() -> ResetTimerBackoff<Waits> {
+    ResetTimerBackoff::new(Waits(RETRY_AFTER_MIN), RETRY_FORGET)
+}
+
+impl Iterator for Waits {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = self.0;
+        self.0 = (wait * 2).min(RETRY_AFTER_MAX);
+        Some(wait.mul_f64(1.0 + fastrand::f64() / 2.0))
+    }
+}
+
+impl Backoff for Waits {
+    fn reset(&mut self) {
+        self.0 = RETRY_AFTER_MIN;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +145,15 @@ mod tests {
 
     fn broker(name: &str) -> Broker {
         Broker::new("ns", name, BrokerSpec::default())
+    }
+
+    #[test]
+    fn waits_grow_to_seconds_and_start_over() {
+        let mut waits = Waits(RETRY_AFTER_MIN);
+        assert!(waits.by_ref().take(20).all(|wait| wait < RETRY_AFTER_MAX * 2));
+        assert!(waits.next().is_some_and(|wait| wait >= RETRY_AFTER_MAX));
+        waits.reset();
+        assert!(waits.next().is_some_and(|wait| wait < RETRY_AFTER_MIN * 2));
     }
 
     #[test]

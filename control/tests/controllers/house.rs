@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 pub(crate) const NS: &str = "default";
 /// How long a test waits for what must happen: far more than it takes, so that only "never" fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) struct House {
     pub(crate) client: Client,
