@@ -149,6 +149,7 @@ async fn forget_history(client: &Client) {
 /// List, then watch; a cut connection, a restart and a version that is gone (410) only delay.
 /// While the server is away, the last table stands.
 #[test]
+#[ignore = "takes up to a minute on two cores, longer when they are busy"]
 fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
     on_one_thread(async {
         let dir = TempDir::new().unwrap();
