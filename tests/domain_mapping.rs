@@ -61,6 +61,10 @@ fn a_claimed_domain_leads_to_its_service() {
     }
     let (status, text) = get(&appliance);
     assert_eq!((status, text.trim()), (200, "Hello mapped from hello-00001"));
+    let seen = Call::get("/headers").host(DOMAIN).send(appliance.http()).text().to_ascii_lowercase();
+    for header in [("host", "hello.default.svc.cluster.local"), ("k-original-host", DOMAIN)] {
+        assert!(seen.contains(&format!("[\"{}\",\"{}\"]", header.0, header.1)), "{header:?} in {seen}");
+    }
 
     appliance.restart_on_same_ports();
     assert_eq!(get(&appliance).0, 200, "the first request after a restart");

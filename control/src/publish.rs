@@ -218,15 +218,7 @@ impl Publisher {
         if model.routes.get(owner) == Some(&rules) {
             return Ok(());
         }
-        let before: Vec<_> = model
-            .routes
-            .get(owner)
-            .into_iter()
-            .flatten()
-            .flat_map(HostRule::backends)
-            .map(str::to_owned)
-            .collect();
-        model.take_rules(owner);
+        let before = model.take_rules(owner).unwrap_or_default();
         for rule in &rules {
             for host in &rule.hosts {
                 model.owners.insert(host.clone(), owner.to_owned());
@@ -237,24 +229,16 @@ impl Publisher {
         }
         model.routes.insert(owner.to_owned(), rules);
         model.stale.insert(owner.to_owned());
-        model.drop_unused(before);
+        model.drop_unused(&before);
         model.changes += 1;
         Ok(())
     }
 
     pub fn remove_route(&self, owner: &str) {
         self.change(|model| {
-            let before: Vec<_> = model
-                .routes
-                .get(owner)
-                .into_iter()
-                .flatten()
-                .flat_map(HostRule::backends)
-                .map(str::to_owned)
-                .collect();
-            let gone = model.take_rules(owner);
-            model.drop_unused(before);
-            gone
+            let Some(gone) = model.take_rules(owner) else { return false };
+            model.drop_unused(&gone);
+            true
         });
     }
 

@@ -154,54 +154,6 @@ impl FromStr for CertificateRule {
     }
 }
 
-impl TryFrom<String> for CertificateRule {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for ImageRule {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for Bytes {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for QuotaRule {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for FilePair {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for RouteRule {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
 /// RFC 1123 labels, 253 characters at most.
 pub(crate) fn is_domain(name: &str) -> bool {
     let label = |l: &str| {
@@ -213,6 +165,21 @@ pub(crate) fn is_domain(name: &str) -> bool {
     };
     name.len() <= 253 && name.split('.').all(label)
 }
+
+/// In a config file they are strings, read as on the command line.
+macro_rules! from_string {
+    ($($rule:ty),+) => {$(
+        impl TryFrom<String> for $rule {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+    )+};
+}
+
+from_string!(RouteRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair);
 
 #[cfg(test)]
 mod tests {

@@ -88,9 +88,10 @@ impl Model {
         self.stale.extend(self.users.get(key).into_iter().flatten().cloned());
     }
 
-    /// Takes the rules of `owner` away, with what they alone needed.
-    pub(super) fn take_rules(&mut self, owner: &str) -> bool {
-        let Some(rules) = self.routes.remove(owner) else { return false };
+    /// Takes the rules of `owner` away, with their hosts. What they led to stays until
+    /// [`Model::drop_unused`], since the next rules may lead there too.
+    pub(super) fn take_rules(&mut self, owner: &str) -> Option<Vec<HostRule>> {
+        let rules = self.routes.remove(owner)?;
         for host in rules.iter().flat_map(|rule| &rule.hosts) {
             self.owners.remove(host);
             self.gone.push(host.clone());
@@ -102,14 +103,14 @@ impl Model {
                 self.users.remove(key);
             }
         }
-        true
+        Some(rules)
     }
 
-    /// Addresses that no rule leads to any more.
-    pub(super) fn drop_unused(&mut self, keys: impl IntoIterator<Item = String>) {
-        for key in keys {
-            if !self.users.contains_key(&key) && self.backends.get(&key).is_some_and(|entry| entry.attached) {
-                self.backends.remove(&key);
+    /// Forgets the addresses that `rules` led to and that no rule leads to any more.
+    pub(super) fn drop_unused(&mut self, rules: &[HostRule]) {
+        for key in rules.iter().flat_map(HostRule::backends) {
+            if !self.users.contains_key(key) && self.backends.get(key).is_some_and(|entry| entry.attached) {
+                self.backends.remove(key);
             }
         }
     }

@@ -12,6 +12,7 @@ use super::cache::{Change, follow};
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
 use super::{Task, either, itself, list, route};
+use crate::kinds::serving::annotations::is_redirected;
 use crate::kinds::serving::domain_claim::ClusterDomainClaim;
 use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY};
 use crate::kinds::serving::route::Route;
@@ -55,12 +56,28 @@ fn has_traffic(route: &Route) -> bool {
     route.status.as_ref().is_some_and(|status| !status.traffic.is_empty())
 }
 
-/// Gives the domain the division of the Route's own host; the error is who has the domain.
+/// By which name the client came, for an instance that sees its own.
+const ORIGINAL_HOST: &str = "K-Original-Host";
+
+/// Gives the domain the division of the Route's own host, under which instances see it (X-RTE-13); the error
+/// is who has the domain.
 fn serve(world: &World, mapping: &DomainMapping, target: &str) -> Result<(), String> {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
     let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
-    let rule = HostRule { hosts: vec![domain.to_owned()], inside_only: false, ..own };
+    let mut rule = HostRule {
+        hosts: vec![domain.to_owned()],
+        https_redirect: is_redirected(&mapping.metadata),
+        inside_only: false,
+        ..own
+    };
+    let inside = route::hosts::inside(&route);
+    for share in rule.shares_mut() {
+        let edited = share.edits.set_host(&inside).and_then(|()| share.edits.set(ORIGINAL_HOST, domain));
+        if let Err(why) = edited {
+            tracing::warn!(domain, inside, %why, "instances see the host as it came"); // DNS names, so never
+        }
+    }
     let item = Item::new(Kind::DomainMapping, ns, domain);
     world.publisher.set_route(&owner(&item), vec![rule]).map_err(|taken| taken.owner)
 }

@@ -56,7 +56,13 @@ pub fn url(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
 /// The URL by which other objects reach it.
 #[must_use]
 pub fn address(route: &Route) -> String {
-    format!("http://{}.{}.svc.{CLUSTER_DOMAIN}", name(&route.metadata), namespace(&route.metadata))
+    format!("http://{}", inside(route))
+}
+
+/// Its name for callers inside.
+#[must_use]
+pub fn inside(route: &Route) -> String {
+    format!("{}.{}.svc.{CLUSTER_DOMAIN}", name(&route.metadata), namespace(&route.metadata))
 }
 
 /// X-RTE-02, X-RTE-03: by the operator's templates.
