@@ -2,7 +2,8 @@
 //!
 //! `disk` is a ready buffer of the same payload bytes, written at rising offsets into an allocated
 //! and zeroed file: by pwrite and fdatasync, or by one write with RWF_DSYNC. `log` appends record by
-//! record and makes its flush durable in the same two ways.
+//! record and makes its flush durable in the same two ways: waiting for each, or appending the next records
+//! meanwhile as the product does.
 
 #![allow(clippy::unwrap_used)] // a bench that cannot write has nothing to measure
 
@@ -10,17 +11,23 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 
+use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rustix::io::{ReadWriteFlags, pwritev2};
-use sluicegate_wal::{Bookmark, Log, Options, Position, StreamId};
+use sluicegate_wal::{Bookmark, Flush, Log, Options, Position, StreamId, Urgency};
 
 const RECORD_BYTES: usize = 512;
 const FILE_BYTES: u64 = 64 << 20;
 const READ_RECORDS: u64 = 1000;
 /// Events between two looks for space: a core does it once a second.
 const RECLAIM_EVERY: usize = 1 << 16;
-const RECOVERED_BYTES: u64 = 1 << 30;
+const GIB: u64 = 1 << 30;
+/// How large a log is opened, in GiB; 1 when it is not set.
+const RECOVERED_GIB: &str = "SLUICEGATE_RECOVERED_GIB";
 
 type Write = fn(&File, &[u8], u64);
 
@@ -45,6 +52,50 @@ fn commit(log: &mut Log, stream: StreamId, payload: &[u8], records: usize, write
         log.flush_done(flush, Ok(()));
     }
     log.reclaim(); // nobody subscribes, so the space comes round
+}
+
+/// What the product does: the disk has one flush while the next records come. The disk is a thread here.
+struct Pipeline {
+    flushes: SyncSender<(Arc<File>, Bytes, u64)>,
+    done: Receiver<()>,
+    out: Option<Flush>,
+}
+
+impl Pipeline {
+    fn new(write: Write) -> Self {
+        let (flushes, next) = sync_channel::<(Arc<File>, Bytes, u64)>(1);
+        let (tell, done) = sync_channel(1);
+        thread::spawn(move || {
+            for (file, bytes, offset) in next {
+                write(&file, &bytes, offset);
+                drop(bytes); // the log takes the buffer back
+                tell.send(()).unwrap();
+            }
+        });
+        Self { flushes, done, out: None }
+    }
+
+    fn commit(&mut self, log: &mut Log, stream: StreamId, payload: &[u8], records: usize) {
+        for _ in 0..records {
+            black_box(log.append(stream, 0, &[payload]).unwrap());
+        }
+        self.settle(log);
+        while let Some(flush) = log.next_flush() {
+            self.flushes.send((Arc::clone(&flush.file), flush.bytes.clone(), flush.offset)).unwrap();
+            self.out = Some(flush);
+            if log.urgency() == Urgency::Now {
+                self.settle(log); // a roll-over: two files
+            }
+        }
+        log.reclaim();
+    }
+
+    fn settle(&mut self, log: &mut Log) {
+        if let Some(flush) = self.out.take() {
+            self.done.recv().unwrap();
+            log.flush_done(flush, Ok(()));
+        }
+    }
 }
 
 fn append(c: &mut Criterion) {
@@ -84,6 +135,14 @@ fn group_commit(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(format!("log {how}"), &records_of), |b| {
                 b.iter(|| commit(&mut log, stream, &payload, records, write));
             });
+            let mut pipeline = Pipeline::new(write);
+            group.bench_function(
+                BenchmarkId::new(format!("log {how}, appending meanwhile"), &records_of),
+                |b| {
+                    b.iter(|| pipeline.commit(&mut log, stream, &payload, records));
+                },
+            );
+            pipeline.settle(&mut log);
         }
     }
     group.finish();
@@ -130,15 +189,16 @@ fn streams(c: &mut Criterion) {
     group.finish();
 }
 
-/// Opening a log that is in the page cache: 1 GiB of records, nothing torn.
+/// Opening a log that is in the page cache, nothing torn.
 fn recovery(c: &mut Criterion) {
+    let recovered_bytes = std::env::var(RECOVERED_GIB).map_or(1, |gib| gib.parse().unwrap()) * GIB;
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { log_bytes_max: 2 * RECOVERED_BYTES, ..Options::default() };
+    let options = Options { log_bytes_max: 2 * recovered_bytes, ..Options::default() };
     let (mut log, _) = Log::open(folder.path(), options.clone()).unwrap();
     let stream = log.stream("bench").unwrap();
     log.bookmark(stream, "away", Bookmark::at(log.end(stream))).unwrap();
     let payload = vec![7; RECORD_BYTES];
-    while log.visible().get() < RECOVERED_BYTES {
+    while log.visible().get() < recovered_bytes {
         for _ in 0..512 {
             log.append(stream, 0, &[&payload]).unwrap();
         }
@@ -150,7 +210,7 @@ fn recovery(c: &mut Criterion) {
     drop(log);
     let mut group = c.benchmark_group("recovery");
     group.sample_size(10);
-    group.throughput(Throughput::Bytes(RECOVERED_BYTES));
+    group.throughput(Throughput::Bytes(recovered_bytes));
     group.bench_function("open, bytes of a cached log", |b| {
         b.iter(|| black_box(Log::open(folder.path(), options.clone()).unwrap().1.events));
     });

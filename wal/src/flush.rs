@@ -70,7 +70,7 @@ fn padding(end: u64, capacity: u32) -> usize {
 pub(crate) struct MarkInFlight {
     pub(crate) at: Position,
     pub(crate) stream: u32,
-    pub(crate) subscriber: Box<str>,
+    pub(crate) subscriber: Arc<str>,
     pub(crate) mark: Bookmark,
 }
 
@@ -137,7 +137,7 @@ impl Log {
             Urgency::Nothing
         } else if self.events_staged || self.staged.len() > 1 {
             Urgency::Now
-        } else if self.bookmarks_dirty || !self.forgotten.is_empty() || !tail_empty {
+        } else if !self.ledger.changed.is_empty() || !self.forgotten.is_empty() || !tail_empty {
             Urgency::Whenever
         } else {
             Urgency::Nothing
@@ -180,34 +180,26 @@ impl Log {
             }
             self.stage(kind, stream, 0, 0, &[name.as_bytes()]);
         }
-        if !std::mem::take(&mut self.bookmarks_dirty) {
-            return;
-        }
-        for (stream, subscriber, payload, mark) in self.dirty_bookmarks() {
+        // A roll-over on the way takes all that is left into its snapshot, and nothing is left.
+        while let Some((stream, subscriber)) = self.ledger.changed.last().cloned() {
+            let known = self.ledger.streams.get(&stream);
+            let Some(kept) = known.and_then(|known| known.bookmarks.get(&subscriber)) else {
+                self.ledger.changed.pop();
+                continue;
+            };
+            let payload = encode_bookmark(&subscriber, &kept.mark, RANGES_MAX);
+            let mark = kept.mark.cut(RANGES_MAX);
             if self.make_room(record_bytes(payload.len()), For::Control).is_err() {
-                self.bookmarks_dirty = true;
                 return;
             }
-            let known = self.ledger.streams.get_mut(&stream);
-            let Some(kept) = known.and_then(|known| known.bookmarks.get_mut(&subscriber)) else { continue };
-            if !std::mem::take(&mut kept.dirty) {
-                continue; // a roll-over in between took it into its snapshot
+            if self.ledger.changed.pop().is_none() {
+                return;
             }
             self.stage(Kind::Bookmark, stream, 0, 0, &[&payload]);
             let at = self.visible;
+            self.ledger.staged(stream, &subscriber);
             self.marks_in_flight.push_back(MarkInFlight { at, stream, subscriber, mark });
         }
-    }
-
-    fn dirty_bookmarks(&self) -> Vec<(u32, Box<str>, Vec<u8>, Bookmark)> {
-        let mut changed = Vec::new();
-        for (id, stream) in &self.ledger.streams {
-            for (subscriber, kept) in stream.bookmarks.iter().filter(|(_, kept)| kept.dirty) {
-                let payload = encode_bookmark(subscriber, &kept.mark, RANGES_MAX);
-                changed.push((*id, subscriber.clone(), payload, kept.mark.cut(RANGES_MAX)));
-            }
-        }
-        changed
     }
 
     fn settle_marks(&mut self) {

@@ -64,7 +64,7 @@ pub struct StreamInspection {
     /// Events that are there, needed or not.
     pub events: u64,
     /// Subscriber, low mark, events at or after it.
-    pub bookmarks: Vec<(Box<str>, Position, u64)>,
+    pub bookmarks: Vec<(std::sync::Arc<str>, Position, u64)>,
 }
 
 /// A segment file that was read.

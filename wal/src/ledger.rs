@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::bookmark::Bookmark;
 use crate::codec::{Found, Kind, record_bytes, u32_at, u64_at};
@@ -11,21 +12,26 @@ use crate::index::{Copied, Index, Spot};
 use crate::limits::RANGES_MAX;
 use crate::position::Position;
 
+/// Looked at for every event; the keys are numbers that we gave, so a fast hash does.
+type Streams = HashMap<u32, Stream, foldhash::fast::RandomState>;
+
 #[derive(Default)]
 pub(crate) struct Ledger {
-    pub(crate) streams: HashMap<u32, Stream>,
+    pub(crate) streams: Streams,
     names: HashMap<Box<str>, u32>,
     /// The highest number given so far; 0 is nobody's.
     last_stream: u32,
     /// What a snapshot of all this takes in a segment, done ranges aside.
     pub(crate) snapshot_bytes: usize,
     pub(crate) bookmarks: usize,
+    /// Bookmarks that changed since they were last staged, once each: a flush must not look at all there are.
+    pub(crate) changed: Vec<(u32, Arc<str>)>,
 }
 
 pub(crate) struct Stream {
     pub(crate) name: Box<str>,
     pub(crate) index: Index,
-    pub(crate) bookmarks: BTreeMap<Box<str>, Kept>,
+    pub(crate) bookmarks: BTreeMap<Arc<str>, Kept>,
     /// While the log is recovered: events that were moved, in the order in which they were.
     copies: Vec<Copied>,
     /// Seen in the snapshot that is being read.
@@ -37,8 +43,8 @@ pub(crate) struct Kept {
     pub(crate) mark: Bookmark,
     /// What a crash would leave of it. Space is reclaimed by this one.
     pub(crate) durable: Option<Bookmark>,
-    /// Changed since it was last staged.
-    pub(crate) dirty: bool,
+    /// Stands in [`Ledger::changed`].
+    pub(crate) changed: bool,
 }
 
 impl Kept {
@@ -120,17 +126,30 @@ impl Ledger {
             self.snapshot_bytes -= bookmark_bytes(subscriber, 0);
         }
         self.bookmarks -= gone.bookmarks.len();
+        self.changed.retain(|(other, _)| *other != stream);
         Some(gone)
     }
 
     /// Puts a bookmark; false when the stream is not declared.
     pub(crate) fn keep(&mut self, stream: u32, subscriber: &str, kept: Kept) -> bool {
         let Some(known) = self.streams.get_mut(&stream) else { return false };
-        if known.bookmarks.insert(subscriber.into(), kept).is_none() {
+        let name: Arc<str> = subscriber.into();
+        if kept.changed {
+            self.changed.push((stream, Arc::clone(&name)));
+        }
+        if known.bookmarks.insert(name, kept).is_none() {
             self.snapshot_bytes += bookmark_bytes(subscriber, 0);
             self.bookmarks += 1;
         }
         true
+    }
+
+    /// What became of the last of `changed`: it is staged.
+    pub(crate) fn staged(&mut self, stream: u32, subscriber: &str) {
+        let known = self.streams.get_mut(&stream);
+        if let Some(kept) = known.and_then(|known| known.bookmarks.get_mut(subscriber)) {
+            kept.changed = false;
+        }
     }
 
     pub(crate) fn forget_bookmark(&mut self, stream: u32, subscriber: &str) -> bool {
@@ -139,6 +158,7 @@ impl Ledger {
         if known {
             self.snapshot_bytes -= bookmark_bytes(subscriber, 0);
             self.bookmarks -= 1;
+            self.changed.retain(|(other, name)| (*other, &**name) != (stream, subscriber));
         }
         known
     }
@@ -170,7 +190,7 @@ impl Ledger {
             Kind::Bookmark => {
                 if let Some((subscriber, mark)) = decode_bookmark(found.payload) {
                     let durable = Some(mark.clone());
-                    self.keep(stream, subscriber, Kept { mark, durable, dirty: false });
+                    self.keep(stream, subscriber, Kept { mark, durable, changed: false });
                 }
             }
             Kind::ForgetBookmark => {
@@ -282,7 +302,7 @@ mod tests {
         ledger.declare(1, "a");
         ledger.declare(2, "b");
         for subscriber in ["x", "y", "x"] {
-            let kept = Kept { mark: mark(8, &[]), durable: None, dirty: true };
+            let kept = Kept { mark: mark(8, &[]), durable: None, changed: true };
             assert!(ledger.keep(1, subscriber, kept));
         }
         assert_eq!(ledger.bookmarks, 2);
@@ -299,7 +319,7 @@ mod tests {
     fn a_name_declared_again_leaves_no_older_stream_behind_that_would_hold_space_for_ever() {
         let mut ledger = Ledger::default();
         ledger.declare(1, "a");
-        ledger.keep(1, "x", Kept { mark: mark(8, &[]), durable: None, dirty: false });
+        ledger.keep(1, "x", Kept { mark: mark(8, &[]), durable: None, changed: false });
         ledger.declare(2, "a");
         assert_eq!((ledger.find("a"), ledger.streams.len(), ledger.bookmarks), (Some(2), 1, 0));
     }

@@ -31,6 +31,7 @@ mod options;
 mod page_in;
 mod position;
 mod read;
+mod readers;
 mod recovery;
 mod release;
 mod roll;

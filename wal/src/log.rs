@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,12 +43,11 @@ pub struct Log {
     pub(crate) visible: Position,
     pub(crate) durable: Position,
     pub(crate) marks_in_flight: VecDeque<MarkInFlight>,
-    pub(crate) bookmarks_dirty: bool,
     pub(crate) forgotten: Vec<(Kind, u32, Box<str>)>,
     /// Ready for the next roll-over.
     pub(crate) spares: Vec<Spare>,
-    /// A file that nobody reads any more; its header must be wiped before it is used again.
-    pub(crate) recyclable: Option<Spare>,
+    /// Files that nobody reads any more; their headers must be wiped before they are used again.
+    pub(crate) recyclable: Vec<Spare>,
     pub(crate) spare_out: bool,
     pub(crate) file_number: u64,
     /// The appenders' clock when the disk last had no room.
@@ -85,10 +84,9 @@ impl Log {
             visible: found.limit,
             durable: found.limit,
             marks_in_flight: VecDeque::new(),
-            bookmarks_dirty: false,
             forgotten: Vec::new(),
             spares: Vec::new(),
-            recyclable: None,
+            recyclable: Vec::new(),
             spare_out: false,
             file_number: found.number,
             no_space_at_ms: None,
@@ -199,17 +197,17 @@ impl Log {
         self.check_poison()?;
         let known = self.ledger.streams.get_mut(&stream.0);
         let known = known.ok_or(AppendError::UnknownStream { stream: stream.0 })?;
-        if let Some(kept) = known.bookmarks.get_mut(subscriber) {
-            kept.dirty |= kept.mark != mark;
-            self.bookmarks_dirty |= kept.dirty;
+        if let Some((name, kept)) = known.bookmarks.range_mut::<str, _>(only(subscriber)).next() {
+            if kept.mark != mark && !std::mem::replace(&mut kept.changed, true) {
+                self.ledger.changed.push((stream.0, Arc::clone(name)));
+            }
             kept.mark = mark;
             return Ok(());
         }
         check_name(subscriber)?;
         self.check_room("bookmarks_max", self.ledger.bookmarks, self.options.bookmarks_max)?;
         self.check_snapshot(bookmark_bytes(subscriber, 0))?;
-        self.ledger.keep(stream.0, subscriber, Kept { mark, durable: None, dirty: true });
-        self.bookmarks_dirty = true;
+        self.ledger.keep(stream.0, subscriber, Kept { mark, durable: None, changed: true });
         Ok(())
     }
 
@@ -335,6 +333,11 @@ impl fmt::Debug for Log {
 
 pub(crate) fn full(limit: &'static str, used: u64, max: u64) -> AppendError {
     AppendError::Full { limit, used, max }
+}
+
+/// The range of one key: unlike a lookup it gives the key that is kept.
+const fn only(name: &str) -> (Bound<&str>, Bound<&str>) {
+    (Bound::Included(name), Bound::Included(name))
 }
 
 fn check_name(name: &str) -> Result<(), AppendError> {

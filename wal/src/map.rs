@@ -79,6 +79,17 @@ impl Map {
         self.slot.broken.load(Ordering::Acquire)
     }
 
+    /// Takes its pages out of the process's memory. They stay in the page cache, and come back when somebody
+    /// looks at them.
+    pub(crate) fn let_go(&self) {
+        let start = self.whole.as_ptr().cast_mut().cast();
+        // SAFETY: the whole is one map from its first byte on and alive; it is read-only and of a file, so
+        // who looks at a page next is given the same bytes again.
+        unsafe {
+            let _ = libc::madvise(start, self.whole.len(), libc::MADV_DONTNEED); // advice
+        }
+    }
+
     /// Gives the map up; true when nobody else holds any of its bytes, so that the file may be
     /// written again.
     pub(crate) fn release(self) -> bool {

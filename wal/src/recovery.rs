@@ -18,7 +18,8 @@ use crate::headless::lost_header;
 use crate::ledger::{Ledger, decode_bases, decode_snapshot};
 use crate::limits::SEGMENT_BYTES_MAX;
 use crate::position::Position;
-use crate::scan::{Scan, place, record, scan};
+use crate::readers::{Candidate, Reading, read_in_order};
+use crate::scan::{Scan, place, record};
 use crate::segment::{Segment, Spare, fill, forget_pages, sync_folder, wipe, zero};
 
 const LOCK_FILE: &str = "LOCK";
@@ -67,12 +68,6 @@ pub(crate) struct Found {
     /// Everything recovered is below.
     pub(crate) limit: Position,
     pub(crate) report: Recovery,
-}
-
-struct Candidate {
-    header: Header,
-    file: File,
-    path: PathBuf,
 }
 
 pub(crate) fn recover(folder: &Path) -> Result<Found, Error> {
@@ -265,53 +260,65 @@ fn look(path: &Path, spares: &mut Vec<Spare>, torn: &mut Vec<Spare>) -> Result<O
 
 fn replay(candidates: Vec<Candidate>, found: &mut Found) -> Result<(), Error> {
     let mut expected: BTreeSet<u64> = BTreeSet::new();
-    let mut buffer = Vec::new();
-    let mut last_scan = Scan::default();
-    let last = candidates.len().saturating_sub(1);
+    let mut end = 0;
+    let mut sealed = false;
+    let mut left = candidates.len();
+    read_in_order(candidates, |reading| {
+        left -= 1;
+        if reading.scan.records.is_empty() && left == 0 {
+            return set_unused(reading, found);
+        }
+        (end, sealed) = (reading.scan.end, reading.scan.sealed);
+        take(reading, found, &mut expected)
+    })?;
+    settle(found, end, sealed, &expected)
+}
 
-    for (nth, candidate) in candidates.into_iter().enumerate() {
-        let Candidate { header, file, path } = candidate;
-        buffer.clear();
-        buffer.resize(header.capacity as usize, 0);
-        let length = read_up_to(&file, &mut buffer)
-            .map_err(Error::io(&path, "read a segment (see its disk's log)"))?;
-        let read = scan(&buffer, &header, nth < last);
+/// Case 3: its header is there, its first batch is not: nothing in it was acknowledged.
+fn set_unused(Reading { file, path, scan, map, bytes, .. }: Reading, found: &mut Found) -> Result<(), Error> {
+    drop((map, bytes)); // nobody may look at what is about to change
+    wipe(&file).map_err(Error::io(&path, "wipe a segment that was never begun"))?;
+    found.report.torn_bytes += torn_bytes(&scan);
+    found.spares.push(Spare { file, path });
+    Ok(())
+}
 
-        if read.records.is_empty() && nth == last {
-            // case 3: its header is there, its first batch is not: nothing in it was acknowledged
-            wipe(&file).map_err(Error::io(&path, "wipe a segment that was never begun"))?;
-            found.report.torn_bytes += torn_bytes(&read);
-            found.spares.push(Spare { file, path });
-            continue;
-        }
-        if length < buffer.len() {
-            // case 4: a shortened file; reading its missing end through the map would be a SIGBUS
-            let end = u32::try_from(length).unwrap_or(header.capacity);
-            fill(&file, end, header.capacity).map_err(Error::io(&path, "restore a segment's length"))?;
-        }
-        if let Some(torn) = &read.torn {
-            // case 5: a torn flush at the end
-            let to = torn.end.min(buffer.len());
-            zero(&file, torn.start, to).map_err(Error::io(&path, "wipe a torn flush"))?;
-        }
-        for hole in &read.holes {
-            // case 6: damage inside what was acknowledged
-            let (from, to) = (place(&header, hole.start), place(&header, hole.end));
-            found.report.holes.push(Hole { file: Some(path.clone()), from, to });
-        }
-        found.report.torn_bytes += torn_bytes(&read);
-        found.report.torn_batch_records += read.batch_pieces;
-        expected.insert(header.base);
-        apply(&buffer, &header, &read, &mut found.ledger, &mut expected);
-
-        let name = path.clone();
-        let segment = Segment::new(Spare { file, path }, header);
-        let mut segment = segment.map_err(Error::io(name, "map a segment"))?;
-        (segment.begun, segment.used) = extent(&buffer, &read);
-        found.segments.push(segment);
-        last_scan = read;
+/// Mends what a crash left of a segment, and applies it.
+fn take(reading: Reading, found: &mut Found, expected: &mut BTreeSet<u64>) -> Result<(), Error> {
+    let Reading { header, file, path, map, mut bytes, length, scan } = reading;
+    bytes.truncate(scan.end); // what follows may be about to change
+    if length < header.capacity as usize {
+        // case 4: a shortened file; reading its missing end through the map would be a SIGBUS
+        let end = u32::try_from(length).unwrap_or(header.capacity);
+        fill(&file, end, header.capacity).map_err(Error::io(&path, "restore a segment's length"))?;
     }
-    settle(found, &last_scan, &expected)
+    if let Some(torn) = &scan.torn {
+        // case 5: a torn flush at the end
+        let to = torn.end.min(header.capacity as usize);
+        zero(&file, torn.start, to).map_err(Error::io(&path, "wipe a torn flush"))?;
+    }
+    for hole in &scan.holes {
+        // case 6: damage inside what was acknowledged
+        let (from, to) = (place(&header, hole.start), place(&header, hole.end));
+        found.report.holes.push(Hole { file: Some(path.clone()), from, to });
+    }
+    found.report.torn_bytes += torn_bytes(&scan);
+    found.report.torn_batch_records += scan.batch_pieces;
+    expected.insert(header.base);
+    apply(&bytes, &header, &scan, &mut found.ledger, expected);
+
+    let spare = Spare { file, path };
+    let mut segment = match map {
+        Some(map) => Segment::of(spare, header, map),
+        None => {
+            let name = spare.path.clone();
+            Segment::new(spare, header).map_err(Error::io(name, "map a segment"))?
+        }
+    };
+    (segment.begun, segment.used) = extent(&bytes, &scan);
+    segment.map.let_go(); // a log of any size takes no memory until it is read
+    found.segments.push(segment);
+    Ok(())
 }
 
 /// Where a segment's snapshot ends, and where its last record does.
@@ -356,12 +363,12 @@ pub(crate) fn apply(
 }
 
 /// Compares what is there with what should be, and finds where to go on.
-fn settle(found: &mut Found, last_scan: &Scan, expected: &BTreeSet<u64>) -> Result<(), Error> {
+fn settle(found: &mut Found, end: usize, sealed: bool, expected: &BTreeSet<u64>) -> Result<(), Error> {
     let present: BTreeSet<u64> = found.segments.iter().map(Segment::base).collect();
     if let Some(tail) = found.segments.last() {
-        found.limit = place(&tail.header, last_scan.end);
-        found.end = (!last_scan.sealed).then_some(found.limit);
-        if last_scan.sealed {
+        found.limit = place(&tail.header, end);
+        found.end = (!sealed).then_some(found.limit);
+        if sealed {
             found.limit = Position::new(tail.limit());
         }
     }

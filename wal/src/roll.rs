@@ -8,7 +8,9 @@ use crate::error::{AppendError, Error};
 use crate::flush::{MarkInFlight, Staged};
 use crate::header::{Header, SEGMENT_HEADER_BYTES};
 use crate::ledger::{bookmark_bytes, encode_bookmark};
-use crate::limits::{CONTROL_SEGMENTS_MAX, RANGES_MAX, SPACE_RETRY_MS, control_reserve, snapshot_bytes_max};
+use crate::limits::{
+    CONTROL_SEGMENTS_MAX, RANGES_MAX, RECYCLED_MAX, SPACE_RETRY_MS, control_reserve, snapshot_bytes_max,
+};
 use crate::log::{Log, full};
 use crate::position::Position;
 use crate::segment::{PrepareSpare, Segment, Spare, sync_folder};
@@ -51,12 +53,12 @@ impl Log {
         }
     }
 
-    /// Keeps the empty files that recovery found: one, of the right size; the others go.
+    /// Keeps the empty files that recovery found: few, of the right size; the others go.
     pub(crate) fn adopt_spares(&mut self, found: Vec<Spare>) -> Result<(), Error> {
         for spare in found {
             let length = spare.file.metadata().map_err(Error::io(&spare.path, "look at a spare"))?.len();
-            if self.recyclable.is_none() && length == u64::from(self.options.segment_bytes) {
-                self.recyclable = Some(spare);
+            if self.recyclable.len() < RECYCLED_MAX && length == u64::from(self.options.segment_bytes) {
+                self.recyclable.push(spare);
             } else {
                 fs::remove_file(&spare.path).map_err(Error::io(&spare.path, "remove a spare"))?;
             }
@@ -131,7 +133,7 @@ impl Log {
 
     /// A used file needs a wipe only; a new one needs all its zeros.
     fn prepare(&mut self) -> PrepareSpare {
-        let recycled = self.recyclable.take();
+        let recycled = self.recyclable.pop();
         let number = self.file_number;
         self.file_number += 1;
         PrepareSpare { folder: self.folder.clone(), number, capacity: self.options.segment_bytes, recycled }
@@ -174,7 +176,7 @@ impl Log {
             for (subscriber, kept) in &mut stream.bookmarks {
                 records.push((Kind::Bookmark, *id, encode_bookmark(subscriber, &kept.mark, ranges_max)));
                 marks.push((*id, subscriber.clone(), kept.mark.cut(ranges_max)));
-                kept.dirty = false;
+                kept.changed = false;
             }
         }
         for (nth, (kind, stream, payload)) in records.iter().enumerate() {
@@ -190,7 +192,7 @@ impl Log {
             subscriber,
             mark,
         }));
-        self.bookmarks_dirty = false;
+        self.ledger.changed.clear();
         self.forgotten.clear(); // what the snapshot does not list is forgotten
     }
 

@@ -38,8 +38,12 @@ pub(crate) struct Segment {
 impl Segment {
     pub(crate) fn new(Spare { file, path }: Spare, header: Header) -> io::Result<Self> {
         let map = Map::new(&file, header.capacity)?;
+        Ok(Self::of(Spare { file, path }, header, map))
+    }
+
+    pub(crate) fn of(Spare { file, path }: Spare, header: Header, map: Map) -> Self {
         let file = Arc::new(file);
-        Ok(Self { header, file, path, map, dropped_at: None, begun: 0, used: 0, keep: false, broken: false })
+        Self { header, file, path, map, dropped_at: None, begun: 0, used: 0, keep: false, broken: false }
     }
 
     /// Records, the snapshot aside.

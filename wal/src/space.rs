@@ -5,6 +5,7 @@ use std::fs;
 use std::sync::Arc;
 
 use crate::codec::{Kind, record_bytes};
+use crate::limits::RECYCLED_MAX;
 use crate::log::Log;
 use crate::position::Position;
 use crate::roll::For;
@@ -144,7 +145,7 @@ impl Log {
         }
     }
 
-    /// Removes files whose drop is durable; keeps one that nobody reads for the next roll-over.
+    /// Removes files whose drop is durable; keeps a few that nobody reads for the next roll-overs.
     pub(crate) fn delete_dropped(&mut self) {
         while let Some(nth) =
             self.segments.iter().position(|one| one.dropped_at.is_some_and(|at| at <= self.durable))
@@ -154,10 +155,10 @@ impl Log {
             let unread = map.release();
             if let Some(file) = Arc::into_inner(file)
                 && unread
-                && self.recyclable.is_none()
+                && self.recyclable.len() < RECYCLED_MAX
                 && header.capacity == self.options.segment_bytes
             {
-                self.recyclable = Some(Spare { file, path });
+                self.recyclable.push(Spare { file, path });
                 continue;
             }
             // A file that cannot be removed now is found as a leftover by the next recovery.
