@@ -1,19 +1,21 @@
 //! What a real file system has on its disk when the power goes: ext4 on a loop device, whose image is
 //! copied at a moment at which nothing is synced by us. What the page cache holds is not in the copy,
 //! names and lengths that were never synced neither; mounting the copy replays ext4's journal as a
-//! machine does that comes up again. It takes root, and says so where it cannot be done.
+//! machine does that comes up again. Where the kernel has device-mapper's flakey target, a second disk drops
+//! all writes from one moment on instead. Both take root, and say so where they cannot be done.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -49,6 +51,64 @@ impl Drop for Mounts {
     }
 }
 
+/// A disk that can be made to forget every write from one moment on, as a plug that is pulled does.
+struct Flakey {
+    name: String,
+    device: String,
+    sectors: u64,
+}
+
+impl Flakey {
+    fn make(image: &Path) -> Option<Self> {
+        if !run(Command::new("dmsetup").args(["target-version", "flakey"]))
+            && !run(Command::new("modprobe").arg("dm-flakey"))
+        {
+            return None;
+        }
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
+        let device = String::from_utf8(attached.stdout).ok()?.trim().to_owned();
+        let name = format!("sluicegate-{}", std::process::id());
+        let disk = Self { name, device, sectors: DISK_MIB * MIB / 512 };
+        let made = attached.status.success() && run(disk.dmsetup("create").args(["--table", &disk.linear()]));
+        made.then_some(disk)
+    }
+
+    fn linear(&self) -> String {
+        format!("0 {} linear {} 0", self.sectors, self.device)
+    }
+
+    /// The kernel's own node: the one under its name takes a udev.
+    fn path(&self) -> PathBuf {
+        let node =
+            self.dmsetup("info").args(["--columns", "--noheadings", "-o", "blkdevname"]).output().unwrap();
+        Path::new("/dev").join(String::from_utf8(node.stdout).unwrap().trim())
+    }
+
+    fn dmsetup(&self, verb: &str) -> Command {
+        let mut command = Command::new("dmsetup");
+        command.args([verb, &self.name]);
+        command
+    }
+
+    fn change(&self, table: &str) {
+        // Nothing that is on its way is written out first: that is the point.
+        assert!(run(self.dmsetup("suspend").args(["--noflush", "--nolockfs"])));
+        assert!(run(self.dmsetup("reload").args(["--table", table])));
+        assert!(run(&mut self.dmsetup("resume")));
+    }
+
+    fn pull_the_plug(&self) {
+        self.change(&format!("0 {} flakey {} 0 0 3600 1 drop_writes", self.sectors, self.device));
+    }
+}
+
+impl Drop for Flakey {
+    fn drop(&mut self) {
+        run(self.dmsetup("remove").arg("--force"));
+        run(Command::new("losetup").args(["-d", &self.device]));
+    }
+}
+
 fn run(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
@@ -74,56 +134,122 @@ fn ids(received: &[Received]) -> BTreeSet<String> {
     received.iter().map(Received::id).collect()
 }
 
+/// An appliance on this folder, and clients that note what it promised.
+struct Scene {
+    appliance: Appliance,
+    /// Where the subscriber will be.
+    away: SocketAddr,
+    promised: Arc<Mutex<BTreeSet<String>>>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Scene {
+    fn start(data: &Path) -> Self {
+        let away = closed_address();
+        let appliance = with_broker(&setup(data));
+        let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.2S" });
+        subscribe(appliance.api(), "all", &format!("http://{away}/"), &[("/spec/delivery", patient)]);
+        let promised = Arc::new(Mutex::new(BTreeSet::new()));
+        let clients = (0..CLIENTS).map(|client| {
+            let (connection, promised) = (Connection::open(appliance.events()), Arc::clone(&promised));
+            thread::spawn(move || publish(connection, client, &promised))
+        });
+        let clients = clients.collect();
+        let scene = Self { appliance, away, promised, clients };
+        wait::until(PATIENCE, "promises", || (scene.promises().len() >= PROMISES_MIN).then_some(()));
+        scene
+    }
+
+    fn promises(&self) -> BTreeSet<String> {
+        self.promised.lock().unwrap().clone()
+    }
+
+    fn kill(mut self) -> SocketAddr {
+        self.appliance.kill();
+        self.clients.into_iter().for_each(|client| client.join().unwrap());
+        self.away
+    }
+}
+
+fn setup(data: &Path) -> Setup {
+    Setup::new(BIN).flag("workers", "1").flag("data", &data.to_string_lossy())
+}
+
+fn publish(mut connection: Connection, client: usize, promised: &Mutex<BTreeSet<String>>) {
+    for nth in 0.. {
+        let id = format!("{client}-{nth}");
+        let event = Event::new(&id).data("text/plain", vec![b'd'; (nth * 997) % 9000]);
+        match connection.try_call(&event.binary(BROKER)) {
+            Ok(response) if response.status == 202 => promised.lock().unwrap().insert(id),
+            _ => return,
+        };
+    }
+}
+
+/// Comes up on what the disk has, and delivers everything that was promised.
+fn deliver_all(data: &Path, away: SocketAddr, promised: &BTreeSet<String>) {
+    let verified = Command::new(BIN).args(["wal", "verify"]).arg(data).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
+    let sink = EventSink::start_at(away, |_| Answer::status(202));
+    let _again = setup(data).start();
+    let all = sink.wait_until(PATIENCE, |received| ids(received).is_superset(promised));
+    if let Err(received) = all {
+        let missing: Vec<_> = promised.difference(&ids(&received)).cloned().collect();
+        panic!("{} of {} promised events are lost: {missing:?}", missing.len(), promised.len());
+    }
+}
+
+fn make_image(image: &Path) -> bool {
+    File::create(image).and_then(|file| file.set_len(DISK_MIB * MIB)).is_ok()
+}
+
 /// EV-RTE-02, APP-05, APP-39: every event that got its 202, and the objects that it needs, are on the disk
 /// itself when the answer leaves, names of files included.
 #[test]
 fn what_was_acknowledged_is_on_the_disk_when_the_power_goes() {
     let mounts = Mounts { folder: TempDir::new().unwrap() };
     let (image, copy) = (mounts.path("image"), mounts.path("copy"));
-    let made = File::create(&image).and_then(|file| file.set_len(DISK_MIB * MIB)).is_ok()
+    let made = make_image(&image)
         && run(Command::new("mkfs.ext4").arg("-q").arg(&image))
         && mounts.mount("image", "before");
     if !made {
         eprintln!("skipped: a loop device cannot be mounted here (it takes root, mkfs.ext4 and the device)");
         return;
     }
-    let away = closed_address();
-    let data = |at: &str| mounts.path(at).join("data").to_string_lossy().into_owned();
-    let mut appliance = with_broker(&Setup::new(BIN).flag("workers", "1").flag("data", &data("before")));
-    let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.2S" });
-    subscribe(appliance.api(), "all", &format!("http://{away}/"), &[("/spec/delivery", patient)]);
-
-    let promised = Arc::new(Mutex::new(BTreeSet::new()));
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|client| {
-            let (mut connection, promised) = (Connection::open(appliance.events()), Arc::clone(&promised));
-            thread::spawn(move || {
-                for nth in 0.. {
-                    let id = format!("{client}-{nth}");
-                    let event = Event::new(&id).data("text/plain", vec![b'd'; (nth * 997) % 9000]);
-                    match connection.try_call(&event.binary(BROKER)) {
-                        Ok(response) if response.status == 202 => promised.lock().unwrap().insert(id),
-                        _ => return,
-                    };
-                }
-            })
-        })
-        .collect();
-    wait::until(PATIENCE, "promises", || (promised.lock().unwrap().len() >= PROMISES_MIN).then_some(()));
-    signal(appliance.pid(), "-STOP"); // so that the image can be copied as of one moment
-    let promised_then = promised.lock().unwrap().clone();
+    let scene = Scene::start(&mounts.path("before/data"));
+    signal(scene.appliance.pid(), "-STOP"); // so that the image can be copied as of one moment
+    let promised = scene.promises();
     freeze_frame(&image, &copy);
-    appliance.kill();
-    clients.into_iter().for_each(|client| client.join().unwrap());
+    let away = scene.kill();
 
     assert!(mounts.mount("copy", "after"), "the file system comes up again");
-    let verified = Command::new(BIN).args(["wal", "verify"]).arg(data("after")).output().unwrap();
-    assert!(verified.status.success(), "{verified:?}");
-    let sink = EventSink::start_at(away, |_| Answer::status(202));
-    let _again = Setup::new(BIN).flag("workers", "1").flag("data", &data("after")).start();
-    let all = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&promised_then));
-    if let Err(received) = all {
-        let missing: Vec<_> = promised_then.difference(&ids(&received)).cloned().collect();
-        panic!("{} of {} promised events are lost: {missing:?}", missing.len(), promised_then.len());
-    }
+    deliver_all(&mounts.path("after/data"), away, &promised);
+}
+
+/// EV-RTE-02, APP-05: the same on a disk that has nothing of what was written after one moment, flush or no
+/// flush, while the appliance goes on writing.
+#[test]
+fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
+    let mounts = Mounts { folder: TempDir::new().unwrap() };
+    let image = mounts.path("image");
+    let Some(disk) = make_image(&image).then(|| Flakey::make(&image)).flatten() else {
+        eprintln!(
+            "skipped: no device-mapper with the flakey target here (it takes root, dmsetup, losetup and the kernel's dm-flakey)"
+        );
+        return;
+    };
+    let at = mounts.path("before");
+    fs::create_dir(&at).unwrap();
+    assert!(run(Command::new("mkfs.ext4").arg("-q").arg(disk.path())));
+    assert!(run(Command::new("mount").arg(disk.path()).arg(&at)));
+
+    let scene = Scene::start(&at.join("data"));
+    let promised = scene.promises();
+    disk.pull_the_plug();
+    let away = scene.kill();
+    assert!(run(Command::new("umount").arg(&at)), "what is still to be written goes nowhere");
+    disk.change(&disk.linear());
+    assert!(run(Command::new("mount").arg(disk.path()).arg(&at)), "the file system comes up again");
+    deliver_all(&at.join("data"), away, &promised);
+    assert!(run(Command::new("umount").arg("-l").arg(&at)));
 }
