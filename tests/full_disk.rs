@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use kit::flakey::{Fault, Flakey};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{Answer, Appliance, Call, Connection, Event, EventSink, PATIENCE, Received, Response, Setup, wait};
@@ -187,11 +188,41 @@ fn a_disk_that_fails_a_flush_is_told_loudly_and_nothing_is_acknowledged_after_it
     assert_eq!(ready().status, 200);
 
     disk.fail(&appliance);
+    nothing_is_taken(&mut appliance, &mut connection);
+}
+
+/// DP-ACK-02: the same while the appliance runs on, where the kernel can make a disk that answers every write
+/// with an error.
+#[test]
+fn a_disk_that_fails_under_a_running_appliance_loses_no_promise() {
+    let folder = TempDir::new().unwrap();
+    let [image, at] = ["image", "disk"].map(|name| folder.path().join(name));
+    File::create(&image).and_then(|file| file.set_len(DISK_MIB * MIB)).unwrap();
+    let Some(disk) = Flakey::make(&image, DISK_MIB * MIB) else {
+        eprintln!("skipped: {}", Flakey::MISSING);
+        return;
+    };
+    fs::create_dir(&at).unwrap();
+    assert!(run(Command::new("mkfs.ext4").arg("-q").arg(disk.path())));
+    assert!(run(Command::new("mount").arg(disk.path()).arg(&at)));
+    let data = at.join("data");
+    let mut appliance =
+        with_broker(&Setup::new(BIN).flag("workers", "1").flag("data", &data.to_string_lossy()));
+    let mut connection = Connection::open(appliance.events());
+    assert_eq!(post(&mut connection, "before").status, 202);
+    disk.fail(Fault::ErrorWrites);
+    nothing_is_taken(&mut appliance, &mut connection);
+    appliance.kill();
+    assert!(run(Command::new("umount").arg("-l").arg(&at)));
+}
+
+fn nothing_is_taken(appliance: &mut Appliance, connection: &mut Connection) {
     for nth in 0..5 {
-        let response = post(&mut connection, &format!("lost-{nth}"));
+        let response = post(connection, &format!("lost-{nth}"));
         assert!(is_refusal(&response), "{response}");
         assert!(response.text().contains("the log failed"), "{response}");
     }
+    let ready = || Call::get("/readyz").send(appliance.admin());
     let unready =
         wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use kit::flakey::{Fault, Flakey};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
@@ -48,64 +49,6 @@ impl Drop for Mounts {
         for name in ["before", "after"] {
             run(Command::new("umount").arg("-l").arg(self.path(name)));
         }
-    }
-}
-
-/// A disk that can be made to forget every write from one moment on, as a plug that is pulled does.
-struct Flakey {
-    name: String,
-    device: String,
-    sectors: u64,
-}
-
-impl Flakey {
-    fn make(image: &Path) -> Option<Self> {
-        if !run(Command::new("dmsetup").args(["target-version", "flakey"]))
-            && !run(Command::new("modprobe").arg("dm-flakey"))
-        {
-            return None;
-        }
-        let attached = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
-        let device = String::from_utf8(attached.stdout).ok()?.trim().to_owned();
-        let name = format!("sluicegate-{}", std::process::id());
-        let disk = Self { name, device, sectors: DISK_MIB * MIB / 512 };
-        let made = attached.status.success() && run(disk.dmsetup("create").args(["--table", &disk.linear()]));
-        made.then_some(disk)
-    }
-
-    fn linear(&self) -> String {
-        format!("0 {} linear {} 0", self.sectors, self.device)
-    }
-
-    /// The kernel's own node: the one under its name takes a udev.
-    fn path(&self) -> PathBuf {
-        let node =
-            self.dmsetup("info").args(["--columns", "--noheadings", "-o", "blkdevname"]).output().unwrap();
-        Path::new("/dev").join(String::from_utf8(node.stdout).unwrap().trim())
-    }
-
-    fn dmsetup(&self, verb: &str) -> Command {
-        let mut command = Command::new("dmsetup");
-        command.args([verb, &self.name]);
-        command
-    }
-
-    fn change(&self, table: &str) {
-        // Nothing that is on its way is written out first: that is the point.
-        assert!(run(self.dmsetup("suspend").args(["--noflush", "--nolockfs"])));
-        assert!(run(self.dmsetup("reload").args(["--table", table])));
-        assert!(run(&mut self.dmsetup("resume")));
-    }
-
-    fn pull_the_plug(&self) {
-        self.change(&format!("0 {} flakey {} 0 0 3600 1 drop_writes", self.sectors, self.device));
-    }
-}
-
-impl Drop for Flakey {
-    fn drop(&mut self) {
-        run(self.dmsetup("remove").arg("--force"));
-        run(Command::new("losetup").args(["-d", &self.device]));
     }
 }
 
@@ -232,10 +175,8 @@ fn what_was_acknowledged_is_on_the_disk_when_the_power_goes() {
 fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
     let mounts = Mounts { folder: TempDir::new().unwrap() };
     let image = mounts.path("image");
-    let Some(disk) = make_image(&image).then(|| Flakey::make(&image)).flatten() else {
-        eprintln!(
-            "skipped: no device-mapper with the flakey target here (it takes root, dmsetup, losetup and the kernel's dm-flakey)"
-        );
+    let Some(disk) = make_image(&image).then(|| Flakey::make(&image, DISK_MIB * MIB)).flatten() else {
+        eprintln!("skipped: {}", Flakey::MISSING);
         return;
     };
     let at = mounts.path("before");
@@ -245,10 +186,10 @@ fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
 
     let scene = Scene::start(&at.join("data"));
     let promised = scene.promises();
-    disk.pull_the_plug();
+    disk.fail(Fault::DropWrites);
     let away = scene.kill();
     assert!(run(Command::new("umount").arg(&at)), "what is still to be written goes nowhere");
-    disk.change(&disk.linear());
+    disk.mend();
     assert!(run(Command::new("mount").arg(disk.path()).arg(&at)), "the file system comes up again");
     deliver_all(&at.join("data"), away, &promised);
     assert!(run(Command::new("umount").arg("-l").arg(&at)));

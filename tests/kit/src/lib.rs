@@ -12,6 +12,7 @@
 pub mod api;
 pub mod appliance;
 pub mod event;
+pub mod flakey;
 pub mod http;
 pub mod http2;
 pub mod kingress;
