@@ -148,7 +148,7 @@ fn an_identity_that_is_not_allowed_fails_the_revision() {
 /// A ConfigMap as a document.
 fn map(namespace: &str, name: &str, value: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\ndata: {{a: {value}}}\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\ndata: {{a: \"{value}\"}}\n"
     )
 }
 

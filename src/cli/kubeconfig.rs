@@ -111,7 +111,12 @@ pub(crate) fn text(api: SocketAddr, authority: &Authority, token: Option<&str>) 
             cluster["tls-server-name"] = SERVER_NAME.into();
         }
     }
-    let user = token.map_or_else(|| json!({}), |token| json!({ "token": token }));
+    let user = match token {
+        Some(token) => json!({ "token": token }),
+        None if *authority == Authority::Plain => json!({}),
+        // Over TLS kubectl asks for a name when it has none; the API trusts who is on its host, whatever the name.
+        None => json!({ "username": "local", "password": "local" }),
+    };
     let (name, context) =
         ("sluicegate", json!({ "cluster": "sluicegate", "user": "sluicegate", "namespace": "default" }));
     let config = json!({

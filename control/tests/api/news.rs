@@ -59,7 +59,7 @@ async fn an_event_has_two_faces() {
 
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let (_, table) = house.get_as(NEWS, table).await;
-    assert_eq!(table["rows"][0]["cells"][5], "again", "{table}");
+    assert_eq!(table["rows"][0]["cells"][6], "again", "{table}");
     assert_eq!(house.delete(&format!("{NEWS}/old")).await.0, 200);
     assert_eq!(house.get(&format!("{CORE}/old")).await.0, 404);
 }
