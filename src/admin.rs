@@ -37,6 +37,8 @@ pub(crate) struct Health {
     pub(crate) draining: AtomicBool,
     /// A core's log failed: events are refused until a restart.
     pub(crate) log_failed: AtomicBool,
+    /// How the files of `--manifests` are.
+    pub(crate) manifests: Arc<control::manifests::Tally>,
 }
 
 /// The listener's routes.

@@ -64,8 +64,17 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
     pub(crate) api: Option<SocketAddr>,
 
-    /// Certificate chain and private key (PEM) with which the API speaks TLS; without them it is plain HTTP, on
-    /// loopback only
+    /// Listen on this Unix socket too, for root and the user that runs it
+    #[arg(long, value_name = "PATH", env = "SLUICEGATE_API_SOCKET")]
+    pub(crate) api_socket: Option<PathBuf>,
+
+    /// Speak TLS on loopback too; beyond it, and with --api-tls-cert or --api-client-ca, the API always does
+    #[arg(long, env = "SLUICEGATE_API_TLS")]
+    #[serde(default)]
+    pub(crate) api_tls: bool,
+
+    /// Certificate chain and private key (PEM) with which the API speaks TLS [default: made and renewed by
+    /// itself, see DATA/api/ca.pem]
     #[arg(long, value_name = "CERT,KEY", env = "SLUICEGATE_API_TLS_CERT")]
     pub(crate) api_tls_cert: Option<FilePair>,
 
@@ -103,7 +112,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "DOMAIN", env = "SLUICEGATE_DOMAIN")]
     pub(crate) domain: Option<String>,
 
-    /// Apply the YAML manifests of this file or folder at start; may be given more than once
+    /// Apply the YAML manifests of this file or folder at start and when they change; may be given more than
+    /// once
     #[arg(long, value_name = "PATH", env = "SLUICEGATE_MANIFESTS", value_delimiter = ';')]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) manifests: Vec<PathBuf>,
@@ -176,6 +186,9 @@ pub(crate) struct Config {
     pub(crate) tls_min_version: TlsVersion,
     pub(crate) events: SocketAddr,
     pub(crate) api: SocketAddr,
+    pub(crate) api_socket: Option<PathBuf>,
+    /// The API speaks TLS.
+    pub(crate) api_tls: bool,
     pub(crate) api_tls_cert: Option<FilePair>,
     pub(crate) api_client_ca: Option<PathBuf>,
     pub(crate) api_tokens: Option<PathBuf>,
@@ -207,7 +220,7 @@ impl Config {
         };
 
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let config = Self {
+        let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
             workers: given.workers.or(file.workers).unwrap_or(cores),
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
@@ -217,6 +230,8 @@ impl Config {
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
             api: given.api.or(file.api).unwrap_or(loopback(8001)),
+            api_socket: given.api_socket.or(file.api_socket),
+            api_tls: given.api_tls || file.api_tls,
             api_tls_cert: given.api_tls_cert.or(file.api_tls_cert),
             api_client_ca: given.api_client_ca.or(file.api_client_ca),
             api_tokens: given.api_tokens.or(file.api_tokens),
@@ -236,6 +251,8 @@ impl Config {
             ),
             kubeconfig: given.kubeconfig.or(file.kubeconfig),
         };
+        config.api_tls |=
+            !config.api.ip().is_loopback() || config.api_tls_cert.is_some() || config.api_client_ca.is_some();
         config.check()?;
         Ok(config)
     }
@@ -297,18 +314,16 @@ fn quota_rules(all: Option<Bytes>, namespaces: Vec<QuotaRule>) -> QuotaRules {
 }
 
 impl Config {
-    /// Whoever is on this host is believed, so nobody else may come in unasked (APP-38).
+    /// Whoever is on this host is believed, so nobody else may come in unasked (APP-38). TLS goes without
+    /// saying there.
     fn check_api(&self) -> Result<(), String> {
-        if self.api_client_ca.is_some() && self.api_tls_cert.is_none() {
-            return Err("api-client-ca: certificates are shown in TLS only; give --api-tls-cert".to_owned());
-        }
         let asks = self.api_client_ca.is_some() || self.api_tokens.is_some();
-        if self.api.ip().is_loopback() || (self.api_tls_cert.is_some() && asks) {
+        if self.api.ip().is_loopback() || asks {
             return Ok(());
         }
         Err(format!(
-            "api: {} is not a loopback address, and there is no authentication; give --api-tls-cert with \
-             --api-client-ca or --api-tokens, or bind 127.0.0.1 and reach it through a tunnel",
+            "api: {} is not a loopback address, and there is no authentication; give --api-client-ca or \
+             --api-tokens, or bind 127.0.0.1 and reach it through a tunnel",
             self.api
         ))
     }

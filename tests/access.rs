@@ -52,37 +52,47 @@ impl Authority {
         (chain, secret)
     }
 
-    /// Status of a GET over TLS, with a certificate or a token or neither.
     fn get(&self, at: SocketAddr, path: &str, papers: Option<&(PathBuf, PathBuf)>, token: &str) -> String {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.issuer.der().clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match papers {
-            Some((chain, key)) => {
-                let chain = CertificateDer::pem_file_iter(chain).unwrap().map(Result::unwrap).collect();
-                config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
-            }
-            None => config.with_no_client_auth(),
-        };
-        let name = ServerName::try_from("localhost").unwrap();
-        let socket = TcpStream::connect(at).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket);
-        let token =
-            if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n");
-        // Who is not believed may find the connection closed before he has asked.
-        if stream.write_all(request.as_bytes()).is_err() {
-            return String::new();
-        }
-        let mut answer = Vec::new();
-        // A close without TLS's goodbye is an error after everything was read.
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).split_whitespace().nth(1).unwrap_or_default().to_owned()
+        get_over_tls(at, path, self.issuer.der().clone(), "localhost", papers, token)
     }
+}
+
+/// Status of a GET over TLS, with a certificate or a token or neither.
+fn get_over_tls(
+    at: SocketAddr,
+    path: &str,
+    root: CertificateDer<'static>,
+    name: &'static str,
+    papers: Option<&(PathBuf, PathBuf)>,
+    token: &str,
+) -> String {
+    let mut roots = RootCertStore::empty();
+    roots.add(root).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match papers {
+        Some((chain, key)) => {
+            let chain = CertificateDer::pem_file_iter(chain).unwrap().map(Result::unwrap).collect();
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+        }
+        None => config.with_no_client_auth(),
+    };
+    let name = ServerName::try_from(name).unwrap();
+    let socket = TcpStream::connect(at).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket);
+    let token = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n");
+    // Who is not believed may find the connection closed before he has asked.
+    if stream.write_all(request.as_bytes()).is_err() {
+        return String::new();
+    }
+    let mut answer = Vec::new();
+    // A close without TLS's goodbye is an error after everything was read.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).split_whitespace().nth(1).unwrap_or_default().to_owned()
 }
 
 fn pair((certificate, key): &(PathBuf, PathBuf)) -> String {
@@ -142,17 +152,82 @@ fn an_open_door_without_a_way_to_know_anybody_is_refused() {
     let authority = Authority::new();
     let server = authority.issue("server", "none");
     let public = || Setup::new(BINARY).flag("api", "0.0.0.0:0");
-    let tokens = authority.file("tokens.csv");
-    std::fs::write(&tokens, "t,u,1\n").unwrap();
     let ca = authority.file("ca.pem").display().to_string();
     for (setup, told) in [
         (public().flag("api-tls-cert", &pair(&server)), "--api-tokens"),
-        (public().flag("api-tokens", &tokens.display().to_string()), "--api-tls-cert"),
-        (Setup::new(BINARY).flag("api-client-ca", &ca), "--api-tls-cert"),
+        (public(), "--api-tokens"),
+        (public().switch("api-tls"), "--api-tokens"),
         (Setup::new(BINARY).flag("api-tls-cert", &format!("{ca},{ca}")), "ca.pem"),
         (Setup::new(BINARY).flag("api-tokens", &ca), "line 1"),
     ] {
         let refusal = setup.refused();
         assert!(refusal.stderr.contains(told), "{told}: {}", refusal.stderr);
     }
+}
+
+/// APP-38: without a certificate the API makes one: kubectl works at once with what the appliance leaves in its
+/// folder, by whatever address, also after a restart; a stranger still has to say who he is.
+#[test]
+fn a_certificate_of_its_own_making_is_enough() {
+    let home = TempDir::new().unwrap();
+    let tokens = home.path().join("tokens.csv");
+    std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
+    let setup = Setup::new(BINARY).flag("api", "0.0.0.0:0").flag("api-tokens", &tokens.display().to_string());
+    let mut appliance = setup.start();
+    let folder = setup.data().join("api");
+    let ca = std::fs::read_to_string(folder.join("ca.pem")).unwrap();
+    let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    let get = |port: u16, token: &str| {
+        let root = CertificateDer::from_pem_slice(ca.as_bytes()).unwrap();
+        get_over_tls(at(port), MAPS, root, "sluicegate", None, token)
+    };
+    let port = appliance.api().address().port();
+    assert_eq!((get(port, "s3cret").as_str(), get(port, "guess").as_str()), ("200", "401"));
+
+    let printed = Command::new(BINARY).args(["kubeconfig", "--data"]).arg(setup.data()).output().unwrap();
+    let left = std::fs::read_to_string(folder.join("kubeconfig")).unwrap();
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), left);
+    assert!(
+        left.contains(&format!("https://127.0.0.1:{port}")) && left.contains("tls-server-name"),
+        "{left}"
+    );
+    if let Some(said) = kubectl(home.path(), &folder.join("kubeconfig"), "get namespaces -o name") {
+        let told = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(told.contains("namespace/default"), "{told}{}", String::from_utf8_lossy(&said.stderr));
+    }
+
+    appliance.restart();
+    assert_eq!(get(appliance.api().address().port(), "s3cret"), "200", "the authority stays");
+}
+
+/// APP-38: the Unix socket is its owner's: trusted, closed to others, never taken from a live process, and
+/// taken over from a dead one.
+#[test]
+fn the_unix_socket_is_for_its_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
+    let home = TempDir::new().unwrap();
+    let path = home.path().join("api.sock");
+    let setup = Setup::new(BINARY).flag("api-socket", &path.display().to_string());
+    let mut appliance = setup.start();
+    let ask = |line: &str| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!((ask(&format!("GET {MAPS}")).as_str(), ask("GET /nothing").as_str()), ("200", "404"));
+
+    let refusal = Setup::new(BINARY).flag("api-socket", &path.display().to_string()).refused();
+    assert!(refusal.stderr.contains("another process"), "{refusal}");
+    assert_eq!(ask(&format!("GET {MAPS}")), "200", "it goes on");
+    appliance.restart(); // killed: the file is left behind
+    assert_eq!(ask(&format!("GET {MAPS}")), "200");
+    let _new = appliance.successor();
+    assert_eq!(appliance.wait().code(), Some(0));
+    assert_eq!(ask(&format!("GET {MAPS}")), "200", "the successor listens there");
 }

@@ -232,6 +232,54 @@ fn nothing_is_taken(appliance: &mut Appliance, connection: &mut Connection) {
     assert!(appliance.is_running());
 }
 
+/// Takes all the room that is left, to the last block.
+fn leave_nothing(disk: &Disk) -> PathBuf {
+    let path = disk.path("disk/ballast");
+    assert!(write_mib(&path, DISK_MIB).is_err());
+    let mut rest = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    while rest.write_all(&[1; 512]).is_ok() {}
+    path
+}
+
+/// APP-39: writes to the API find a full disk: they are refused with when to come again, reads go on, and writes too as
+/// soon as there is room, without a restart. Versions rise, and what was acknowledged is there after a kill.
+#[test]
+fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
+    let Some(disk) = Disk::make() else { return };
+    let mut appliance = with_broker(&disk.setup());
+    let map = |name: &str, bytes: usize| {
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "default" },
+            "data": { "a": "x".repeat(bytes) } })
+    };
+    let version = |object: &serde_json::Value| {
+        object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok()).unwrap()
+    };
+    let before = version(&appliance.api().create(&map("before", 1)));
+    let ballast = leave_nothing(&disk);
+    // What is free within the file may take some more.
+    let refusal = (0..200).find_map(|nth| {
+        let response = appliance.api().try_create(&map(&format!("big-{nth}"), 500_000));
+        (response.status != 201).then_some(response)
+    });
+    let refusal = refusal.expect("the disk has a limit");
+    assert!(is_refusal(&refusal) && refusal.json()["kind"] == "Status", "{refusal}");
+    assert!(refusal.json()["message"].as_str().unwrap().contains("no room"), "{refusal}");
+    assert!(appliance.api().get("ConfigMap", "default", "before").is_some());
+    assert_eq!(Call::get("/readyz").send(appliance.api().address()).status, 503);
+
+    fs::remove_file(ballast).unwrap();
+    let after = wait::until(PATIENCE, "room", || {
+        let response = appliance.api().try_create(&map("after", 500_000));
+        assert!(response.status == 201 || is_refusal(&response), "{response}");
+        (response.status == 201).then(|| response.json())
+    });
+    assert!(version(&after) > before);
+    assert_eq!(Call::get("/readyz").send(appliance.api().address()).status, 200);
+    appliance.restart();
+    assert_eq!(appliance.api().get("ConfigMap", "default", "after").unwrap(), after);
+    assert!(version(&appliance.api().create(&map("later", 1))) > version(&after));
+}
+
 /// A limit on the size of files is an error with a name, and not a signal that kills.
 #[test]
 fn a_limit_on_the_size_of_files_is_told() {

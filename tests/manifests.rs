@@ -1,4 +1,7 @@
-//! What a manifest gives an instance: variables, files, a place, a user. Seen from inside, told over HTTP.
+//! What a manifest gives an instance: variables, files, a place, a user. Seen from inside, told over HTTP. And how
+//! the files of `--manifests` become objects, and cease to be.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::os::unix::fs::MetadataExt;
 
@@ -140,4 +143,113 @@ fn an_identity_that_is_not_allowed_fails_the_revision() {
     let healthy = kit::api::condition(&revision, "ContainerHealthy").unwrap();
     assert_eq!((&healthy["status"], &healthy["reason"]), (&json!("False"), &json!("ExitCode126")));
     assert!(healthy["message"].as_str().unwrap_or_default().contains("runAs"), "{healthy}");
+}
+
+/// A ConfigMap as a document.
+fn map(namespace: &str, name: &str, value: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\ndata: {{a: \"{value}\"}}\n"
+    )
+}
+
+fn data(appliance: &Appliance, namespace: &str, name: &str) -> Option<Value> {
+    Some(appliance.api().get("ConfigMap", namespace, name)?["data"].clone())
+}
+
+/// Puts a file in place as editors do.
+fn replace(folder: &std::path::Path, name: &str, text: &str) {
+    let fresh = folder.join(".fresh");
+    std::fs::write(&fresh, text).unwrap();
+    std::fs::rename(fresh, folder.join(name)).unwrap();
+}
+
+/// What needs another comes after it, whatever the files are called; a document that is refused, or is no YAML, is
+/// told with file and line and stops no other; what changes is applied, and what goes is deleted.
+#[test]
+fn a_folder_of_manifests_is_applied_followed_and_pruned() {
+    let setup = Setup::new(BIN);
+    let folder = setup.write_file("apps", "").with_file_name("manifests");
+    std::fs::create_dir(&folder).unwrap();
+    let broken = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad_Name}\n";
+    let first = [map("shop", "one", "1"), map("shop", "two", "1"), broken.into()].join("---\n");
+    std::fs::write(folder.join("a.yaml"), first).unwrap();
+    std::fs::write(folder.join("b.yml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
+        .unwrap();
+    std::fs::write(folder.join("c.yaml"), "kind: [\n").unwrap();
+    let mut appliance = setup.clone().flag("manifests", &folder.display().to_string()).start();
+    assert_eq!(data(&appliance, "shop", "one"), Some(json!({ "a": "1" })));
+    let told = appliance.stderr();
+    assert!(told.contains("a.yaml:11: ConfigMap Bad_Name: ") && told.contains("c.yaml:"), "{told}");
+    let failed = |n: u32| {
+        let metrics = Call::get("/metrics").send(appliance.admin()).text();
+        let line = metrics.lines().find(|line| line.starts_with("sluicegate_manifests_failed"));
+        line.is_some_and(|line| line.ends_with(&format!(" {n}")))
+    };
+    assert!(failed(2));
+
+    // What nobody can read may still be wanted: nothing is deleted until it is mended.
+    replace(&folder, "a.yaml", &[map("shop", "one", "2"), map("shop", "three", "1")].join("---\n"));
+    appliance.api().wait_for("ConfigMap", "shop", "one", PATIENCE, |one| one["data"]["a"] == "2");
+    assert!(data(&appliance, "shop", "two").is_some());
+    std::fs::remove_file(folder.join("c.yaml")).unwrap();
+    appliance.api().wait_gone("ConfigMap", "shop", "two", PATIENCE);
+    kit::wait::until(PATIENCE, "nothing to complain of", || failed(0).then_some(()));
+
+    // What others made is theirs, and so are fields that no file names.
+    appliance.api().create(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "theirs", "namespace": "shop" },
+    }));
+    appliance.api().patch("ConfigMap", "shop", "one", &json!({ "data": { "b": "theirs" } }));
+    replace(&folder, "a.yaml", &map("shop", "one", "3"));
+    appliance.api().wait_gone("ConfigMap", "shop", "three", PATIENCE);
+    assert_eq!(data(&appliance, "shop", "one"), Some(json!({ "a": "3", "b": "theirs" })));
+
+    // Also what went while nobody looked.
+    appliance.kill();
+    std::fs::remove_file(folder.join("a.yaml")).unwrap();
+    appliance.restart();
+    assert_eq!(data(&appliance, "shop", "one"), None);
+    assert!(data(&appliance, "shop", "theirs").is_some());
+    assert!(appliance.api().get("Namespace", "", "shop").is_some());
+}
+
+/// A Service of a manifest hands its labels on to its children; they are not taken for documents that went. A kind
+/// may be defined in the same file, behind its objects.
+#[test]
+fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
+    let setup = Setup::new(BIN).hello_image("example.com/hello");
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "cups.example.com" },
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": { "plural": "cups", "singular": "cup", "kind": "Cup", "listKind": "CupList" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": {
+                "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+            } }],
+        },
+    });
+    let cup =
+        json!({ "apiVersion": "example.com/v1", "kind": "Cup", "metadata": { "name": "a" }, "size": 1 });
+    let mut hello = service("hello", "example.com/hello", "x");
+    hello["metadata"]["namespace"] = json!(NAMESPACE);
+    let text = [cup, hello, definition].map(|object| object.to_string()).join("\n---\n");
+    let file = setup.write_file("all.yaml", &text);
+    let mut appliance = setup.clone().flag("manifests", &file.display().to_string()).start();
+    let cup = "/apis/example.com/v1/namespaces/default/cups/a";
+    assert_eq!(Call::get(cup).send(appliance.api().address()).json()["size"], 1);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let uid = |appliance: &Appliance| {
+        appliance.api().get("Configuration", NAMESPACE, "hello").map(|found| found["metadata"]["uid"].clone())
+    };
+    let before = uid(&appliance);
+    assert!(before.is_some());
+    appliance.restart();
+    assert_eq!(uid(&appliance), before);
+
+    std::fs::remove_file(file).unwrap();
+    appliance.api().wait_gone("Service", NAMESPACE, "hello", PATIENCE);
+    kit::wait::until(PATIENCE, "the kind to be gone", || {
+        (Call::get(cup).send(appliance.api().address()).status == 404).then_some(())
+    });
 }

@@ -222,11 +222,10 @@ fn a_successor_that_does_not_fit_is_refused() {
 fn a_successor_that_fails_leaves_requests_as_they_are() {
     let upstream = Upstream::start("one");
     let mut old = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
-    let bad =
-        old.setup().write_file("bad.yaml", "apiVersion: nobody/v1\nkind: Nothing\nmetadata: {name: a}\n");
+    let bad = old.setup().write_file("bad.pem", "no certificate").to_string_lossy().into_owned();
     let like_it = old.setup().clone().ports(old.ports()).switch("takeover");
-    let refusal = like_it.clone().flag("manifests", &bad.to_string_lossy()).refused();
-    assert!(refusal.stderr.contains("--manifests"), "{refusal}");
+    let refusal = like_it.clone().flag("api-tls-cert", &format!("{bad},{bad}")).refused();
+    assert!(refusal.stderr.contains("TLS"), "{refusal}");
     for _ in 0..10 {
         assert_eq!(Call::get("/").host(HOST).send(old.http()).status, 200);
     }

@@ -51,8 +51,9 @@ impl House {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let store = Arc::new(Store::open(folder.path()).expect("an empty folder is a store"));
-        runtime.block_on(api::seed(&store)).expect("an empty store takes namespaces");
-        let router = api::router(store, Arc::new(kinds::registry()));
+        let registry = Arc::new(kinds::registry());
+        runtime.block_on(api::seed(&store, &registry)).expect("an empty store takes namespaces");
+        let router = api::router(store, registry);
         let house = Self { runtime, router, _folder: folder };
         for (path, body) in [(MAPS, MAP), (SERVICES, SERVICE)] {
             let made = Request::post(path).header(header::CONTENT_TYPE, "application/json");
@@ -90,7 +91,7 @@ fn request(choice: u8, which: u8, bytes: &[u8]) -> Option<Request<Body>> {
         let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, media);
         request.body(bytes.to_vec().into()).ok()
     };
-    match choice % 9 {
+    match choice % 10 {
         0 => Request::get(format!("{MAPS}?labelSelector={}", escaped(bytes))).body(Body::empty()).ok(),
         1 => Request::get(format!("{MAPS}?fieldSelector={}", escaped(bytes))).body(Body::empty()).ok(),
         2 => sent("PATCH", target, "application/json-patch+json"),
@@ -99,6 +100,7 @@ fn request(choice: u8, which: u8, bytes: &[u8]) -> Option<Request<Body>> {
         5 => sent("POST", &format!("{collection}?dryRun=All"), "application/vnd.kubernetes.protobuf"),
         6 => sent("POST", &format!("{collection}?dryRun=All"), "application/json"),
         7 => sent("PUT", target, "application/json"),
+        9 => sent("PATCH", &format!("{target}&fieldManager=fuzz&force=true"), "application/apply-patch+yaml"),
         _ => {
             let path = std::str::from_utf8(bytes).ok().filter(|path| path.starts_with('/'))?;
             let accepts = ["application/json", "application/json;as=Table;v=v1;g=meta.k8s.io", "*/*", ""];

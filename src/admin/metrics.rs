@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use control::manifests::Tally;
 use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::meter::Flood;
 use dataplane::load::{StreamTally, SubscriberTally};
@@ -25,6 +26,7 @@ pub(super) fn render(admin: &Admin) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("sluicegate");
     registry.register_collector(Box::new(Cores(admin.cores.clone())));
     registry.register_collector(Box::new(Served(Arc::clone(&admin.tables))));
+    registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
@@ -37,6 +39,26 @@ struct Cores(Vec<Arc<CoreCounters>>);
 /// What the present table's backends, streams and subscribers did.
 #[derive(Debug)]
 struct Served(Arc<Tables>);
+
+/// What became of the manifests.
+#[derive(Debug)]
+struct Files(Arc<Tally>);
+
+impl Collector for Files {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let Tally { documents, failed, pruned } = &*self.0;
+        for (name, help, count) in [
+            ("manifest_documents", "Documents in the files of --manifests", documents),
+            ("manifests_failed", "Documents and files that are not applied; the log says why", failed),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            gauge(&mut family, &[], count.load(Relaxed))?;
+        }
+        let help = "Objects deleted because no manifest names them any longer";
+        let mut family = out.encode_descriptor("manifests_pruned", help, None, MetricType::Counter)?;
+        counter(&mut family, &[], pruned.load(Relaxed))
+    }
+}
 
 impl Collector for Cores {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {

@@ -4,13 +4,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde_json::json;
+use anyhow::{Context, Result, anyhow};
+use control::access::selfmade::SERVER_NAME;
+use serde_json::{Value, json};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Address of the API, as the ready line of `sluicegate run` names it
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API", default_value = "127.0.0.1:8001")]
-    api: SocketAddr,
+    /// Folder of an appliance that runs on this host: its address and its authority are taken from there
+    #[arg(long, value_name = "DIR", env = "SLUICEGATE_DATA")]
+    data: Option<PathBuf>,
+
+    /// Address of the API, as the ready line of `sluicegate run` names it [default: that of --data, or
+    /// 127.0.0.1:8001]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
+    api: Option<SocketAddr>,
 
     /// Certificate (PEM) of the API's authority; with it the API is asked over TLS
     #[arg(long, value_name = "FILE")]
@@ -21,45 +28,119 @@ pub(crate) struct Args {
     token: Option<String>,
 }
 
-pub(crate) fn print(args: &Args) -> ExitCode {
-    let ca = match args.ca.as_ref().map(std::fs::canonicalize).transpose() {
-        Ok(ca) => ca,
-        Err(why) => {
-            eprintln!("error: --ca: {why}");
-            return ExitCode::FAILURE;
-        }
-    };
-    print!("{}", text(args.api, ca.as_deref(), args.token.as_deref()));
-    ExitCode::SUCCESS
+/// By what a client knows the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Authority {
+    /// No TLS.
+    Plain,
+    /// One that the client's host knows.
+    Known,
+    File(PathBuf),
+    /// One of the API's own making, as PEM.
+    Made(String),
 }
 
-fn text(api: SocketAddr, ca: Option<&Path>, token: Option<&str>) -> String {
-    let server = match ca {
-        Some(ca) => format!("https://{api}\n    certificate-authority: {}", json!(ca)),
-        None => format!("http://{api}"),
+pub(crate) fn print(args: &Args) -> ExitCode {
+    match decide(args) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn decide(args: &Args) -> Result<String> {
+    let default = SocketAddr::from(([127, 0, 0, 1], 8001));
+    let authority = match &args.ca {
+        Some(ca) => Authority::File(std::fs::canonicalize(ca).context("--ca")?),
+        None => Authority::Plain,
     };
-    let user = token.map_or("{}".to_owned(), |token| format!("{{ token: {} }}", json!(token)));
-    format!(
-        "apiVersion: v1\n\
-         kind: Config\n\
-         clusters:\n\
-         - name: sluicegate\n  cluster:\n    server: {server}\n\
-         users:\n\
-         - name: sluicegate\n  user: {user}\n\
-         contexts:\n\
-         - name: sluicegate\n  context:\n    cluster: sluicegate\n    user: sluicegate\n    namespace: default\n\
-         current-context: sluicegate\n"
-    )
+    let left = args.data.as_deref().filter(|_| args.ca.is_none()).map(left_by).transpose()?.flatten();
+    let Some((at, authority)) = left else {
+        return Ok(text(args.api.unwrap_or(default), &authority, args.token.as_deref()));
+    };
+    Ok(text(args.api.unwrap_or(at), &authority, args.token.as_deref()))
+}
+
+/// Where a running API leaves its own.
+pub(crate) fn place(data: &Path) -> PathBuf {
+    data.join("api/kubeconfig")
+}
+
+/// Address and authority of the appliance on this folder; `None` where none has run yet.
+fn left_by(data: &Path) -> Result<Option<(SocketAddr, Authority)>> {
+    let path = place(data);
+    let written = match std::fs::read_to_string(&path) {
+        Ok(written) => written,
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(why).with_context(|| path.display().to_string()),
+    };
+    let read = || -> Option<(SocketAddr, Authority)> {
+        let parsed: Value = serde_norway::from_str(&written).ok()?;
+        let cluster = &parsed["clusters"][0]["cluster"];
+        let (scheme, address) = cluster["server"].as_str()?.split_once("://")?;
+        let made = cluster["certificate-authority-data"].as_str().and_then(|data| {
+            use base64::Engine as _;
+            String::from_utf8(base64::engine::general_purpose::STANDARD.decode(data).ok()?).ok()
+        });
+        let authority = match made {
+            Some(pem) => Authority::Made(pem),
+            None if scheme == "https" => Authority::Known,
+            None => Authority::Plain,
+        };
+        Some((address.parse().ok()?, authority))
+    };
+    read().map(Some).ok_or_else(|| anyhow!("{} is not what the appliance wrote", path.display()))
+}
+
+pub(crate) fn text(api: SocketAddr, authority: &Authority, token: Option<&str>) -> String {
+    use base64::Engine as _;
+    let scheme = if *authority == Authority::Plain { "http" } else { "https" };
+    let mut cluster = json!({ "server": format!("{scheme}://{api}") });
+    match authority {
+        Authority::Plain | Authority::Known => {}
+        Authority::File(path) => cluster["certificate-authority"] = json!(path),
+        Authority::Made(pem) => {
+            let data = base64::engine::general_purpose::STANDARD.encode(pem);
+            cluster["certificate-authority-data"] = data.into();
+            // By whatever address the client comes.
+            cluster["tls-server-name"] = SERVER_NAME.into();
+        }
+    }
+    let user = match token {
+        Some(token) => json!({ "token": token }),
+        None if *authority == Authority::Plain => json!({}),
+        // Over TLS kubectl asks for a name when it has none; the API trusts who is on its host, whatever the name.
+        None => json!({ "username": "local", "password": "local" }),
+    };
+    let (name, context) =
+        ("sluicegate", json!({ "cluster": "sluicegate", "user": "sluicegate", "namespace": "default" }));
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": name, "cluster": cluster }],
+        "users": [{ "name": name, "user": user }],
+        "contexts": [{ "name": name, "context": context }],
+        "current-context": name,
+    });
+    serde_norway::to_string(&config).unwrap_or_else(|_| config.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parsed(authority: &Authority, token: Option<&str>) -> Value {
+        serde_norway::from_str(&text("127.0.0.1:7".parse().unwrap(), authority, token)).unwrap()
+    }
+
     #[test]
     fn the_current_context_leads_to_the_address() {
-        let parsed: serde_json::Value =
-            serde_norway::from_str(&text("127.0.0.1:7".parse().unwrap(), None, None)).unwrap();
+        let parsed = parsed(&Authority::Plain, None);
         assert_eq!(parsed["current-context"], parsed["contexts"][0]["name"]);
         assert_eq!(parsed["contexts"][0]["context"]["cluster"], parsed["clusters"][0]["name"]);
         assert_eq!(parsed["clusters"][0]["cluster"]["server"], "http://127.0.0.1:7");
@@ -67,11 +148,24 @@ mod tests {
 
     #[test]
     fn a_token_and_an_authority_are_told_and_mean_tls() {
-        let told = text("127.0.0.1:7".parse().unwrap(), Some(Path::new("/a \"b\".pem")), Some("t"));
-        let parsed: serde_json::Value = serde_norway::from_str(&told).unwrap();
+        let parsed = parsed(&Authority::File("/a \"b\".pem".into()), Some("t"));
         let cluster = &parsed["clusters"][0]["cluster"];
         assert_eq!(cluster["server"], "https://127.0.0.1:7");
         assert_eq!(cluster["certificate-authority"], "/a \"b\".pem");
         assert_eq!(parsed["users"][0]["user"]["token"], "t");
+    }
+
+    #[test]
+    fn what_the_appliance_left_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(left_by(folder.path()).unwrap().is_none());
+        std::fs::create_dir(folder.path().join("api")).unwrap();
+        for authority in [Authority::Plain, Authority::Known, Authority::Made("PEM\n".into())] {
+            let at = "[::1]:7".parse().unwrap();
+            std::fs::write(place(folder.path()), text(at, &authority, None)).unwrap();
+            assert_eq!(left_by(folder.path()).unwrap(), Some((at, authority)));
+        }
+        std::fs::write(place(folder.path()), "none").unwrap();
+        assert!(left_by(folder.path()).is_err());
     }
 }

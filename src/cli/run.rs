@@ -115,6 +115,7 @@ fn serve(config: Config) -> Result<()> {
         signals,
         bell,
         api: sockets.api,
+        api_socket: sockets.api_socket,
         admin: sockets.admin,
         health: Arc::clone(&health),
         stop,
@@ -160,7 +161,7 @@ fn arrive(config: &Config) -> Result<Arrival> {
     if config.takeover
         && let Some((predecessor, inherited)) = takeover::begin(config)?
     {
-        let sockets = Sockets::inherit(inherited)?;
+        let sockets = Sockets::inherit(inherited, config)?;
         predecessor.wait_for_folder()?;
         let folder = folder::take(&config.data)?;
         return Ok(Arrival { folder, sockets, predecessor: Some(predecessor) });

@@ -1,9 +1,10 @@
 //! Who may do what: identities, and the rules of RBAC over what is stored.
 //!
-//! Values in, values out, but for the key of service-account tokens, which is a file.
+//! Values in, values out, but for keys and certificates, which are files.
 
 pub mod accounts;
 pub mod rbac;
+pub mod selfmade;
 pub mod tokens;
 
 /// The group that may do everything.

@@ -8,7 +8,7 @@ use crate::store::{Change, View, events, lifecycle};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, apply, body, fields, get, rehearse};
+use super::{Call, apply, body, faces, fields, get, rehearse};
 
 pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let entry = call.target.entry;
@@ -36,7 +36,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         if view.get(&key).is_some() {
             return Err(Refusal::already_exists(meta, &key.name));
         }
-        let change = apply::track(Change::Put(key, object), None, writer.as_ref());
+        let change = faces::kept(meta, apply::track(Change::Put(key, object), None, writer.as_ref()));
         Ok(if dry_run { rehearse(change) } else { change })
     });
     let written = written.await?;

@@ -9,6 +9,11 @@ use super::errors::Refusal;
 pub(super) const REQUESTS_PER_USER_MAX: usize = 400;
 /// Watches of one user. A controller has one for each kind, in some programs for each namespace.
 pub(super) const WATCHES_PER_USER_MAX: usize = 2_000;
+/// One program of a user may have this part of his places, in percent: over loopback all are one user, and kubectl
+/// must get in beside a program that asks without end.
+const PROGRAM_PERCENT_MAX: usize = 75;
+/// Bytes of a program's name by which it is told from others.
+const PROGRAM_BYTES_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Stay {
@@ -28,7 +33,14 @@ impl Stay {
 /// Who is here, and how often.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
-    here: Mutex<HashMap<(String, Stay), usize>>,
+    here: Mutex<HashMap<(String, Stay), Count>>,
+}
+
+/// One user's places that are taken.
+#[derive(Debug, Default)]
+struct Count {
+    all: usize,
+    programs: HashMap<String, usize>,
 }
 
 /// A place; given back when dropped.
@@ -36,22 +48,29 @@ pub(super) struct Crowd {
 pub(super) struct Place {
     crowd: Arc<Crowd>,
     whose: (String, Stay),
+    program: String,
 }
 
 impl Crowd {
-    pub(super) fn enter(self: &Arc<Self>, user: &str, stay: Stay) -> Result<Place, Refusal> {
+    /// `agent` is what the client calls itself; its first word names the program.
+    pub(super) fn enter(self: &Arc<Self>, user: &str, agent: &str, stay: Stay) -> Result<Place, Refusal> {
+        let program = agent.split(['/', ' ']).next().unwrap_or("");
+        let program = program[..program.floor_char_boundary(PROGRAM_BYTES_MAX)].to_owned();
         let whose = (user.to_owned(), stay);
         let mut here = self.lock();
         let count = here.entry(whose.clone()).or_default();
-        if *count >= stay.most() {
-            return Err(Refusal::too_many_requests(user, stay.most()));
+        let of_program = count.programs.get(&program).copied().unwrap_or(0);
+        let most = stay.most() * PROGRAM_PERCENT_MAX / 100;
+        if count.all >= stay.most() || of_program >= most {
+            return Err(Refusal::too_many_requests(user, count.all));
         }
-        *count += 1;
+        count.all += 1;
+        *count.programs.entry(program.clone()).or_default() += 1;
         drop(here);
-        Ok(Place { crowd: Arc::clone(self), whose })
+        Ok(Place { crowd: Arc::clone(self), whose, program })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, Stay), usize>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, Stay), Count>> {
         self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,11 +78,16 @@ impl Crowd {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut here = self.crowd.lock();
-        if let Some(count) = here.get_mut(&self.whose) {
-            *count -= 1;
-            if *count == 0 {
-                here.remove(&self.whose);
+        let Some(count) = here.get_mut(&self.whose) else { return };
+        count.all -= 1;
+        if let Some(of_program) = count.programs.get_mut(&self.program) {
+            *of_program -= 1;
+            if *of_program == 0 {
+                count.programs.remove(&self.program);
             }
+        }
+        if count.all == 0 {
+            here.remove(&self.whose);
         }
     }
 }
@@ -73,14 +97,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_fills_his_own_room_only() {
+    fn one_user_fills_his_own_room_only_and_one_program_a_part_of_it() {
         let crowd = Arc::new(Crowd::default());
-        let mut places: Vec<Place> =
-            (0..REQUESTS_PER_USER_MAX).map(|_| crowd.enter("a", Stay::Request).unwrap()).collect();
-        assert_eq!(crowd.enter("a", Stay::Request).unwrap_err().code, 429);
-        assert!(crowd.enter("b", Stay::Request).is_ok() && crowd.enter("a", Stay::Watch).is_ok());
+        let enter = |user: &str, agent: &str| crowd.enter(user, agent, Stay::Request);
+        let part = REQUESTS_PER_USER_MAX * PROGRAM_PERCENT_MAX / 100;
+        let mut places: Vec<Place> = (0..part).map(|_| enter("a", "storm/1.0 (linux)").unwrap()).collect();
+        assert_eq!(enter("a", "storm/2.0").unwrap_err().code, 429);
+        places.extend((part..REQUESTS_PER_USER_MAX).map(|_| enter("a", "kubectl/1.34").unwrap()));
+        assert_eq!(enter("a", "kubectl/1.34").unwrap_err().code, 429);
+        assert!(enter("b", "storm/1.0").is_ok() && crowd.enter("a", "storm", Stay::Watch).is_ok());
         places.pop();
-        assert!(crowd.enter("a", Stay::Request).is_ok());
+        assert!(enter("a", &"ä".repeat(PROGRAM_BYTES_MAX)).is_ok());
         places.clear();
         assert!(crowd.lock().is_empty(), "nobody is remembered");
     }

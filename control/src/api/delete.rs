@@ -12,7 +12,7 @@ use crate::store::{Stored, Written};
 use super::accept;
 use super::errors::Refusal;
 use super::selectors::Selector;
-use super::{Call, SEED_NAMESPACES, body, customs, get, list, object, rehearse};
+use super::{Call, SEED_NAMESPACES, body, customs, faces, get, list, object, rehearse};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -87,6 +87,8 @@ pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Respo
     let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;
     let options = parse(call, bytes)?;
     let mut listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
+    let meta = call.target.entry.meta;
+    listing.items.iter_mut().for_each(|object| *object = faces::shown(meta, object));
     listing.items.retain(|object| selector.matches(&object.value));
     for object in &listing.items {
         match remove(call, object.key.clone(), options.clone()).await {

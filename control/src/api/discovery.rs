@@ -1,6 +1,7 @@
 //! What is served: groups, versions, kinds, verbs; in the old form and the aggregated one.
 
 use axum::response::{IntoResponse, Response};
+use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -12,16 +13,12 @@ use super::{Server, accept, object, openapi};
 /// The release of Kubernetes whose behaviour is meant.
 const MAJOR: &str = "1";
 const MINOR: &str = "34";
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Answers paths that are not about objects; `None` for those that are.
-pub(super) fn answer(
-    server: &Server,
-    method: &Method,
-    path: &str,
-    headers: &HeaderMap,
-) -> Option<Result<Response, Refusal>> {
-    let registry = &server.registry;
-    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, Refusal>> {
+    let (registry, headers) = (&server.registry, &head.headers);
+    let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     let found = match parts.as_slice() {
         ["healthz" | "livez", ..] => Ok(text("ok")),
         ["readyz", ..] => Ok(match server.store.health() {
@@ -29,9 +26,9 @@ pub(super) fn answer(
             Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_string()).into_response(),
         }),
         ["version"] => Ok(document(&version())),
-        ["openapi", rest @ ..] => openapi::answer(registry, rest, headers),
-        ["api"] if aggregated(headers) => Ok(aggregate(registry, true)),
-        ["apis"] if aggregated(headers) => Ok(aggregate(registry, false)),
+        ["openapi", rest @ ..] => openapi::answer(server, rest, head),
+        ["api"] if aggregated(headers) => Ok(aggregate(server, true, headers)),
+        ["apis"] if aggregated(headers) => Ok(aggregate(server, false, headers)),
         ["api"] => Ok(document(&core_versions())),
         ["apis"] => Ok(document(&json!({
             "kind": "APIGroupList",
@@ -49,7 +46,7 @@ pub(super) fn answer(
         ["apis", group, version] => resources(registry, group, version),
         _ => return None,
     };
-    let reads = method == Method::GET || method == Method::HEAD;
+    let reads = head.method == Method::GET || head.method == Method::HEAD;
     Some(if reads { found } else { Err(Refusal::method_not_allowed()) })
 }
 
@@ -192,17 +189,24 @@ fn aggregated(headers: &HeaderMap) -> bool {
     })
 }
 
-fn aggregate(registry: &Registry, core: bool) -> Response {
-    let groups = if core { vec![""] } else { groups(registry) };
-    let items: Vec<Value> = groups.iter().map(|group| aggregated_group(registry, group)).collect();
-    let list = json!({
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    });
-    let media = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-    ([(header::CONTENT_TYPE, media)], list.to_string()).into_response()
+fn aggregate(server: &Server, core: bool, headers: &HeaderMap) -> Response {
+    let registry = &server.registry;
+    let written = || {
+        let groups = if core { vec![""] } else { groups(registry) };
+        let items: Vec<Value> = groups.iter().map(|group| aggregated_group(registry, group)).collect();
+        let list = json!({
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": "apidiscovery.k8s.io/v2",
+            "metadata": {},
+            "items": items,
+        });
+        list.to_string().into_bytes()
+    };
+    let name = if core { "aggregated api" } else { "aggregated apis" };
+    let mut response = server.shelf.take(registry, name, AGGREGATED, written).answer(headers);
+    // To be kept, and asked about each time.
+    response.headers_mut().insert(header::CACHE_CONTROL, http::HeaderValue::from_static("public"));
+    response
 }
 
 fn aggregated_group(registry: &Registry, group: &str) -> Value {
@@ -243,7 +247,7 @@ fn text(text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
-pub(super) fn document(document: &Value) -> Response {
+fn document(document: &Value) -> Response {
     accept::json(StatusCode::OK, document.to_string())
 }
 

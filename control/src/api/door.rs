@@ -1,14 +1,14 @@
-//! The API's listeners: plain on this host, TLS for everybody else.
+//! The API's listeners: plain on this host, by TCP or by a Unix socket; TLS for everybody else.
 //!
 //! Handshakes run beside each other, so that one that stalls delays nobody; they are bounded in number and
 //! time.
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
@@ -18,10 +18,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::access::selfmade::SelfMade;
 use crate::access::{AUTHENTICATED, User};
 
 use super::identity::Peer;
@@ -30,6 +31,8 @@ use super::identity::Peer;
 pub const HANDSHAKES_MAX: usize = 256;
 /// ... and how long each may take.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How often a certificate of our own making is looked at, which ends weeks after it is due.
+const RENEWAL_EVERY: Duration = Duration::from_secs(3600);
 /// How long accepting pauses when the kernel refuses (out of descriptors, as a rule).
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,35 +43,63 @@ pub struct Door {
     listener: TcpListener,
     acceptor: TlsAcceptor,
     handshakes: FuturesUnordered<Handshake>,
+    papers: Papers,
+    looked_at: Instant,
 }
 
 /// What proves who we are, and who may prove who he is.
-#[derive(Debug, Clone, Copy)]
-pub struct Papers<'a> {
-    pub certificate: &'a Path,
-    pub key: &'a Path,
+#[derive(Debug, Clone)]
+pub struct Papers {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
     /// Certificates that these authorities signed are believed.
-    pub clients: Option<&'a Path>,
+    pub clients: Option<PathBuf>,
+    /// Who makes certificate and key, if we do.
+    pub made_by: Option<SelfMade>,
 }
 
 impl Door {
     /// # Errors
     /// A file cannot be read or does not fit; it is named.
-    pub fn open(listener: TcpListener, papers: &Papers<'_>) -> Result<Self, String> {
-        let config = config(papers)?;
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        Ok(Self { listener, acceptor, handshakes: FuturesUnordered::new() })
+    pub fn open(listener: TcpListener, papers: Papers) -> Result<Self, String> {
+        if let Some(maker) = &papers.made_by {
+            maker.renew(jiff::Timestamp::now())?;
+        }
+        let acceptor = TlsAcceptor::from(Arc::new(config(&papers)?));
+        let handshakes = FuturesUnordered::new();
+        Ok(Self { listener, acceptor, handshakes, papers, looked_at: Instant::now() })
+    }
+
+    /// Takes a new certificate before the old one ends.
+    fn renew(&mut self) {
+        let Some(maker) = &self.papers.made_by else { return };
+        if self.looked_at.elapsed() < RENEWAL_EVERY {
+            return;
+        }
+        self.looked_at = Instant::now();
+        let renewed = match maker.renew(jiff::Timestamp::now()) {
+            Ok(false) => return,
+            Ok(true) => config(&self.papers),
+            Err(why) => Err(why),
+        };
+        match renewed {
+            Ok(config) => {
+                self.acceptor = TlsAcceptor::from(Arc::new(config));
+                tracing::info!("the API shows a new certificate");
+            }
+            Err(why) => tracing::error!(why, "the API's certificate cannot be renewed"),
+        }
     }
 }
 
-fn config(papers: &Papers<'_>) -> Result<ServerConfig, String> {
+fn config(papers: &Papers) -> Result<ServerConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let chain = certificates(papers.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(papers.key).map_err(|why| named(papers.key, &why))?;
+    let chain = certificates(&papers.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&papers.key).map_err(|why| named(&papers.key, &why))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|why| why.to_string())?;
-    let builder = match papers.clients {
+    let builder = match &papers.clients {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
@@ -82,7 +113,7 @@ fn config(papers: &Papers<'_>) -> Result<ServerConfig, String> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|why| named(papers.certificate, &why))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|why| named(&papers.certificate, &why))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -115,6 +146,7 @@ impl Listener for Door {
                 }
                 taken = self.listener.accept(), if self.handshakes.len() < HANDSHAKES_MAX => match taken {
                     Ok((stream, address)) => {
+                        self.renew();
                         self.handshakes.push(Box::pin(greet(self.acceptor.clone(), stream, address)));
                     }
                     Err(_) => tokio::time::sleep(PAUSE).await,
@@ -157,5 +189,13 @@ impl Connected<IncomingStream<'_, Door>> for Peer {
 impl Connected<IncomingStream<'_, TcpListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
         Self::at(*stream.remote_addr())
+    }
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let user = stream.io().peer_cred().map(|peer| peer.uid());
+        let own = rustix::process::geteuid().as_raw();
+        Self { is_local: user.is_ok_and(|user| user == 0 || user == own), certificate: None }
     }
 }

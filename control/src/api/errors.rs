@@ -8,6 +8,9 @@ use crate::access::Action;
 use crate::kind::{Denied, KindMeta, Problem};
 use crate::store::{Expired, StoreError};
 
+/// Seconds after which a write that found the disk full may be tried again; client-go does so by itself.
+const FULL_RETRY_SECONDS: u64 = 2;
+
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Refusal {
@@ -291,6 +294,12 @@ impl From<StoreError> for Refusal {
     fn from(why: StoreError) -> Self {
         match why {
             StoreError::TooLarge { .. } => Self::too_large(crate::store::OBJECT_BYTES_MAX),
+            StoreError::Full { .. } => {
+                let mut refusal =
+                    Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why.to_string());
+                refusal.details = json!({ "retryAfterSeconds": FULL_RETRY_SECONDS });
+                refusal
+            }
             StoreError::Failed(_) | StoreError::Shut => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why.to_string())
             }

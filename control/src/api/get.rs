@@ -1,5 +1,7 @@
 //! GET of one object.
 
+use std::sync::Arc;
+
 use axum::response::Response;
 use http::StatusCode;
 
@@ -7,7 +9,7 @@ use crate::store::Stored;
 
 use super::accept::{self, Format};
 use super::errors::Refusal;
-use super::{Call, table};
+use super::{Call, faces, table};
 
 pub(super) fn get(call: &Call) -> Result<Response, Refusal> {
     let key = call.key()?;
@@ -24,7 +26,8 @@ pub(super) fn get(call: &Call) -> Result<Response, Refusal> {
 }
 
 /// Answers with one object in the form asked for.
-pub(super) fn one(call: &Call, status: StatusCode, object: &Stored) -> Response {
+pub(super) fn one(call: &Call, status: StatusCode, object: &Arc<Stored>) -> Response {
+    let object = &*faces::shown(call.target.entry.meta, object);
     match call.format {
         Format::Object => accept::json(status, object.json.clone()),
         Format::Metadata => accept::json(status, accept::metadata_only(object).to_string()),

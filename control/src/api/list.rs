@@ -15,7 +15,7 @@ use super::accept::{self, Format};
 use super::errors::Refusal;
 use super::parameters::{Match, Parameters};
 use super::selectors::Selector;
-use super::{Call, object, table};
+use super::{Call, faces, object, table};
 
 /// Where the next page starts, and of which moment. Opaque to clients.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +31,10 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
     let mut items: Vec<Arc<Stored>> = listing.items;
     if let Some((namespace, name)) = &after {
         items.retain(|o| (&*o.key.namespace, &*o.key.name) > (namespace.as_str(), name.as_str()));
+    }
+    let meta = call.target.entry.meta;
+    if faces::is_turned(meta) {
+        items.iter_mut().for_each(|object| *object = faces::shown(meta, object));
     }
     items.retain(|object| selector.matches(&object.value));
 

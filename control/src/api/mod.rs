@@ -16,6 +16,7 @@ mod delete;
 mod discovery;
 pub mod door;
 mod errors;
+mod faces;
 mod fields;
 mod get;
 mod grant;
@@ -38,6 +39,7 @@ mod seed;
 mod seed_roles;
 mod selectors;
 mod settings;
+mod shelf;
 mod strategic;
 mod table;
 mod update;
@@ -63,6 +65,7 @@ use errors::Refusal;
 use fields::FieldValidation;
 use parameters::Parameters;
 use path::Target;
+use shelf::Shelf;
 
 pub use audit::Audit;
 pub use backup::PATH as BACKUP_PATH;
@@ -123,6 +126,7 @@ fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, aroun
         audit: around.audit,
         crowd: Arc::default(),
         customs: Arc::default(),
+        shelf: Arc::default(),
     };
     Router::new().fallback(answer).with_state(server)
 }
@@ -140,6 +144,8 @@ struct Server {
     audit: Option<Audit>,
     crowd: Arc<Crowd>,
     customs: Arc<Customs>,
+    /// Documents about the kinds.
+    shelf: Arc<Shelf>,
 }
 
 /// One request about objects.
@@ -169,7 +175,7 @@ impl Call {
         if self.server.requester.internal {
             return None;
         }
-        let agent = self.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("");
+        let agent = agent(&self.headers);
         let agent = agent.split('/').next().unwrap_or("");
         let named =
             [&self.parameters.field_manager, agent, "unknown"].into_iter().find(|name| !name.is_empty());
@@ -194,6 +200,11 @@ impl Call {
         let namespace = self.target.namespace.as_deref().unwrap_or("");
         Ok(Key { resource: self.resource(), namespace: namespace.into(), name: name.into() })
     }
+}
+
+/// What the client calls itself.
+fn agent(headers: &HeaderMap) -> &str {
+    headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("")
 }
 
 /// Turns a change into a look at what it would have done.
@@ -233,9 +244,11 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
 
 async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, Refusal> {
     let who = Arc::clone(&server.requester);
-    let _place = if who.internal { None } else { Some(server.crowd.enter(&who.user, Stay::Request)?) };
+    let agent = agent(&head.headers);
+    let _place =
+        if who.internal { None } else { Some(server.crowd.enter(&who.user, agent, Stay::Request)?) };
     let path = head.uri.path();
-    if let Some(found) = discovery::answer(&server, &head.method, path, &head.headers) {
+    if let Some(found) = discovery::answer(&server, &head) {
         grant::check_path(&server, &who, "get", path)?;
         return found;
     }

@@ -15,7 +15,7 @@ use super::rules::{
     check_finalizers, check_identity, check_labels, check_name, check_namespace, check_owners, check_shape,
     text,
 };
-use super::{customs, seed};
+use super::{customs, faces, seed};
 
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
@@ -218,7 +218,8 @@ fn remove(object: &mut Value, field: &str) {
 
 /// Under what objects of this kind are stored.
 pub(super) fn resource_of(meta: &KindMeta) -> Arc<str> {
-    format!("{}/{}", meta.group, meta.plural).into()
+    let group = if faces::is_turned(meta) { "" } else { meta.group };
+    format!("{group}/{}", meta.plural).into()
 }
 
 /// `GROUP/VERSION`, or `v1` in the core group.

@@ -2,17 +2,23 @@
 //!
 //! Also tells clients, by the parameters it lists, that the server validates fields itself.
 
+use std::sync::Arc;
+
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, header};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
 use crate::kind::{Entry, KindMeta, Registry};
 use crate::schema;
 
-use super::discovery::{document, groups, kinds, root, versions};
+use super::Server;
+use super::discovery::{groups, kinds, root, versions};
 use super::errors::Refusal;
+use super::shelf::{Printed, Shelf};
 
+const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const TITLE: &str = "Sluicegate";
 /// Where schemas stand in a document of version 3, and of version 2.
@@ -22,16 +28,34 @@ const V2: &str = "#/definitions/";
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// `rest` is the path behind `/openapi/`.
-pub(super) fn answer(registry: &Registry, rest: &[&str], headers: &HeaderMap) -> Result<Response, Refusal> {
-    match rest {
+pub(super) fn answer(server: &Server, rest: &[&str], head: &Parts) -> Result<Response, Refusal> {
+    let (registry, shelf, headers) = (&server.registry, &server.shelf, &head.headers);
+    let (group, version) = match rest {
         ["v2"] if wants_only_protobuf(headers) => {
-            Ok(([(header::CONTENT_TYPE, PROTOBUF)], swagger_without_kinds()).into_response())
+            return Ok(shelf.take(registry, "v2 protobuf", PROTOBUF, swagger_without_kinds).answer(headers));
         }
-        ["v2"] => Ok(document(&swagger(registry))),
-        ["v3"] => Ok(document(&index(registry))),
-        ["v3", "api", version] => group_version(registry, "", version),
-        ["v3", "apis", group, version] => group_version(registry, group, version),
-        _ => Err(Refusal::unknown_path()),
+        ["v2"] => {
+            let written = || swagger(registry).to_string().into_bytes();
+            return Ok(shelf.take(registry, "v2", JSON, written).answer(headers));
+        }
+        ["v3"] => {
+            let written = || index(shelf, registry).to_string().into_bytes();
+            return Ok(shelf.take(registry, "v3", JSON, written).answer(headers));
+        }
+        ["v3", "api", version] => ("", *version),
+        ["v3", "apis", group, version] => (*group, *version),
+        _ => return Err(Refusal::unknown_path()),
+    };
+    let printed = group_version(shelf, registry, group, version).ok_or_else(Refusal::unknown_path)?;
+    let query = head.uri.query().unwrap_or("");
+    match query.split('&').find_map(|part| part.strip_prefix("hash=")) {
+        None | Some("") => Ok(printed.answer(headers)),
+        Some(asked) if asked == printed.print => Ok(printed.answer_for_good(headers, jiff::Timestamp::now())),
+        // What the client read of is gone; here is what there is now.
+        Some(_) => {
+            let to = format!("{}?hash={}", head.uri.path(), printed.print);
+            Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, to)]).into_response())
+        }
     }
 }
 
@@ -40,31 +64,39 @@ fn wants_only_protobuf(headers: &HeaderMap) -> bool {
     accept.split(',').all(|wanted| wanted.contains("protobuf"))
 }
 
-fn index(registry: &Registry) -> Value {
+/// Where each group's document is: under its print, so that a client reads it once.
+fn index(shelf: &Shelf, registry: &Arc<Registry>) -> Value {
     let mut paths = Map::new();
     let groups = std::iter::once("").chain(groups(registry));
     for group in groups {
         for version in versions(registry, group) {
             let Some(entry) = kinds(registry, group, version).next() else { continue };
+            let Some(printed) = group_version(shelf, registry, group, version) else { continue };
             let root = root(entry.meta);
-            let url = format!("/openapi/v3/{root}?hash={}", env!("CARGO_PKG_VERSION"));
+            let url = format!("/openapi/v3/{root}?hash={}", printed.print);
             paths.insert(root, json!({ "serverRelativeURL": url }));
         }
     }
     json!({ "paths": paths })
 }
 
-fn group_version(registry: &Registry, group: &str, version: &str) -> Result<Response, Refusal> {
+fn group_version(
+    shelf: &Shelf,
+    registry: &Arc<Registry>,
+    group: &str,
+    version: &str,
+) -> Option<Arc<Printed>> {
     let entries: Vec<&Entry> = kinds(registry, group, version).collect();
-    if entries.is_empty() {
-        return Err(Refusal::unknown_path());
-    }
-    Ok(document(&json!({
-        "openapi": "3.0.0",
-        "info": info(),
-        "paths": entries.iter().flat_map(|entry| paths(entry.meta, V3)).collect::<Map<_, _>>(),
-        "components": { "schemas": schemas(&entries, V3) },
-    })))
+    let first = entries.first()?;
+    Some(shelf.take(registry, &root(first.meta), JSON, || {
+        let document = json!({
+            "openapi": "3.0.0",
+            "info": info(),
+            "paths": entries.iter().flat_map(|entry| paths(entry.meta, V3)).collect::<Map<_, _>>(),
+            "components": { "schemas": schemas(&entries, V3) },
+        });
+        document.to_string().into_bytes()
+    }))
 }
 
 fn swagger(registry: &Registry) -> Value {

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::protobuf_fields::{ENVELOPE, Field, Shape, message_of};
+use super::protobuf_traffic::NEWS;
 
 const MAGIC: &[u8] = b"k8s\0";
 
@@ -22,8 +23,10 @@ pub(super) enum Wrong {
 
 /// The object of kind `kind` in `body`.
 pub(super) fn decode(kind: &str, body: &[u8]) -> Result<Value, Wrong> {
-    let fields = message_of(kind).ok_or(Wrong::UnknownKind)?;
+    let known = message_of(kind).ok_or(Wrong::UnknownKind)?;
     let envelope = body.strip_prefix(MAGIC).ok_or(Wrong::Malformed)?;
+    let about = message(ENVELOPE, envelope)?;
+    let fields = if about["type"]["apiVersion"] == "events.k8s.io/v1" { NEWS } else { known };
     let mut raw: &[u8] = &[];
     let mut reader = Reader { rest: envelope };
     while let Some((number, part)) = reader.next()? {
@@ -32,7 +35,6 @@ pub(super) fn decode(kind: &str, body: &[u8]) -> Result<Value, Wrong> {
         }
     }
     let mut object = message(fields, raw)?;
-    let about = message(ENVELOPE, envelope)?;
     for field in ["apiVersion", "kind"] {
         if let Some(value) = about["type"].get(field) {
             object[field] = value.clone();

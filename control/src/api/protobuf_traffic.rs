@@ -45,6 +45,29 @@ const EVENT: &[Field] = &[
     text(15, "reportingInstance"),
 ];
 
+/// Events as the newer group has them.
+pub(super) const NEWS: &[Field] = &[
+    METADATA,
+    one(2, "eventTime", Shape::MicroTime),
+    one(
+        3,
+        "series",
+        Shape::Message(&[one(1, "count", Shape::Number), one(2, "lastObservedTime", Shape::MicroTime)]),
+    ),
+    text(4, "reportingController"),
+    text(5, "reportingInstance"),
+    text(6, "action"),
+    text(7, "reason"),
+    one(8, "regarding", REFERENCE),
+    one(9, "related", REFERENCE),
+    text(10, "note"),
+    text(11, "type"),
+    one(12, "deprecatedSource", Shape::Message(&[text(1, "component"), text(2, "host")])),
+    one(13, "deprecatedFirstTimestamp", Shape::Time),
+    one(14, "deprecatedLastTimestamp", Shape::Time),
+    one(15, "deprecatedCount", Shape::Number),
+];
+
 const LEASE: &[Field] = &[
     METADATA,
     one(

@@ -100,6 +100,7 @@ fn that_add_up() -> Vec<Value> {
                 { "verbs": READ, "apiGroups": [""], "resources": ["configmaps", "endpoints", "events", "pods",
                   "pods/log", "pods/status", "serviceaccounts", "services", "services/status", "namespaces"] },
                 { "verbs": READ, "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"] },
+                { "verbs": READ, "apiGroups": ["events.k8s.io"], "resources": ["events"] },
             ]),
         ),
         role(
@@ -109,6 +110,7 @@ fn that_add_up() -> Vec<Value> {
                 { "verbs": WRITE, "apiGroups": [""], "resources": ["configmaps", "endpoints", "events", "secrets",
                   "serviceaccounts", "services"] },
                 { "verbs": READ, "apiGroups": [""], "resources": ["secrets"] },
+                { "verbs": WRITE, "apiGroups": ["events.k8s.io"], "resources": ["events"] },
                 { "verbs": ["delete", "deletecollection"], "apiGroups": [""], "resources": ["pods"] },
                 { "verbs": ["create"], "apiGroups": [""], "resources": ["serviceaccounts/token"] },
                 { "verbs": ["*"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"] },

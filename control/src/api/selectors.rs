@@ -36,7 +36,7 @@ struct FieldRequirement {
 
 /// Fields that can be selected by; those of events are how `kubectl describe` finds what happened to an
 /// object. Where an object has no such field it counts as empty.
-const FIELDS: [(&str, &str); 14] = [
+const FIELDS: [(&str, &str); 21] = [
     ("metadata.name", "/metadata/name"),
     ("metadata.namespace", "/metadata/namespace"),
     ("involvedObject.kind", "/involvedObject/kind"),
@@ -46,6 +46,13 @@ const FIELDS: [(&str, &str); 14] = [
     ("involvedObject.apiVersion", "/involvedObject/apiVersion"),
     ("involvedObject.resourceVersion", "/involvedObject/resourceVersion"),
     ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
+    ("regarding.kind", "/regarding/kind"),
+    ("regarding.namespace", "/regarding/namespace"),
+    ("regarding.name", "/regarding/name"),
+    ("regarding.uid", "/regarding/uid"),
+    ("regarding.apiVersion", "/regarding/apiVersion"),
+    ("regarding.resourceVersion", "/regarding/resourceVersion"),
+    ("reportingController", "/reportingController"),
     ("reason", "/reason"),
     ("reportingComponent", "/reportingComponent"),
     ("source", "/source/component"),

@@ -23,7 +23,7 @@ use super::crowd::{Place, Stay};
 use super::errors::Refusal;
 use super::parameters::Match;
 use super::selectors::Selector;
-use super::{Call, object, path::Target, table};
+use super::{Call, faces, object, path::Target, table};
 
 /// A watch without `timeoutSeconds` ends after this; clients start another one where it stopped.
 const WATCH_SECONDS_DEFAULT: u64 = 30 * 60;
@@ -68,7 +68,9 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
     }
     let send_initial = wants_initial_events(call)?;
     let who = &call.server.requester;
-    let place = if who.internal { None } else { Some(call.server.crowd.enter(&who.user, Stay::Watch)?) };
+    let agent = super::agent(&call.headers);
+    let place =
+        if who.internal { None } else { Some(call.server.crowd.enter(&who.user, agent, Stay::Watch)?) };
     let store = Arc::clone(&call.server.store);
     let resource = call.resource();
     let news = store.revision();
@@ -172,6 +174,7 @@ impl Watcher {
     fn tell_initial(&mut self, lines: &mut Vec<u8>) {
         for _ in 0..EVENTS_AT_ONCE_MAX {
             let Some(object) = self.initial.pop_front() else { break };
+            let object = faces::shown(self.target.entry.meta, &object);
             if self.selector.matches(&object.value) {
                 self.write(lines, "ADDED", &object);
             }
@@ -199,7 +202,7 @@ impl Watcher {
                     let caught_up = events.len() < EVENTS_AT_ONCE_MAX;
                     self.reached = reached;
                     for event in events {
-                        self.tell(lines, &event);
+                        self.tell(lines, &faces::happened(self.target.entry.meta, &event));
                     }
                     if caught_up {
                         return;

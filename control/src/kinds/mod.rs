@@ -15,6 +15,7 @@ pub mod flows;
 pub mod messaging;
 pub mod names;
 pub mod networking;
+pub mod news;
 pub mod pods;
 pub mod quantity;
 pub mod serving;
@@ -51,6 +52,7 @@ pub fn registry() -> Registry {
         Entry::of::<networking::ingress::Ingress>(),
     ]);
     entries.extend(data::entries());
+    entries.push(Entry::of::<k8s_openapi::api::events::v1::Event>());
     Registry { entries }
 }
 

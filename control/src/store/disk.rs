@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
+use super::backend::{Faults, Noted};
 use super::history::Event;
 use super::{Key, StoreError, Stored};
 
@@ -27,9 +28,14 @@ const FILE: &str = "objects.redb";
 /// the writer's own look-ups; the library's default is 1 GiB.
 const CACHE_BYTES: usize = 16 * 1024 * 1024;
 
-#[derive(Debug)]
+/// Opens the database, telling what the disk refuses from then on.
+type Open = Box<dyn Fn(&Faults) -> Result<Database, StoreError> + Send>;
+
 pub(super) struct Disk {
-    database: Database,
+    /// `None` after a commit that found no room.
+    database: Option<Database>,
+    faults: Faults,
+    open: Open,
     path: PathBuf,
 }
 
@@ -41,41 +47,71 @@ pub(super) struct Contents {
 
 impl Disk {
     pub(super) fn open(dir: &Path) -> Result<(Self, Contents), StoreError> {
-        let path = dir.join(FILE);
-        let unusable =
-            |what: &dyn ToString| StoreError::Unusable { path: path.clone(), what: what.to_string() };
-        let file = create(dir, &path).map_err(|why| unusable(&why))?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create_file(file).map_err(|why| match why {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.clone()),
-            DatabaseError::Storage(redb::StorageError::Io(why))
-                if why.kind() != std::io::ErrorKind::InvalidData =>
-            {
-                unusable(&why)
-            }
-            other => StoreError::Damaged { path: path.clone(), what: other.to_string() },
-        })?;
-        Self::over(database, path)
+        let (dir, path) = (dir.to_owned(), dir.join(FILE));
+        let file = path.clone();
+        Self::over(Box::new(move |faults| open(&dir, &file, faults)), path)
     }
 
     /// Reads what a database holds.
-    pub(super) fn over(database: Database, path: PathBuf) -> Result<(Self, Contents), StoreError> {
-        let disk = Self { database, path };
-        let contents = disk.load().map_err(|why| match why {
-            Unread::Told(why) => why,
-            Unread::Database(why) => disk.damaged(&why),
-        })?;
+    pub(super) fn over(open: Open, path: PathBuf) -> Result<(Self, Contents), StoreError> {
+        let faults = Faults::default();
+        let disk = Self { database: Some(open(&faults)?), faults, open, path };
+        let contents = disk.load().map_err(|why| disk.unread(why))?;
         Ok((disk, contents))
     }
 
     /// Makes the changes durable, all or none.
-    pub(super) fn commit(&self, revision: u64, events: &[Arc<Event>]) -> Result<(), StoreError> {
-        self.try_commit(revision, events).map_err(|why| StoreError::Failed(why.to_string()))
+    pub(super) fn commit(&mut self, revision: u64, events: &[Arc<Event>]) -> Result<(), StoreError> {
+        self.try_commit(revision, events).map_err(|why| {
+            self.database = None; // its own state is of no use after a failure, and its lock is in the way
+            self.refused(&why)
+        })
+    }
+
+    /// Opens the file again after a commit found no room; answers the revision it holds.
+    pub(super) fn reopen(&mut self) -> Result<u64, StoreError> {
+        self.database = None;
+        self.faults.forget();
+        self.database = Some((self.open)(&self.faults).map_err(|why| match why {
+            why if !self.faults.only_room() => why,
+            why => self.refused(&why),
+        })?);
+        let revision = self.revision().map_err(|why| match why {
+            why if self.faults.only_room() => self.refused(&why),
+            why => self.damaged(&why),
+        })?;
+        Ok(revision)
+    }
+
+    fn refused(&self, why: &dyn ToString) -> StoreError {
+        if self.faults.only_room() {
+            StoreError::Full { path: self.path.clone(), what: why.to_string() }
+        } else {
+            StoreError::Failed(why.to_string())
+        }
+    }
+
+    fn unread(&self, why: Unread) -> StoreError {
+        match why {
+            Unread::Told(why) => why,
+            Unread::Database(why) if self.faults.only_room() => self.refused(&why),
+            Unread::Database(why) => self.damaged(&why),
+        }
+    }
+
+    /// # Errors
+    /// There is none after a failure.
+    fn database(&self) -> Result<&Database, redb::Error> {
+        self.database.as_ref().ok_or(redb::Error::PreviousIo)
+    }
+
+    fn revision(&self) -> Result<u64, redb::Error> {
+        let facts = self.database()?.begin_read()?.open_table(FACTS)?;
+        Ok(facts.get("revision")?.map_or(0, |revision| revision.value()))
     }
 
     fn try_commit(&self, revision: u64, events: &[Arc<Event>]) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
+        let transaction = self.database()?.begin_write()?;
         {
             let mut objects = transaction.open_table(OBJECTS)?;
             for event in events {
@@ -93,7 +129,7 @@ impl Disk {
     }
 
     fn load(&self) -> Result<Contents, Unread> {
-        let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        let transaction = self.database()?.begin_write().map_err(redb::Error::from)?;
         {
             let mut facts = transaction.open_table(FACTS).map_err(redb::Error::from)?;
             let found = facts.get("format").map_err(redb::Error::from)?.map(|format| format.value());
@@ -111,7 +147,7 @@ impl Disk {
         }
         transaction.commit().map_err(redb::Error::from)?;
 
-        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
+        let transaction = self.database()?.begin_read().map_err(redb::Error::from)?;
         let facts = transaction.open_table(FACTS).map_err(redb::Error::from)?;
         let revision =
             facts.get("revision").map_err(redb::Error::from)?.map_or(0, |revision| revision.value());
@@ -131,6 +167,25 @@ impl Disk {
     fn damaged(&self, what: &dyn ToString) -> StoreError {
         StoreError::Damaged { path: self.path.clone(), what: what.to_string() }
     }
+}
+
+fn open(dir: &Path, path: &Path, faults: &Faults) -> Result<Database, StoreError> {
+    let unusable =
+        |what: &dyn ToString| StoreError::Unusable { path: path.to_owned(), what: what.to_string() };
+    let damaged = |what: &dyn ToString| StoreError::Damaged { path: path.to_owned(), what: what.to_string() };
+    let file = create(dir, path).map_err(|why| unusable(&why))?;
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    let opened = Noted::file(file, faults).and_then(|file| builder.create_with_backend(file));
+    opened.map_err(|why| match why {
+        DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
+        DatabaseError::Storage(redb::StorageError::Io(why))
+            if why.kind() != std::io::ErrorKind::InvalidData =>
+        {
+            unusable(&why)
+        }
+        other => damaged(&other),
+    })
 }
 
 /// The file, whose name survives a power cut too, and which holds Secrets: nobody else may read it.

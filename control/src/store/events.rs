@@ -31,9 +31,12 @@ pub async fn run(store: Arc<Store>) {
     loop {
         ticks.tick().await;
         let Some(store) = weak.upgrade() else { return };
-        if let Err(why) = trim(&store, None, Timestamp::now()).await {
-            tracing::error!(error = %why, "no more events are cleared away");
-            return;
+        match trim(&store, None, Timestamp::now()).await {
+            Ok(()) | Err(StoreError::Full { .. }) => {}
+            Err(why) => {
+                tracing::error!(error = %why, "no more events are cleared away");
+                return;
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
@@ -15,6 +16,8 @@ use super::{Change, Event, Key, Memory, Store, StoreError, Stored, View};
 
 /// Deletions asked for at a time, so that they share commits.
 const DELETIONS_AT_ONCE_MAX: usize = 64;
+/// Pause while the disk is full.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Somewhere to look.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,9 +53,20 @@ pub async fn run(store: Arc<Store>) {
     };
     drop(store);
     loop {
-        if let Err(why) = visit(&weak, places).await {
-            tracing::error!(error = %why, "garbage collection ends");
-            return;
+        match visit(&weak, places).await {
+            Ok(()) => {}
+            Err(StoreError::Full { .. }) => {
+                tokio::time::sleep(TRY_AGAIN_AFTER).await;
+                let Some(store) = weak.upgrade() else { return };
+                news.mark_unchanged();
+                let memory = store.read();
+                (places, reached) = (everywhere(&memory), memory.revision());
+                continue;
+            }
+            Err(why) => {
+                tracing::error!(error = %why, "garbage collection ends");
+                return;
+            }
         }
         if news.has_changed().is_ok_and(|changed| !changed) && news.changed().await.is_err() {
             return;

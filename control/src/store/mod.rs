@@ -5,6 +5,7 @@
 //! and only then changes memory, wakes the watchers and answers. A reader never touches the disk,
 //! and nobody ever sees an object that a crash could take back.
 
+mod backend;
 mod disk;
 pub mod events;
 pub mod gc;
@@ -17,7 +18,7 @@ mod writer;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -29,7 +30,7 @@ pub use memory::{Listing, Memory};
 pub use writer::View;
 
 use disk::{Contents, Disk};
-use writer::Job;
+use writer::{Failure, Job};
 
 /// Writes that may wait for the writer; the next one waits for a place. At some 2,000 durable
 /// writes a second this is half a second of work.
@@ -98,6 +99,11 @@ pub enum StoreError {
     Damaged { path: PathBuf, what: String },
     #[error("cannot use {path}: {what}")]
     Unusable { path: PathBuf, what: String },
+    /// The last commit is whole, and the next one that finds room goes on from there.
+    #[error(
+        "there is no room for {path}, and no writes are taken until there is; free some space there: {what}"
+    )]
+    Full { path: PathBuf, what: String },
     /// After a failed commit nobody knows what is on disk, so nothing more is taken.
     #[error("the object store failed and takes no writes until a restart: {0}")]
     Failed(String),
@@ -117,7 +123,7 @@ pub struct Store {
     jobs: RwLock<Option<mpsc::Sender<Job>>>,
     revision: watch::Receiver<u64>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    failure: Arc<OnceLock<StoreError>>,
+    failure: Arc<Failure>,
 }
 
 impl Store {
@@ -132,11 +138,11 @@ impl Store {
         let (jobs, waiting) = mpsc::channel(WRITES_WAITING_MAX);
         let (announce, revision) = watch::channel(contents.revision);
         let view = View::new(Arc::clone(&memory), contents.revision);
-        let failure = Arc::new(OnceLock::new());
+        let failure = Arc::new(Failure::default());
         let told = Arc::clone(&failure);
         let writer = std::thread::Builder::new()
             .name("store".into())
-            .spawn(move || writer::run(&disk, view, waiting, &announce, &told))
+            .spawn(move || writer::run(disk, view, waiting, &announce, &told))
             .map_err(|why| StoreError::Failed(format!("no thread for it: {why}")))?;
         Ok(Self {
             memory,
@@ -158,9 +164,9 @@ impl Store {
         self.revision.clone()
     }
 
-    /// Why no more writes are taken, if so.
+    /// Why no writes are taken at the moment, if so.
     pub fn health(&self) -> Result<(), StoreError> {
-        self.failure.get().map_or(Ok(()), |why| Err(why.clone()))
+        self.failure.now().map_or(Ok(()), Err)
     }
 
     /// Lets `decide` choose a change on the writer's thread, against the newest state, and returns
@@ -180,7 +186,7 @@ impl Store {
         drop(jobs); // the writer ends with the last of them
         match answered.await {
             Ok(outcome) => outcome,
-            Err(_) => Err(self.health().err().unwrap_or(StoreError::Abandoned).into()),
+            Err(_) => Err(StoreError::Abandoned.into()),
         }
     }
 }

@@ -1,20 +1,30 @@
 //! The store over a disk that can fail.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use redb::{Database, StorageBackend};
 use serde_json::json;
 
+use super::backend::{Faults, Noted};
 use super::disk::Disk;
 use super::{Change, HISTORY_BYTES_MAX, Key, Store, StoreError, Written};
 
-/// A disk in memory whose syncs fail from some moment on.
-#[derive(Debug, Clone, Default)]
+/// A disk in memory whose syncs fail from some moment on, and that may be full.
+#[derive(Debug, Clone)]
 struct FrailDisk {
     bytes: Arc<Mutex<Vec<u8>>>,
     broken: Arc<AtomicBool>,
+    /// Writes that still find room.
+    room: Arc<AtomicI64>,
+}
+
+impl Default for FrailDisk {
+    fn default() -> Self {
+        Self { bytes: Arc::default(), broken: Arc::default(), room: Arc::new(AtomicI64::new(i64::MAX)) }
+    }
 }
 
 impl StorageBackend for FrailDisk {
@@ -34,10 +44,13 @@ impl StorageBackend for FrailDisk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.broken.load(SeqCst) { Err(io::Error::other("no space left")) } else { Ok(()) }
+        if self.broken.load(SeqCst) { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.room.fetch_sub(1, SeqCst) <= 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let start = offset as usize;
         self.bytes.lock().unwrap()[start..start + data.len()].copy_from_slice(data);
         Ok(())
@@ -45,8 +58,12 @@ impl StorageBackend for FrailDisk {
 }
 
 fn open(disk: &FrailDisk) -> Store {
-    let database = Database::builder().create_with_backend(disk.clone()).unwrap();
-    let (disk, contents) = Disk::over(database, "memory".into()).unwrap();
+    let disk = disk.clone();
+    let database = move |faults: &Faults| {
+        let disk = Noted::over(disk.clone(), faults);
+        Database::builder().create_with_backend(disk).map_err(|why| StoreError::Failed(why.to_string()))
+    };
+    let (disk, contents) = Disk::over(Box::new(database), "memory".into()).unwrap();
     Store::start(disk, contents).unwrap()
 }
 
@@ -79,6 +96,55 @@ async fn after_a_failed_commit_nothing_is_shown_and_nothing_more_is_taken() {
     let memory = store.read();
     assert_eq!(memory.revision(), revision);
     assert!(memory.get(&key("before")).is_some() && memory.get(&key("lost")).is_none());
+}
+
+/// Writes until it is taken; answers the version it got.
+async fn insist(store: &Store, name: &str) -> u64 {
+    for _ in 0..1000 {
+        match put(store, name, 1).await {
+            Ok(written) => return written.object().resource_version,
+            Err(StoreError::Full { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(why) => panic!("{why}"),
+        }
+    }
+    panic!("the store does not recover");
+}
+
+/// APP-39: wherever in a commit the room ends, what was acknowledged stays, what was refused is not there,
+/// writes go on by themselves once there is room, and no version is given out twice or goes back.
+#[tokio::test]
+async fn a_full_disk_refuses_and_recovers_by_itself() {
+    let mut refused = 0;
+    for room in 0..12 {
+        let disk = FrailDisk::default();
+        let store = open(&disk);
+        let mut versions = vec![insist(&store, "before").await];
+        disk.room.store(room, SeqCst);
+        match put(&store, "torn", 100_000).await {
+            Err(StoreError::Full { .. }) => {
+                refused += 1;
+                assert!(matches!(store.health(), Err(StoreError::Full { .. })));
+                assert!(store.read().get(&key("torn")).is_none());
+                assert!(matches!(put(&store, "early", 1).await, Err(StoreError::Full { .. })));
+            }
+            Ok(written) => versions.push(written.object().resource_version),
+            Err(why) => panic!("after {room} writes: {why}"),
+        }
+        let torn = store.read().get(&key("torn")).is_some();
+        disk.room.store(i64::MAX, SeqCst);
+        versions.extend([insist(&store, "after").await, insist(&store, "later").await]);
+        assert!(store.health().is_ok());
+        assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
+        assert_eq!(store.read().get(&key("torn")).is_some(), torn);
+        assert!(store.read().get(&key("early")).is_none());
+        drop(store);
+
+        let store = open(&disk);
+        assert_eq!(store.read().get(&key("torn")).is_some(), torn, "after {room} writes");
+        assert!(store.read().get(&key("before")).is_some() && store.read().get(&key("later")).is_some());
+        assert!(insist(&store, "last").await > versions[versions.len() - 1]);
+    }
+    assert!(refused > 3, "the commits found room {refused} times");
 }
 
 #[tokio::test]

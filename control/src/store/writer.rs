@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,8 +16,16 @@ use super::{Change, Key, Memory, OBJECT_BYTES_MAX, StoreError, Stored, Written, 
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
 const BATCH_WRITES_MAX: usize = 256;
 
-/// Decides against the view, and returns how to answer once the outcome of the commit is known.
-pub(super) type Job = Box<dyn FnOnce(&mut View) -> Answer + Send>;
+/// After a commit that found no room the file is tried again after this; opening it reads it.
+const TRY_AGAIN_MIN: Duration = Duration::from_millis(250);
+/// ... and each time after twice as long, up to this.
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(4);
+/// How often requests are refused meanwhile.
+const REFUSE_EVERY: Duration = Duration::from_millis(20);
+
+/// Decides against the view, and returns how to answer once the outcome of the commit is known; or, told why
+/// there is no deciding, answers that.
+pub(super) type Job = Box<dyn FnOnce(Result<&mut View, StoreError>) -> Option<Answer> + Send>;
 type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The newest state, changes that are about to be committed included.
@@ -123,53 +132,144 @@ where
     E: From<StoreError> + Send + 'static,
 {
     Box::new(move |view| {
+        let view = match view {
+            Ok(view) => view,
+            Err(why) => {
+                let _ = answer.send(Err(why.into())); // whoever asked may have hung up
+                return None;
+            }
+        };
         let outcome = decide(view).and_then(|change| view.stage(change).map_err(E::from));
-        Box::new(move |committed| {
+        Some(Box::new(move |committed: Result<(), StoreError>| {
             let outcome = match committed {
                 Ok(()) => outcome,
                 Err(why) => Err(why.into()),
             };
             // Whoever asked may have hung up; the write stands.
             let _ = answer.send(outcome);
-        })
+        }))
     })
 }
 
-/// The thread's life: until the last [`super::Store`] is gone, or a commit fails.
+/// Why no writes are taken, for everybody to see.
+#[derive(Debug, Default)]
+pub(super) struct Failure(RwLock<Option<StoreError>>);
+
+impl Failure {
+    pub(super) fn now(&self) -> Option<StoreError> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, why: Option<StoreError>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+}
+
+/// What the thread works with.
+struct Writer<'a> {
+    disk: Disk,
+    view: View,
+    jobs: mpsc::Receiver<Job>,
+    announce: &'a watch::Sender<u64>,
+    failure: &'a Failure,
+    /// What the file holds, as far as is known.
+    committed: u64,
+}
+
+/// The thread's life: until the last [`super::Store`] is gone.
 pub(super) fn run(
-    disk: &Disk,
-    mut view: View,
-    mut jobs: mpsc::Receiver<Job>,
+    disk: Disk,
+    view: View,
+    jobs: mpsc::Receiver<Job>,
     announce: &watch::Sender<u64>,
-    failure: &OnceLock<StoreError>,
+    failure: &Failure,
 ) {
-    while let Some(first) = jobs.blocking_recv() {
+    let committed = view.revision;
+    let mut writer = Writer { disk, view, jobs, announce, failure, committed };
+    while let Some(first) = writer.jobs.blocking_recv() {
+        match failure.now() {
+            None => writer.batch(first),
+            Some(why) => drop(first(Err(why))),
+        }
+        if let Some(StoreError::Full { .. }) = failure.now() {
+            writer.wait_for_room();
+        }
+    }
+}
+
+impl Writer<'_> {
+    fn batch(&mut self, first: Job) {
         let mut answers = Vec::new();
         let mut next = Some(first);
         while let Some(job) = next {
             // A decision that panics costs its own caller an error (its channel closes) and nobody
-            // else anything: it changes nothing before its last step, `stage`. After a failed commit
-            // all callers are answered that way.
-            if failure.get().is_none()
-                && let Ok(answer) = catch_unwind(AssertUnwindSafe(|| job(&mut view)))
-            {
+            // else anything: it changes nothing before its last step, `stage`.
+            if let Ok(Some(answer)) = catch_unwind(AssertUnwindSafe(|| job(Ok(&mut self.view)))) {
                 answers.push(answer);
             }
-            next = if answers.len() < BATCH_WRITES_MAX { jobs.try_recv().ok() } else { None };
+            next = if answers.len() < BATCH_WRITES_MAX { self.jobs.try_recv().ok() } else { None };
         }
 
-        let outcome = if view.events.is_empty() { Ok(()) } else { disk.commit(view.revision, &view.events) };
-        match outcome {
-            Ok(()) if view.events.is_empty() => {}
-            Ok(()) => view.show(announce),
-            Err(ref why) => {
-                tracing::error!(error = %why, "the object store failed; writes are refused until a restart");
-                view.discard();
-                failure.get_or_init(|| why.clone());
+        let outcome = if self.view.events.is_empty() { Ok(()) } else { self.commit() };
+        match &outcome {
+            Ok(()) if self.view.events.is_empty() => {}
+            Ok(()) => self.view.show(self.announce),
+            Err(why) => {
+                tracing::error!(error = %why, "the object store takes no writes");
+                self.failure.set(Some(why.clone()));
             }
         }
         for answer in answers {
             answer(outcome.clone());
         }
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        self.disk.commit(self.view.revision, &self.view.events)?;
+        self.committed = self.view.revision;
+        Ok(())
+    }
+
+    /// Refuses what is asked and tries the file from time to time, until it takes a commit or nobody asks
+    /// any more.
+    fn wait_for_room(&mut self) {
+        let mut pause = TRY_AGAIN_MIN;
+        while let Some(why @ StoreError::Full { .. }) = self.failure.now() {
+            let until = Instant::now() + pause;
+            while Instant::now() < until {
+                match self.jobs.try_recv() {
+                    Ok(job) => drop(job(Err(why.clone()))),
+                    Err(mpsc::error::TryRecvError::Disconnected) => return,
+                    #[allow(clippy::disallowed_methods, reason = "this thread has nothing else to do")]
+                    Err(mpsc::error::TryRecvError::Empty) => std::thread::sleep(REFUSE_EVERY),
+                }
+            }
+            pause = (pause * 2).min(TRY_AGAIN_MAX);
+            let outcome = self.recover();
+            match &outcome {
+                Ok(()) => tracing::info!("the object store has room again and takes writes"),
+                Err(StoreError::Full { .. }) => {}
+                Err(why) => tracing::error!(error = %why, "the object store takes no writes"),
+            }
+            self.failure.set(outcome.err());
+        }
+    }
+
+    /// Goes on from what the file holds: with the changes that were under way, if they did get there,
+    /// and else without. Numbers that were given out to them are used up either way.
+    fn recover(&mut self) -> Result<(), StoreError> {
+        let found = self.disk.reopen()?;
+        if found == self.view.revision {
+            self.view.show(self.announce);
+        } else if found == self.committed {
+            self.view.discard();
+        } else {
+            let (committed, asked) = (self.committed, self.view.revision);
+            let why = format!("it holds version {found}, neither {committed} nor {asked}");
+            return Err(StoreError::Failed(why));
+        }
+        self.committed = found;
+        // Tells whether there is room again.
+        self.commit()
     }
 }

@@ -5,11 +5,13 @@
 mod access;
 mod applying;
 mod client;
+mod crowds;
 mod custom;
 mod describing;
 mod hostile;
 mod housekeeping;
 mod leaving;
+mod news;
 mod reading;
 mod settings;
 mod support;

@@ -1,6 +1,12 @@
 //! Get, list, tables, discovery.
 
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Method, Request};
 use serde_json::{Value, json};
+use sluicegate_control::api;
+use tower::ServiceExt as _;
 
 use crate::support::{House, WIDGETS};
 
@@ -147,4 +153,54 @@ async fn openapi_and_version_can_be_read_and_hold_the_conditions() {
     assert_eq!(house.get("/openapi/v2").await.1["swagger"], "2.0");
     let protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
     assert_eq!(house.get_as("/openapi/v2", protobuf).await.0, 200);
+}
+
+/// APP-18: documents about kinds carry a print, and a client that has one is not sent it again; under its own print
+/// a document may be kept for good, and one that is gone leads to what there is now.
+#[tokio::test]
+async fn documents_about_kinds_are_sent_once() {
+    let house = House::real().await;
+    let router = api::router(Arc::clone(&house.store), Arc::clone(&house.registry));
+    let ask = async |path: &str, accept: &str, tag: &str| {
+        let request = Request::get(path).header("accept", accept).header("if-none-match", tag);
+        router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    for (path, accept) in [
+        ("/api", aggregated),
+        ("/apis", aggregated),
+        ("/openapi/v2", "application/json"),
+        ("/openapi/v2", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"),
+        ("/openapi/v3", "application/json"),
+        ("/openapi/v3/apis/serving.knative.dev/v1", "application/json"),
+    ] {
+        let first = ask(path, accept, "").await;
+        let tag = first.headers()["etag"].to_str().unwrap().to_owned();
+        assert!(first.status() == 200 && tag.starts_with('"') && tag.len() > 60, "{path} {tag}");
+        assert_eq!(first.headers()["vary"], "Accept");
+        let again = ask(path, accept, &tag).await;
+        assert_eq!((again.status().as_u16(), &again.headers()["etag"]), (304, &first.headers()["etag"]));
+    }
+    let (_, index) = house.get("/openapi/v3").await;
+    let url = index["paths"]["apis/serving.knative.dev/v1"]["serverRelativeURL"].as_str().unwrap();
+    let kept = ask(url, "application/json", "").await;
+    assert_eq!(
+        (kept.status().as_u16(), &kept.headers()["cache-control"]),
+        (200, &"public, immutable".parse().unwrap())
+    );
+    assert!(kept.headers()["expires"].to_str().unwrap().ends_with(" GMT"));
+    let (path, _) = url.split_once('?').unwrap();
+    let moved = ask(&format!("{path}?hash=0"), "application/json", "").await;
+    assert_eq!((moved.status().as_u16(), moved.headers()["location"].to_str().unwrap()), (301, url));
+
+    // A kind that a client defines is another document.
+    let before = ask("/openapi/v3", "application/json", "").await.headers()["etag"].clone();
+    let definition = json!({ "metadata": { "name": "cups.example.com" }, "spec": {
+        "group": "example.com", "scope": "Namespaced", "names": { "plural": "cups", "singular": "cup", "kind": "Cup" },
+        "versions": [{ "name": "v1", "served": true, "storage": true,
+            "schema": { "openAPIV3Schema": { "type": "object" } } }],
+    } });
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(house.ask(Method::POST, path, &definition).await.0, 201);
+    assert_ne!(ask("/openapi/v3", "application/json", "").await.headers()["etag"], before);
 }

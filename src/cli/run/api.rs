@@ -1,13 +1,18 @@
-//! The API's listener, and whom it believes.
+//! The API's listeners, whom they believe, and what clients are given to find them.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixListener;
 
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
+use control::access::selfmade::SelfMade;
 use control::access::tokens::Tokens;
 use control::api::door::{Door, Papers};
 use control::api::{Audit, Believed, Peer, Signer, Surroundings};
+use futures_util::future;
 
+use crate::cli::kubeconfig::{self, Authority};
 use crate::config::Config;
 
 /// Below the data folder: what only the API may read.
@@ -36,31 +41,117 @@ pub(super) fn surroundings(config: &Config) -> Result<Surroundings> {
 }
 
 /// A bound listener that knows how to speak.
-pub(super) enum Entrance {
+enum Entrance {
     Plain(tokio::net::TcpListener),
     Tls(Box<Door>),
+    Socket(tokio::net::UnixListener),
 }
 
-impl Entrance {
-    pub(super) fn open(listener: TcpListener, config: &Config) -> Result<Self> {
-        let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
-        let Some(pair) = &config.api_tls_cert else { return Ok(Self::Plain(listener)) };
-        let clients = config.api_client_ca.as_deref();
-        let papers = Papers { certificate: &pair.certificate, key: &pair.key, clients };
-        Door::open(listener, &papers)
-            .map(|door| Self::Tls(Box::new(door)))
-            .map_err(|why| anyhow!("the API cannot speak TLS: {why}"))
+/// All ways in.
+pub(super) struct Entrances(Vec<Entrance>);
+
+impl Entrances {
+    pub(super) fn open(
+        tcp: Option<TcpListener>,
+        socket: Option<UnixListener>,
+        config: &Config,
+    ) -> Result<Self> {
+        let mut all = Vec::new();
+        if let Some(listener) = tcp {
+            let at = listener.local_addr().context("api")?;
+            let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
+            let (entrance, authority) = if config.api_tls {
+                let papers = papers(config, at);
+                let maker = papers.made_by.clone();
+                let door =
+                    Door::open(listener, papers).map_err(|why| anyhow!("the API cannot speak TLS: {why}"))?;
+                let made = maker.map(|maker| std::fs::read_to_string(maker.ca())).transpose()?;
+                (Entrance::Tls(Box::new(door)), made.map_or(Authority::Known, Authority::Made))
+            } else {
+                (Entrance::Plain(listener), Authority::Plain)
+            };
+            all.push(entrance);
+            leave_kubeconfig(config, at, &authority)?;
+        }
+        if let Some(listener) = socket {
+            all.push(Entrance::Socket(tokio::net::UnixListener::from_std(listener).context("api-socket")?));
+        }
+        Ok(Self(all))
     }
 
     /// Serves `until` then; requests under way still end.
-    pub(super) async fn serve(self, router: Router, until: impl Future<Output = ()> + Send + 'static) {
+    pub(super) async fn serve<U>(self, router: Router, until: impl Fn() -> U)
+    where
+        U: Future<Output = ()> + Send + 'static,
+    {
+        future::join_all(self.0.into_iter().map(|one| one.serve(router.clone(), until()))).await;
+    }
+}
+
+impl Entrance {
+    async fn serve(self, router: Router, until: impl Future<Output = ()> + Send + 'static) {
         let service = router.into_make_service_with_connect_info::<Peer>();
         let served = match self {
             Self::Plain(listener) => axum::serve(listener, service).with_graceful_shutdown(until).await,
             Self::Tls(door) => axum::serve(*door, service).with_graceful_shutdown(until).await,
+            Self::Socket(listener) => axum::serve(listener, service).with_graceful_shutdown(until).await,
         };
         if let Err(why) = served {
-            tracing::error!(%why, "the API's listener ended");
+            tracing::error!(%why, "a listener of the API ended");
         }
     }
+}
+
+/// The certificate that was given, or one of our own making.
+fn papers(config: &Config, at: SocketAddr) -> Papers {
+    let clients = config.api_client_ca.clone();
+    match &config.api_tls_cert {
+        Some(pair) => {
+            Papers { certificate: pair.certificate.clone(), key: pair.key.clone(), clients, made_by: None }
+        }
+        None => {
+            let maker = SelfMade::new(&config.data.join(FOLDER), &names(at.ip()));
+            Papers { certificate: maker.server(), key: maker.server(), clients, made_by: Some(maker) }
+        }
+    }
+}
+
+/// Where clients may meet us, as far as this host knows.
+fn names(bound: IpAddr) -> Vec<String> {
+    let mut names = Vec::new();
+    if bound.is_unspecified() {
+        // No packet is sent: the kernel picks the address that it would send from. TEST-NET-1 is nobody's.
+        let outward = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+            socket.connect("192.0.2.1:9")?;
+            socket.local_addr()
+        });
+        names.extend(outward.map(|address| address.ip().to_string()));
+    } else {
+        names.push(bound.to_string());
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    let is_name = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
+    names.extend(is_name.then_some(host));
+    names
+}
+
+/// `DATA/api/kubeconfig`, with which kubectl on this host works at once.
+fn leave_kubeconfig(config: &Config, at: SocketAddr, authority: &Authority) -> Result<()> {
+    use std::io::Write as _;
+    let near = match at.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], at.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => {
+            SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), at.port())
+        }
+        _ => at,
+    };
+    let path = kubeconfig::place(&config.data);
+    let fresh = path.with_extension("new");
+    let written = || -> std::io::Result<()> {
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        file.write_all(kubeconfig::text(near, authority, None).as_bytes())?;
+        std::fs::rename(&fresh, &path)
+    };
+    written().with_context(|| path.display().to_string())
 }

@@ -3,6 +3,7 @@
 //! Never load-bearing for requests: should it end, the cores go on with the last table.
 
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
@@ -13,14 +14,15 @@ use anyhow::{Context, Result};
 use axum::Router;
 use control::controllers::{self, ControlConfig};
 use control::fleet::Fleet;
+use control::manifests::Manifests;
 use control::publish::Publisher;
 use control::runtime::{Init, ProcessRuntime};
 use control::store::Store;
-use control::{api, kinds, manifests, store};
+use control::{api, kinds, store};
 use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::api::{self as entrance, Entrance};
+use super::api::{self as entrance, Entrances};
 use crate::admin::{self, Admin, Health};
 use crate::config::Config;
 
@@ -37,6 +39,7 @@ pub(super) struct Parts {
     pub(super) bell: Arc<Notify>,
     /// `None` when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
+    pub(super) api_socket: Option<UnixListener>,
     pub(super) admin: TcpListener,
     pub(super) health: Arc<Health>,
     /// Instances are to end.
@@ -75,15 +78,11 @@ async fn live(
     say_synced: oneshot::Sender<Result<()>>,
     hear_admin: oneshot::Receiver<Arc<Admin>>,
 ) -> Result<()> {
-    let house = match furnish(&parts).await {
-        Ok(house) => house,
-        Err(why) => {
-            drop(say_synced.send(Err(why)));
-            return Ok(());
-        }
-    };
-    let entrance = match parts.api.map(|listener| Entrance::open(listener, &parts.config)).transpose() {
-        Ok(entrance) => entrance,
+    let house = furnish(&parts).await;
+    let opened =
+        house.and_then(|house| Ok((house, Entrances::open(parts.api, parts.api_socket, &parts.config)?)));
+    let (house, entrances) = match opened {
+        Ok(opened) => opened,
         Err(why) => {
             drop(say_synced.send(Err(why)));
             return Ok(());
@@ -91,6 +90,8 @@ async fn live(
     };
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
     tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, stopped(parts.hand_over.clone())));
+    let tally = Arc::clone(&parts.health.manifests);
+    let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
 
     let (first_table, have_table) = oneshot::channel();
@@ -103,15 +104,20 @@ async fn live(
         leaving(),
     ));
     let synced = match have_table.await {
-        Ok(()) => apply_manifests(&house, &parts.config.manifests).await,
+        Ok(()) => {
+            manifests.apply().await;
+            tokio::task::spawn_local(either(manifests.follow(), leaving()));
+            Ok(())
+        }
         Err(_) => Err(anyhow::anyhow!("the controllers ended before the first table")),
     };
     let mut api = None;
     if synced.is_err() {
         controllers.abort();
-    } else if let Some(entrance) = entrance {
-        let until = stopped(parts.hand_over.clone());
-        api = Some(tokio::task::spawn_local(entrance.serve(house.router, until)));
+    } else {
+        let hand_over = parts.hand_over.clone();
+        api =
+            Some(tokio::task::spawn_local(entrances.serve(house.router, move || stopped(hand_over.clone()))));
     }
     drop(say_synced.send(synced));
 
@@ -140,6 +146,8 @@ struct House {
     /// `None` when the objects are a cluster's.
     store: Option<Arc<Store>>,
     client: kube::Client,
+    /// The API as everybody else meets it.
+    outside: kube::Client,
     router: Router,
     fleet: Fleet,
 }
@@ -166,7 +174,11 @@ async fn furnish(parts: &Parts) -> Result<House> {
     let sink = Arc::clone(&parts.publisher) as _;
     let (fleet, work) = Fleet::new(Arc::new(runtime), sink, parts.first_instance);
     tokio::task::spawn_local(work);
-    Ok(House { store, client, router, fleet })
+    let outside = match store {
+        Some(_) => kube::Client::new(router.clone(), "default"),
+        None => client.clone(),
+    };
+    Ok(House { store, client, outside, router, fleet })
 }
 
 /// A client for somebody else's API.
@@ -175,15 +187,6 @@ async fn cluster(file: &PathBuf) -> Result<kube::Client> {
     let read = kube::config::Kubeconfig::read_from(file).with_context(named)?;
     let config = kube::Config::from_custom_kubeconfig(read, &Default::default()).await.with_context(named)?;
     kube::Client::try_from(config).with_context(named)
-}
-
-async fn apply_manifests(house: &House, paths: &[PathBuf]) -> Result<()> {
-    let registry = kinds::registry();
-    for path in paths {
-        let objects = manifests::apply(&house.client, &registry, path).await.context("--manifests")?;
-        tracing::info!(path = %path.display(), objects, "manifests applied");
-    }
-    Ok(())
 }
 
 /// Serves `until` then; requests under way still end.

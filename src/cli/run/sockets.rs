@@ -1,9 +1,12 @@
 //! All listeners, bound before anything runs, so that a taken port stops the start.
 
+mod unix;
+
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -42,6 +45,8 @@ pub(super) struct Sockets {
     pub(super) events: Vec<TcpListener>,
     /// None when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
+    /// None without `--api-socket`.
+    pub(super) api_socket: Option<UnixListener>,
     pub(super) admin: TcpListener,
 }
 
@@ -63,12 +68,13 @@ impl Sockets {
             },
             events: for_cores("events", config.events, config.workers)?,
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
+            api_socket: unix::listen(config, false)?,
             admin: one("admin", config.admin)?,
         })
     }
 
     /// Those that another process listened on.
-    pub(super) fn inherit(inherited: Vec<(Name, OwnedFd)>) -> Result<Self> {
+    pub(super) fn inherit(inherited: Vec<(Name, OwnedFd)>, config: &Config) -> Result<Self> {
         let mut by_name = BTreeMap::<Name, Vec<TcpListener>>::new();
         for (name, socket) in inherited {
             by_name.entry(name).or_default().push(socket.into());
@@ -80,6 +86,7 @@ impl Sockets {
             private: all(Name::Private),
             events: all(Name::Events),
             api: all(Name::Api).pop(),
+            api_socket: unix::listen(config, true)?,
             admin: all(Name::Admin).pop().context("the other process has no admin listener")?,
         })
     }

@@ -19,7 +19,7 @@ use crate::store::{Change, Key, Stored};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, create, fields as validation, get, rehearse};
+use super::{Call, create, faces, fields as validation, get, rehearse};
 
 pub(super) use managers::{Writer, track};
 
@@ -54,7 +54,8 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let created = Arc::new(OnceLock::new());
     let tell = Arc::clone(&created);
     let written = call.server.store.write(move |view| {
-        let change = match view.get(&key) {
+        let before = view.get(&key).map(|before| faces::shown(entry.meta, &before));
+        let change = match before {
             Some(before) => intent.onto(&before, |merged| {
                 if intent.writer.status {
                     object::prepare_status(&entry, &before, merged, &requester)
@@ -79,6 +80,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 intent.first(key, object)
             }
         };
+        let change = faces::kept(entry.meta, change);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let object = written.await?;

@@ -1,0 +1,263 @@
+//! Certificates of the API's own making: an authority that clients are told of, and a certificate that it
+//! signs and renews.
+//!
+//! ```text
+//! authority.pem   the authority's certificate and key; whoever reads it can pass for the API
+//! ca.pem          its certificate alone, for clients
+//! server.pem      certificate and key that the API shows
+//! ```
+//! Certificate and key share a file, so that a power cut never leaves one without the other.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use x509_parser::extensions::GeneralName;
+
+/// The name that the certificate carries beside addresses. Clients that are told to expect it may come by
+/// any address.
+pub const SERVER_NAME: &str = "sluicegate";
+
+const AUTHORITY: &str = "authority.pem";
+const CA: &str = "ca.pem";
+const SERVER: &str = "server.pem";
+
+const DAY_SECONDS: i64 = 24 * 3600;
+/// An authority lives this many days: every kubeconfig has to be written again when it ends.
+const AUTHORITY_DAYS: i64 = 3650;
+/// A certificate lives this many days, and no client takes more than 398.
+const SERVER_DAYS: i64 = 365;
+/// Days before its end that one is made anew; so many are left to those who were off meanwhile.
+const RENEW_DAYS: i64 = 30;
+/// An authority is made anew before it ends within the life of what it signs.
+const AUTHORITY_RENEW_DAYS: i64 = SERVER_DAYS + RENEW_DAYS;
+
+/// The folder of these files.
+#[derive(Debug, Clone)]
+pub struct SelfMade {
+    folder: PathBuf,
+    /// Whom the certificate is for: names and addresses.
+    names: Vec<String>,
+}
+
+impl SelfMade {
+    #[must_use]
+    pub fn new(folder: &Path, further: &[String]) -> Self {
+        let mut names: Vec<String> = [SERVER_NAME, "localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+        for name in further {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        Self { folder: folder.to_owned(), names }
+    }
+
+    /// The authority's certificate.
+    #[must_use]
+    pub fn ca(&self) -> PathBuf {
+        self.folder.join(CA)
+    }
+
+    /// Certificate and key.
+    #[must_use]
+    pub fn server(&self) -> PathBuf {
+        self.folder.join(SERVER)
+    }
+
+    /// Makes what is missing, or about to end, or for other names; answers whether there is a new certificate.
+    ///
+    /// # Errors
+    /// A file cannot be read or written; it is named.
+    pub fn renew(&self, now: Timestamp) -> Result<bool, String> {
+        let path = self.folder.join(AUTHORITY);
+        let mut signed_anew = false;
+        let authority = match read(&path)? {
+            Some(pem) if key(&pem).is_some() && !ends_within(&pem, AUTHORITY_RENEW_DAYS, now) => pem,
+            _ => {
+                signed_anew = true;
+                let pem = make_authority(now).map_err(|why| named(&path, &why))?;
+                write(&path, &pem, 0o600)?;
+                pem
+            }
+        };
+        let certificate = authority.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap_or_default();
+        if read(&self.ca())?.as_deref() != Some(certificate) {
+            write(&self.ca(), certificate, 0o644)?;
+        }
+        let server = self.server();
+        let good = |pem: &String| {
+            key(pem).is_some() && !ends_within(pem, RENEW_DAYS, now) && is_for(pem, &self.names)
+        };
+        if !signed_anew && read(&server)?.as_ref().is_some_and(good) {
+            return Ok(false);
+        }
+        let pem = make_server(&authority, &self.names, now).map_err(|why| named(&server, &why))?;
+        write(&server, &pem, 0o600)?;
+        Ok(true)
+    }
+}
+
+fn make_authority(now: Timestamp) -> Result<String, rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let certificate = authority(now)?.self_signed(&key)?;
+    Ok(certificate.pem().replace("\r\n", "\n") + &key.serialize_pem())
+}
+
+/// What an issuer is known by does not depend on when it was made.
+fn authority(now: Timestamp) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, "Sluicegate API authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    live(&mut params, now, AUTHORITY_DAYS);
+    Ok(params)
+}
+
+fn make_server(signer: &str, names: &[String], now: Timestamp) -> Result<String, rcgen::Error> {
+    let issuer = Issuer::new(authority(now)?, KeyPair::from_pem(key(signer).unwrap_or_default())?);
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name.push(DnType::CommonName, SERVER_NAME);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    live(&mut params, now, SERVER_DAYS);
+    let certificate = params.signed_by(&key, &issuer)?;
+    Ok(certificate.pem().replace("\r\n", "\n") + &key.serialize_pem())
+}
+
+/// From yesterday, because clocks differ, for so many days.
+fn live(params: &mut CertificateParams, now: Timestamp, days: i64) {
+    let date = |days: i64| {
+        let day = Timestamp::from_second(now.as_second().saturating_add(days * DAY_SECONDS)).unwrap_or(now);
+        let day = day.to_zoned(jiff::tz::TimeZone::UTC).date();
+        date_time_ymd(day.year().into(), day.month().unsigned_abs(), day.day().unsigned_abs())
+    };
+    params.not_before = date(-1);
+    params.not_after = date(days);
+}
+
+/// The part that is a private key.
+fn key(pem: &str) -> Option<&str> {
+    pem.find("-----BEGIN PRIVATE KEY-----").map(|at| &pem[at..])
+}
+
+fn certificate(pem: &str) -> Option<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).ok()
+}
+
+/// What cannot be read counts as ended.
+fn ends_within(pem: &str, days: i64, now: Timestamp) -> bool {
+    let ends = certificate(pem).and_then(|der| {
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
+        Some(parsed.validity().not_after.timestamp())
+    });
+    ends.is_none_or(|ends| ends - now.as_second() < days * DAY_SECONDS)
+}
+
+fn is_for(pem: &str, names: &[String]) -> bool {
+    let Some(der) = certificate(pem) else { return false };
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(&der) else { return false };
+    let Ok(Some(found)) = parsed.subject_alternative_name() else { return false };
+    let found: Vec<String> = found.value.general_names.iter().filter_map(written).collect();
+    names.iter().all(|name| found.contains(name))
+}
+
+fn written(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let short = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let long = <[u8; 16]>::try_from(*bytes).map(IpAddr::from);
+            short.or(long).ok().map(|address| address.to_string())
+        }
+        _ => None,
+    }
+}
+
+fn read(path: &Path) -> Result<Option<String>, String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(named(path, &why)),
+    }
+}
+
+/// All of it or nothing, also after a power cut.
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+    let fresh = path.with_extension("new");
+    let written = || -> io::Result<()> {
+        let _ = std::fs::remove_file(&fresh); // a dead process's; usually there is none
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, path)?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    written().map_err(|why| named(path, &why))
+}
+
+fn named(path: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("{}: {why}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn days(days: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + days * DAY_SECONDS).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_is_made_once_and_again_before_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = SelfMade::new(folder.path(), &["10.0.0.5".into()]);
+        assert_eq!(made.renew(days(0)), Ok(true));
+        let (ca, server) = (read(&made.ca()).unwrap(), read(&made.server()).unwrap());
+        assert_eq!(made.renew(days(SERVER_DAYS - RENEW_DAYS - 2)), Ok(false));
+        assert_eq!(read(&made.server()).unwrap(), server);
+        assert_eq!(made.renew(days(SERVER_DAYS - RENEW_DAYS + 2)), Ok(true));
+        assert_ne!(read(&made.server()).unwrap(), server);
+        assert_eq!(read(&made.ca()).unwrap(), ca, "clients go on with what they have");
+
+        assert_eq!(made.renew(days(AUTHORITY_DAYS - AUTHORITY_RENEW_DAYS + 2)), Ok(true));
+        assert_ne!(read(&made.ca()).unwrap(), ca);
+    }
+
+    #[test]
+    fn other_names_need_another_certificate_of_the_same_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = SelfMade::new(folder.path(), &[]);
+        assert_eq!(made.renew(days(0)), Ok(true));
+        let ca = read(&made.ca()).unwrap();
+        let moved = SelfMade::new(folder.path(), &["10.0.0.5".into(), "gate.example.com".into()]);
+        assert_eq!((moved.renew(days(1)), moved.renew(days(1))), (Ok(true), Ok(false)));
+        assert_eq!(read(&moved.ca()).unwrap(), ca);
+    }
+
+    #[test]
+    fn keys_are_for_their_owner_only_and_what_is_broken_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = SelfMade::new(folder.path(), &[]);
+        made.renew(days(0)).unwrap();
+        for name in [AUTHORITY, SERVER] {
+            let mode = std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        assert!(!read(&made.ca()).unwrap().unwrap().contains("PRIVATE"));
+        std::fs::write(made.server(), "torn").unwrap();
+        assert_eq!(made.renew(days(0)), Ok(true));
+        assert!(certificate(&read(&made.server()).unwrap().unwrap()).is_some());
+    }
+}

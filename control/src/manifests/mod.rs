@@ -1,0 +1,231 @@
+//! Manifests given at start: what they say is applied, and applied again when they change.
+//!
+//! The files are one more client of the API: server-side apply under a field manager of their own, with
+//! a label that names the path they came from. What carries the label and stands in the files no
+//! longer is deleted. What people change by other means stays until a file says otherwise.
+
+mod apply;
+mod read;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use kube::Client;
+
+pub use read::{Complaint, DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, PATH_BYTES_MAX};
+
+use read::Contents;
+use watch::Watch;
+
+/// Names the path that an object came from: the last part of the path, and a print of all of it.
+pub const LABEL: &str = "sluicegate.dev/manifests";
+/// Who owns the fields that a manifest sets.
+pub const FIELD_MANAGER: &str = "sluicegate-manifests";
+
+/// Files are looked at when they have been quiet for this long: an editor, a copy or a checkout writes
+/// several times.
+const QUIET: Duration = Duration::from_millis(300);
+/// ... and at the latest after this.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often documents that were refused are tried again: what they need may exist by then.
+const RETRY_EVERY: Duration = Duration::from_secs(30);
+
+/// How the manifests are, for the metrics.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Documents found.
+    pub documents: AtomicU64,
+    /// Documents and files that are not applied.
+    pub failed: AtomicU64,
+    /// Objects that were deleted because their documents went.
+    pub pruned: AtomicU64,
+}
+
+/// The manifests of one appliance.
+pub struct Manifests {
+    client: Client,
+    sources: Vec<Source>,
+    watch: Option<Watch>,
+    tally: Arc<Tally>,
+}
+
+/// One path that was given.
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    label: String,
+    /// A folder that is gone is a mistake (an unmounted disk); a file that is gone is a document that went.
+    is_folder: bool,
+    /// Of what was applied last.
+    print: Option<u64>,
+    documents: usize,
+    complaints: Vec<Complaint>,
+}
+
+impl Source {
+    fn new(path: PathBuf) -> Self {
+        let (label, is_folder) = (label(&path), path.is_dir());
+        Self { path, label, is_folder, print: None, documents: 0, complaints: Vec::new() }
+    }
+
+    /// Reading blocks, and a disk may be slow: not on the control thread.
+    async fn read(&self) -> Contents {
+        let path = self.path.clone();
+        if !self.is_folder && !path.exists() {
+            return Contents::default();
+        }
+        let reading = tokio::task::spawn_blocking(move || read::read(&path));
+        reading.await.unwrap_or_else(|why| {
+            let complaint = Complaint { path: self.path.clone(), line: 0, why: why.to_string() };
+            Contents { complaints: vec![complaint], ..Contents::default() }
+        })
+    }
+
+    /// Tells what is wrong, unless it was told already.
+    fn complain(&mut self, complaints: Vec<Complaint>) {
+        for complaint in complaints.iter().filter(|complaint| !self.complaints.contains(complaint)) {
+            tracing::error!("manifest {complaint}");
+        }
+        if complaints.is_empty() && !self.complaints.is_empty() {
+            tracing::info!(path = %self.path.display(), "all manifests are applied now");
+        }
+        self.complaints = complaints;
+    }
+}
+
+impl Manifests {
+    /// Watches the paths from here on. Has to be called in a Tokio runtime.
+    #[must_use]
+    pub fn new(client: Client, paths: &[PathBuf], tally: Arc<Tally>) -> Self {
+        let sources: Vec<_> = paths.iter().cloned().map(Source::new).collect();
+        let watch = if sources.is_empty() { None } else { watch(&sources) };
+        Self { client, sources, watch, tally }
+    }
+
+    /// Brings the objects to what the files say. What fails is told and left; nothing else waits for it.
+    pub async fn apply(&mut self) {
+        self.look().await;
+        // A document may need what a later path brings.
+        if self.sources.len() > 1 && self.sources.iter().any(|source| !source.complaints.is_empty()) {
+            self.look().await;
+        }
+    }
+
+    /// Applies what changes, until dropped.
+    pub async fn follow(mut self) {
+        while !self.sources.is_empty() {
+            self.news().await;
+            if let Some(watch) = &self.watch {
+                aim(watch, &self.sources);
+            }
+            self.look().await;
+        }
+    }
+
+    /// Ends when files changed and are quiet again, or when it is time to try again.
+    async fn news(&self) {
+        let failed = self.sources.iter().any(|source| !source.complaints.is_empty());
+        let retry = async {
+            if failed { tokio::time::sleep(RETRY_EVERY).await } else { std::future::pending().await }
+        };
+        tokio::select! {
+            () = self.changed() => {}
+            () = retry => return,
+        }
+        let more = async { while tokio::time::timeout(QUIET, self.changed()).await.is_ok() {} };
+        let _ = tokio::time::timeout(PATIENCE, more).await; // either end will do
+    }
+
+    async fn changed(&self) {
+        if let Some(watch) = &self.watch {
+            match watch.changed().await {
+                Ok(()) => return,
+                Err(why) => tracing::error!(%why, "changes of manifests are seen at the next start only"),
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Applies the paths that changed since they were applied, or that were not applied whole.
+    async fn look(&mut self) {
+        for source in &mut self.sources {
+            let mut contents = source.read().await;
+            if source.print == Some(contents.print) && source.complaints.is_empty() {
+                continue;
+            }
+            let mut complaints = std::mem::take(&mut contents.complaints);
+            let whole = complaints.is_empty();
+            let done = apply::apply(&self.client, &source.label, contents.documents, whole).await;
+            complaints.extend(done.complaints);
+            tracing::info!(
+                path = %source.path.display(),
+                documents = done.documents, failed = complaints.len(), pruned = done.pruned,
+                "manifests applied"
+            );
+            source.print = Some(contents.print);
+            source.documents = done.documents;
+            source.complain(complaints);
+            self.tally.pruned.fetch_add(done.pruned as u64, Relaxed);
+        }
+        let sum = |count: fn(&Source) -> usize| self.sources.iter().map(count).sum::<usize>() as u64;
+        self.tally.documents.store(sum(|source| source.documents), Relaxed);
+        self.tally.failed.store(sum(|source| source.complaints.len()), Relaxed);
+    }
+}
+
+fn watch(sources: &[Source]) -> Option<Watch> {
+    match Watch::new() {
+        Ok(watch) => {
+            aim(&watch, sources);
+            Some(watch)
+        }
+        Err(why) => {
+            tracing::error!(%why, "changes of manifests are seen at the next start only");
+            None
+        }
+    }
+}
+
+fn aim(watch: &Watch, sources: &[Source]) {
+    for source in sources {
+        if let Err(why) = watch.aim(&source.path) {
+            tracing::error!(%why, path = %source.path.display(), "changes there may not be seen");
+        }
+    }
+}
+
+/// A label's value: at most 63 characters, of a few kinds.
+fn label(path: &Path) -> String {
+    /// Characters kept of the name, so that the label with its print is within 63.
+    const NAME_CHARS_MAX: usize = 40;
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let print =
+        ring_crypto::digest::digest(&ring_crypto::digest::SHA256, whole.as_os_str().as_encoded_bytes());
+    let print: String = print.as_ref()[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = name.chars().map(plain).take(NAME_CHARS_MAX).collect();
+    format!("{}.{print}", name.trim_matches(['-', '_', '.'])).trim_start_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_becomes_a_label_of_its_own() {
+        let of = |path: &str| label(Path::new(path));
+        assert!(of("/etc/sluicegate/apps").starts_with("apps."));
+        assert_ne!(of("/a/apps"), of("/b/apps"));
+        assert_eq!(of("/a/apps"), of("/a/apps"));
+        for strange in ["/", "/..x", "/ä ö", &format!("/{}", "n".repeat(200))] {
+            let label = of(strange);
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            assert!(label.len() <= 63 && label.chars().all(plain), "{label}");
+            assert!(label.starts_with(|c: char| c.is_ascii_alphanumeric()), "{label}");
+        }
+    }
+}
