@@ -33,6 +33,17 @@ data:
   color: red
 ";
 
+const ROUTE: &str = "\
+apiVersion: serving.knative.dev/v1
+kind: Route
+metadata:
+  name: hello
+spec:
+  traffic:
+  - revisionName: hello-00001
+    percent: 100
+";
+
 /// An appliance, and kubectl with a home of its own.
 struct Desk {
     appliance: Appliance,
@@ -174,4 +185,102 @@ fn a_service_lives_and_ends_under_kubectl() {
     desk.say("delete ksvc hello --cascade=foreground --timeout=60s");
     assert_eq!(desk.say("get cfg,rev,rt,pods -o name"), "");
     drop(desk.appliance);
+}
+
+/// APP-17, APP-18, APP-36: what there is, what it means, and how it is shown.
+#[test]
+fn kinds_are_listed_explained_and_shown() {
+    let Some(desk) = Desk::open() else { return };
+    desk.expect("version -o json", &["serverVersion"]);
+    desk.expect("api-versions", &["serving.knative.dev/v1", "coordination.k8s.io/v1", "v1"]);
+    desk.expect(
+        "api-resources --verbs=list,watch,patch -o wide",
+        &["ksvc", "kservice", "brokers", "configmaps", "deletecollection", "subscriptions"],
+    );
+    desk.expect(
+        "api-resources --namespaced=false -o name",
+        &["namespaces", "clusterroles.rbac.authorization.k8s.io", "customresourcedefinitions"],
+    );
+    desk.expect(
+        "explain ksvc.spec.template.spec.containerConcurrency",
+        &["KIND:       Service", "FIELD: containerConcurrency <integer>"],
+    );
+    desk.expect("explain trigger.spec --recursive", &["subscriber", "filter", "delivery"]);
+    desk.expect("explain configmap.data", &["VERSION:    v1", "FIELD: data"]);
+    assert!(!desk.try_say("explain ksvc.spec.nonsense", "").good);
+
+    desk.expect("get cm -A", &["NAMESPACE", "DATA", "config-features"]);
+    desk.expect("describe cm config-features -n knative-serving", &["_example", "Data"]);
+    desk.expect("get ns", &["STATUS", "Active", "knative-eventing"]);
+    desk.expect("describe ns default", &["Status:", "Active"]);
+    desk.expect("get lease -n knative-serving", &["HOLDER", "embedded"]);
+    desk.expect(
+        "get clusterrolebindings -o wide",
+        &["ClusterRole/cluster-admin", "GROUPS", "system:masters"],
+    );
+    desk.expect("get clusterroles", &["CREATED AT", "cluster-admin"]);
+    desk.expect(
+        "get crd -l duck.knative.dev/addressable=true",
+        &["CREATED AT", "brokers.eventing.knative.dev"],
+    );
+    desk.expect("get ns -o custom-columns=N:.metadata.name,P:.status.phase", &["N", "default", "Active"]);
+    desk.expect(
+        "get cm -n knative-serving --field-selector metadata.name=config-gc -o name",
+        &["configmap/config-gc"],
+    );
+    desk.expect("get --raw /healthz", &["ok"]);
+
+    desk.expect("auth can-i --list", &["*.*"]);
+    let follower = "--as=system:serviceaccount:knative-serving:sluicegate";
+    desk.expect(&format!("auth can-i create revisions.serving.knative.dev {follower}"), &["yes"]);
+    assert_eq!(desk.try_say("auth can-i delete configmaps --as=nobody", "").out.trim(), "no");
+    assert_eq!(desk.say("create token sluicegate -n knative-serving").trim().split('.').count(), 3);
+}
+
+/// APP-29: an object that was applied by kubectl itself is applied by the server from then on, and our
+/// controllers own what they write.
+#[test]
+fn an_object_moves_to_server_side_apply_and_controllers_own_theirs() {
+    let Some(desk) = Desk::open() else { return };
+    let sized = format!("{MAP}  size: \"1\"\n");
+    desk.type_in("apply -f -", &sized);
+    desk.type_in("apply -f - --server-side", &sized);
+    let owners = desk.say("get cm map -o yaml --show-managed-fields");
+    assert!(owners.contains("operation: Apply") && !owners.contains("kubectl-client-side-apply"), "{owners}");
+    let diff = desk.try_say("diff --server-side -f -", MAP);
+    assert!(diff.out.contains("-  size: \"1\""), "{}{}", diff.out, diff.err);
+    desk.type_in("apply -f - --server-side", MAP);
+    assert_eq!(desk.say("get cm map -o jsonpath={.data.size}"), "", "what is applied no more goes");
+    desk.say("wait --for=jsonpath={.data.color}=red cm/map --timeout=60s");
+    desk.say("label cm map team=a");
+    desk.say("label cm map team=b --overwrite");
+    desk.say("annotate cm map note=x");
+    desk.say("annotate cm map note-");
+    desk.expect("get cm map -o jsonpath={.metadata.labels.team}{.metadata.annotations.note}", &["b"]);
+    desk.say("delete cm map --wait=false");
+    desk.say("wait --for=delete cm/map --timeout=60s");
+    let unknown =
+        desk.try_say("apply -f - --validate=strict", &HELLO.replace("template:", "nonsense: 1\n  template:"));
+    assert!(!unknown.good && unknown.err.contains("unknown field \"spec.nonsense\""), "{}", unknown.err);
+
+    desk.type_in("apply -f -", HELLO);
+    desk.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
+    for what in ["ksvc", "route", "rev"] {
+        let name = if what == "rev" { "hello-00001" } else { "hello" };
+        let line = format!("get {what} {name} -o yaml --show-managed-fields");
+        desk.expect(&line, &["manager: controller", "subresource: status"]);
+    }
+    let conflict = desk.try_say("apply -f - --server-side", ROUTE);
+    assert!(!conflict.good && conflict.err.contains("conflict with \"controller\""), "{}", conflict.err);
+
+    desk.say(
+        r#"patch ksvc hello --type=merge -p {"spec":{"template":{"metadata":{"labels":{"round":"two"}}}}}"#,
+    );
+    desk.say("wait --for=jsonpath={.status.latestReadyRevisionName}=hello-00002 ksvc/hello --timeout=60s");
+    desk.say("wait --for=condition=Ready rev -l serving.knative.dev/service=hello --timeout=60s");
+    desk.expect(
+        "get events --field-selector involvedObject.kind=Service",
+        &["LAST SEEN", "service/hello", "Ready"],
+    );
+    desk.say("delete ksvc --all");
 }

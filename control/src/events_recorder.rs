@@ -8,10 +8,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::Patch;
 use kube::{Api, Client, Resource};
 use serde_json::json;
 
+use crate::controllers::managers;
 use crate::kinds::shared::{Condition, HasConditions, Verdict};
 
 const REPORTER: &str = "sluicegate";
@@ -52,7 +53,7 @@ impl Recorder {
         let event = event(object, news, now);
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let outcome = match api.create(&PostParams::default(), &event).await {
+        let outcome = match api.create(&managers::objects::<Event>(), &event).await {
             Err(kube::Error::Api(status)) if status.is_already_exists() => again(&api, &event, now).await,
             other => other.map(drop),
         };
@@ -66,7 +67,7 @@ async fn again(api: &Api<Event>, event: &Event, now: Timestamp) -> Result<(), ku
     let name = event.metadata.name.as_deref().unwrap_or_default();
     let count = api.get(name).await?.count.unwrap_or(1).saturating_add(1);
     let patch = json!({ "count": count, "lastTimestamp": Time(now) });
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    api.patch(name, &managers::patches(), &Patch::Merge(patch)).await.map(drop)
 }
 
 fn event<K: Resource<DynamicType = ()>>(object: &K, news: &News, now: Timestamp) -> Event {

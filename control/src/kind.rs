@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::Value;
 
+use crate::access::CONTROLLER_USER;
 use crate::kinds::custom::Custom;
 use crate::kinds::settings::Settings;
 use crate::schema;
@@ -22,14 +23,25 @@ const UNKNOWN_TOLD_MAX: usize = 100;
 /// Format of a column that counts: how many of the found are true, of how many.
 pub const RATIO: &str = "ratio";
 
-/// A column of `kubectl get`, after Name.
+/// Format of a column that counts the entries of what is found.
+pub const COUNT: &str = "count";
+/// ... that shows a moment as it is.
+pub const STAMP: &str = "stamp";
+/// ... that shows what two paths (with `+` between) find, as `one/other`; and the same with the first in lower
+/// case.
+pub const PAIR: &str = "pair";
+pub const LOWER_PAIR: &str = "lower-pair";
+/// ... that shows a map as `key=value,...`.
+pub const LABELS: &str = "labels";
+
+/// A column of `kubectl get`, after Name; a kind that has a column Name of its own shows it where that is.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     pub name: &'static str,
     /// JSONPath as in a CRD's `additionalPrinterColumns`; of several with `|` between, the first that finds
-    /// something.
+    /// something. One that starts with `=` is what to show then.
     pub path: &'static str,
-    /// `string`, `integer`, `date` or [`RATIO`].
+    /// `string`, `integer`, `date` or one of the constants above, which only Kubernetes' own kinds use.
     pub format: &'static str,
     /// 0 = always shown, 1 = only with `-o wide`.
     pub priority: i32,
@@ -92,6 +104,14 @@ pub struct Requester {
     pub internal: bool,
     /// As they are at this moment.
     pub settings: Arc<Settings>,
+}
+
+impl Requester {
+    /// One of our controllers: in this process, or in another appliance that follows this API.
+    #[must_use]
+    pub fn is_controller(&self) -> bool {
+        self.internal || self.user == CONTROLLER_USER
+    }
 }
 
 /// A kind's own rules. Values in, values out: no I/O, no clock.

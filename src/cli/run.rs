@@ -21,6 +21,7 @@ use std::sync::mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::control::controllers::ControlConfig;
+use ::control::controllers::duty;
 use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
@@ -337,6 +338,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
         },
         events_url_base: format!("http://{events}"),
         shows_pods: config.kubeconfig.is_none(),
+        holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         quotas: config.quotas.clone(),
     })

@@ -12,6 +12,11 @@ pub const MASTERS: &str = "system:masters";
 /// Everybody who said who he is, and was believed.
 pub const AUTHENTICATED: &str = "system:authenticated";
 
+/// The account, in `knative-serving`, of appliances that follow this API. It may do what only controllers may.
+pub const CONTROLLER_ACCOUNT: &str = "sluicegate";
+/// As whom that account acts.
+pub const CONTROLLER_USER: &str = "system:serviceaccount:knative-serving:sluicegate";
+
 /// Somebody who was believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {

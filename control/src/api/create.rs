@@ -18,7 +18,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         return Err(Refusal::method_not_allowed());
     }
     let requester = call.requester();
-    if !meta.developers_create && !requester.internal {
+    if !meta.developers_create && !requester.is_controller() {
         let why = format!("only controllers create {}", meta.plural);
         return Err(Refusal::forbidden(meta, "", &why));
     }
@@ -36,7 +36,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         if view.get(&key).is_some() {
             return Err(Refusal::already_exists(meta, &key.name));
         }
-        let change = faces::kept(meta, apply::track(Change::Put(key, object), None, writer.as_ref()));
+        let change = faces::kept(meta, apply::track(Change::Put(key, object), None, &writer));
         Ok(if dry_run { rehearse(change) } else { change })
     });
     let written = written.await?;

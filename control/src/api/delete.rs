@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::kind::KindMeta;
+use crate::kinds::core::NAMESPACE;
 use crate::store::lifecycle::{self, Policy};
 use crate::store::{Stored, Written};
 
@@ -80,8 +81,10 @@ pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
 
 /// Deletes what the selectors choose, one by one; answers with what was chosen.
 pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
-    // Not across namespaces, and so not namespaces either.
-    if call.target.namespace.is_none() {
+    // Not across namespaces, and so not namespaces either; nor kinds with all of their objects.
+    let meta = call.target.entry.meta;
+    let across = meta.namespaced && call.target.namespace.is_none();
+    if across || meta.plural == NAMESPACE.plural || customs::is_definition(meta) {
         return Err(Refusal::method_not_allowed());
     }
     let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;

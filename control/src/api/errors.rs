@@ -78,7 +78,7 @@ impl Refusal {
         refusal.details["causes"] = problems
             .iter()
             .map(|problem| {
-                json!({ "reason": "FieldValueInvalid", "message": problem.message, "field": problem.field })
+                json!({ "reason": reason(&problem.message), "message": problem.message, "field": problem.field })
             })
             .collect();
         refusal
@@ -173,6 +173,19 @@ impl Refusal {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why)
     }
 
+    /// The same, once it is known what was asked for: other refusals stay as they are.
+    pub(super) fn of_method(self, meta: &KindMeta, verb: &str) -> Self {
+        if self.code != StatusCode::METHOD_NOT_ALLOWED {
+            return self;
+        }
+        let message = format!("{verb} is not supported on resources of kind {:?}", qualified(meta));
+        let mut details = json!({ "kind": meta.plural });
+        if !meta.group.is_empty() {
+            details["group"] = meta.group.into();
+        }
+        Self { message, details, ..self }
+    }
+
     pub(super) fn not_acceptable(offered: &str) -> Self {
         let why = format!("only the following media types are accepted: {offered}");
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", why)
@@ -199,8 +212,7 @@ impl Refusal {
             "meta.k8s.io",
             "",
         );
-        refusal.details["causes"] =
-            json!([{ "reason": "FieldValueInvalid", "message": why, "field": option }]);
+        refusal.details["causes"] = json!([{ "reason": reason(why), "message": why, "field": option }]);
         refusal
     }
 
@@ -280,6 +292,25 @@ impl Refusal {
 /// `services.serving.knative.dev`, or `namespaces` in the core group.
 fn qualified(meta: &KindMeta) -> String {
     if meta.group.is_empty() { meta.plural.to_owned() } else { format!("{}.{}", meta.plural, meta.group) }
+}
+
+/// The reason that goes with how a message begins, in Kubernetes' words or in Knative's.
+fn reason(message: &str) -> &'static str {
+    const REASONS: [(&str, &str); 9] = [
+        ("Required value", "FieldValueRequired"),
+        ("missing field(s)", "FieldValueRequired"),
+        ("Forbidden", "FieldValueForbidden"),
+        ("must not set the field(s)", "FieldValueForbidden"),
+        ("Unsupported value", "FieldValueNotSupported"),
+        ("Duplicate value", "FieldValueDuplicate"),
+        ("Not found", "FieldValueNotFound"),
+        ("Too long", "FieldValueTooLong"),
+        ("Too many", "FieldValueTooMany"),
+    ];
+    REASONS
+        .iter()
+        .find(|(start, _)| message.starts_with(start))
+        .map_or("FieldValueInvalid", |(_, reason)| reason)
 }
 
 fn told(problem: &Problem) -> String {

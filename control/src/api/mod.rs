@@ -169,23 +169,19 @@ impl Call {
         object::resource_of(self.target.entry.meta)
     }
 
-    /// Who the fields of this write belong to. Controllers own none: their children are theirs whole, and
-    /// nobody else's opinion on them would last.
-    fn writer(&self) -> Option<apply::Writer> {
-        if self.server.requester.internal {
-            return None;
-        }
+    /// Who the fields of this write belong to: whom the request names, or else the program that sent it.
+    fn writer(&self) -> apply::Writer {
         let agent = agent(&self.headers);
         let agent = agent.split('/').next().unwrap_or("");
         let named =
             [&self.parameters.field_manager, agent, "unknown"].into_iter().find(|name| !name.is_empty());
         let manager: String = named.unwrap_or_default().chars().take(parameters::MANAGER_BYTES_MAX).collect();
-        Some(apply::Writer {
+        apply::Writer {
             manager,
             status: self.target.status,
             now: object::now(),
             meta: self.target.entry.meta,
-        })
+        }
     }
 
     /// Our controllers write what they read; nobody there would read a warning.
@@ -266,7 +262,8 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     grant::check(&server, &who, &target.action(verb))?;
     let format = accept::negotiate(&head.headers)?;
     let call = Call { server, target, parameters, headers: head.headers, format };
-    carry_out(&call, &head.method, body.unwrap_or_default()).await
+    let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
+    answered.map_err(|refusal| refusal.of_method(call.target.entry.meta, verb))
 }
 
 async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response, Refusal> {

@@ -15,7 +15,7 @@ use super::rules::{
     check_finalizers, check_identity, check_labels, check_name, check_namespace, check_owners, check_shape,
     text,
 };
-use super::{customs, faces, seed};
+use super::{apply, customs, faces, seed};
 
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
@@ -117,12 +117,17 @@ pub(super) fn prepare_update(
     let meta = entry.meta;
     let metadata = check_identity(meta, before, &mut new)?;
     let old = &before.value["metadata"];
+    let owners = apply::chosen(old.get("managedFields"), metadata.get("managedFields"));
     for field in SYSTEM_FIELDS {
         match old.get(field) {
             Some(value) => metadata.insert(field.into(), value.clone()),
             None => metadata.remove(field),
         };
     }
+    match owners {
+        Some(owners) => metadata.insert("managedFields".into(), owners),
+        None => metadata.remove("managedFields"),
+    };
     // Rules are about what clients wrote, whatever shape a status has.
     let mut ruled = before.value.clone();
     if meta.has_status {

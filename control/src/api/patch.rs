@@ -67,7 +67,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
         } else {
             object::prepare_update(&entry, &before, new, &requester)?
         };
-        let change = faces::kept(entry.meta, apply::track(change, Some(&before), writer.as_ref()));
+        let change = faces::kept(entry.meta, apply::track(change, Some(&before), &writer));
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());

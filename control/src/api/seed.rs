@@ -4,11 +4,12 @@
 //! Written at every start, by comparing: what is already as it should be is left alone, so a restart
 //! changes no version and wakes no watcher.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
+use crate::access::CONTROLLER_ACCOUNT;
 use crate::kind::{Entry, KindMeta, Registry, Requester, Resource};
 use crate::kinds::{definition, settings};
 use crate::store::{Change, Key, Store, StoreError, Stored, View};
@@ -43,6 +44,11 @@ pub async fn seed(store: &Store, registry: &Registry) -> Result<(), StoreError> 
             store.write(move |view| make(view, &entry, object, None)).await.map_err(failed)?;
         }
     }
+    let account = json!({ "metadata": { "name": CONTROLLER_ACCOUNT } });
+    store
+        .write(move |view| make(view, &Entry::of::<ServiceAccount>(), account, Some(settings::SERVING)))
+        .await
+        .map_err(failed)?;
     let definitions = definitions(registry);
     for wanted in &definitions {
         let wanted = wanted.clone();

@@ -2,11 +2,16 @@
 
 use serde_json::{Value, json};
 
+use crate::access::CONTROLLER_ACCOUNT;
+use crate::kinds::settings::SERVING;
+
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
+/// What an appliance that follows another API may do.
+const CONTROLLER_ROLE: &str = "sluicegate-controller";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
-const SERVING: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
-const EVENTING: [&str; 5] = [
+const SERVING_GROUPS: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
+const EVENTING_GROUPS: [&str; 5] = [
     "eventing.knative.dev",
     "messaging.knative.dev",
     "flows.knative.dev",
@@ -27,6 +32,7 @@ const ADDRESSABLE: [(&str, &[&str]); 4] = [
 /// ClusterRoles.
 pub(super) fn roles() -> Vec<Value> {
     let mut roles = of_the_system();
+    roles.push(role(CONTROLLER_ROLE, &[], of_a_follower()));
     roles.extend(that_add_up());
     roles.extend([
         aggregated("view", &format!("{AGGREGATE}view")),
@@ -42,7 +48,7 @@ pub(super) fn roles() -> Vec<Value> {
         }
         one
     }));
-    for (component, groups) in [("serving", &SERVING[..]), ("eventing", &EVENTING[..])] {
+    for (component, groups) in [("serving", &SERVING_GROUPS[..]), ("eventing", &EVENTING_GROUPS[..])] {
         for (level, verbs) in [("view", &READ[..]), ("edit", &WRITE[..]), ("admin", &["*"][..])] {
             let rules = json!([{ "verbs": verbs, "apiGroups": groups, "resources": ["*"] }]);
             roles.push(role(&format!("knative-{component}-namespaced-{level}"), &[level], rules));
@@ -56,6 +62,38 @@ pub(super) fn roles() -> Vec<Value> {
         one
     }));
     roles
+}
+
+/// What the controllers of an appliance need that follows this API, or a cluster's: `deploy/follow.yaml` says
+/// the same.
+fn of_a_follower() -> Value {
+    let own = ["create", "delete", "get", "list", "patch", "update", "watch"];
+    let status = ["get", "patch", "update"];
+    let all = |group: &str, plurals: &[&str]| {
+        let statuses: Vec<String> = plurals.iter().map(|plural| format!("{plural}/status")).collect();
+        [
+            json!({ "apiGroups": [group], "resources": plurals, "verbs": own }),
+            json!({ "apiGroups": [group], "resources": statuses, "verbs": status }),
+        ]
+    };
+    let mut rules = vec![
+        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints"], "verbs": READ }),
+        json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ }),
+        json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
+        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] }),
+        json!({ "apiGroups": ["networking.internal.knative.dev"], "resources": ["clusterdomainclaims"], "verbs": own }),
+    ];
+    for (group, plurals) in [
+        ("serving.knative.dev", &["services", "configurations", "revisions", "routes", "domainmappings"][..]),
+        ("networking.internal.knative.dev", &["ingresses"]),
+        ("autoscaling.internal.knative.dev", &["podautoscalers", "metrics"]),
+        ("eventing.knative.dev", &["brokers", "triggers", "eventtypes"]),
+        ("messaging.knative.dev", &["channels", "inmemorychannels", "subscriptions"]),
+        ("flows.knative.dev", &["sequences", "parallels"]),
+    ] {
+        rules.extend(all(group, plurals));
+    }
+    rules.into()
 }
 
 /// Those that are bound from the start.
@@ -139,10 +177,20 @@ pub(super) fn bindings() -> Vec<Value> {
             "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group }],
         })
     };
+    let follower = |name: &str, role: &str| {
+        json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [{ "kind": "ServiceAccount", "name": CONTROLLER_ACCOUNT, "namespace": SERVING }],
+        })
+    };
     vec![
         bound("cluster-admin", "system:masters"),
         bound("system:discovery", "system:authenticated"),
         bound("system:basic-user", "system:authenticated"),
+        follower(CONTROLLER_ROLE, CONTROLLER_ROLE),
+        // Whatever has an address can be a destination.
+        follower("sluicegate-addressable-resolver", "addressable-resolver"),
     ]
 }
 

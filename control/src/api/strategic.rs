@@ -10,13 +10,12 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// Lists of objects whose elements are merged by a key; all other lists are replaced.
-const KEYED_LISTS: [(&str, &str); 6] = [
+const KEYED_LISTS: [(&str, &str); 5] = [
     ("ownerReferences", "uid"),
     ("conditions", "type"),
     ("ports", "port"),
     ("secrets", "name"),
     ("imagePullSecrets", "name"),
-    ("managedFields", "manager"),
 ];
 /// Lists of plain values that are merged as sets.
 const SETS: [&str; 1] = ["finalizers"];

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::kind::{Column, KindMeta, RATIO};
+use crate::kind::{COUNT, Column, KindMeta, LABELS, LOWER_PAIR, PAIR, RATIO, STAMP};
 use crate::store::Stored;
 
 use super::parameters::IncludeObject;
@@ -17,17 +17,18 @@ pub(super) fn of(
     include: IncludeObject,
     now: Timestamp,
 ) -> Value {
-    let mut columns = vec![json!({
+    let named = json!({
         "name": "Name",
         "type": "string",
         "format": "name",
         "description": "Name must be unique within a namespace.",
         "priority": 0,
-    })];
+    });
+    let mut columns: Vec<Value> = if names_itself(meta) { Vec::new() } else { vec![named] };
     columns.extend(meta.columns.iter().map(|column| {
         json!({
             "name": column.name,
-            "type": if column.format == RATIO { "string" } else { column.format },
+            "type": told_type(column),
             "format": "",
             "description": format!("{} of the {}", column.name, meta.kind),
             "priority": column.priority,
@@ -44,7 +45,7 @@ pub(super) fn of(
 }
 
 fn row(meta: &KindMeta, object: &Stored, include: IncludeObject, now: Timestamp) -> Value {
-    let mut cells = vec![Value::from(&*object.key.name)];
+    let mut cells = if names_itself(meta) { Vec::new() } else { vec![Value::from(&*object.key.name)] };
     cells.extend(meta.columns.iter().map(|column| cell(column, &object.value, now)));
     match include {
         IncludeObject::None => json!({ "cells": cells }),
@@ -53,9 +54,34 @@ fn row(meta: &KindMeta, object: &Stored, include: IncludeObject, now: Timestamp)
     }
 }
 
+/// The kind says itself where the name stands.
+fn names_itself(meta: &KindMeta) -> bool {
+    meta.columns.iter().any(|column| column.name == "Name")
+}
+
+fn told_type(column: &Column) -> &str {
+    match column.format {
+        RATIO | COUNT | PAIR | LOWER_PAIR | LABELS => "string",
+        STAMP => "date",
+        other => other,
+    }
+}
+
 fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
-    let mut choices = column.path.split('|').map(|path| jsonpath::find(path, object));
-    let found = choices.find(|found| !found.is_empty()).unwrap_or_default();
+    match column.format {
+        COUNT => return count(column.path, object).into(),
+        PAIR | LOWER_PAIR => return pairs(column, object).into(),
+        _ => {}
+    }
+    let mut choices = column.path.split('|').map(|path| match path.strip_prefix('=') {
+        Some(literal) => Err(literal),
+        None => Ok(jsonpath::find(path, object)),
+    });
+    let found = match choices.find(|found| found.as_ref().map_or(true, |found| !found.is_empty())) {
+        Some(Ok(found)) => found,
+        Some(Err(literal)) => return literal.into(),
+        None => return Value::Null,
+    };
     let [first, ..] = found.as_slice() else { return Value::Null };
     match column.format {
         RATIO => {
@@ -67,8 +93,31 @@ fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
             stamp.map_or("<unknown>".into(), |stamp| age(now.as_second() - stamp.as_second()).into())
         }
         "integer" => (*first).clone(),
+        LABELS => {
+            let pairs = first.as_object().into_iter().flatten();
+            pairs.map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(",").into()
+        }
         _ => found.iter().map(|value| plain(value)).collect::<Vec<_>>().join(",").into(),
     }
+}
+
+/// The entries of everything that the paths find, together.
+fn count(paths: &str, object: &Value) -> usize {
+    let size = |value: &Value| {
+        value.as_object().map_or_else(|| value.as_array().map_or(0, Vec::len), serde_json::Map::len)
+    };
+    paths.split('+').flat_map(|path| jsonpath::find(path, object)).map(size).sum()
+}
+
+fn pairs(column: &Column, object: &Value) -> String {
+    let (one, other) = column.path.split_once('+').unwrap_or((column.path, ""));
+    let shown =
+        jsonpath::find(one, object).into_iter().zip(jsonpath::find(other, object)).map(|(one, other)| {
+            let one = plain(one);
+            let one = if column.format == LOWER_PAIR { one.to_lowercase() } else { one };
+            format!("{one}/{}", plain(other))
+        });
+    shown.collect::<Vec<_>>().join(",")
 }
 
 fn plain(value: &Value) -> String {
@@ -110,6 +159,29 @@ fn age(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_show_counts_pairs_and_labels_as_kubectl_shows_them() {
+        let object = serde_json::json!({
+            "data": { "a": "1", "b": "2" }, "binaryData": { "c": "" }, "kind": "Pod", "name": "p",
+            "ports": [{ "port": 80, "protocol": "TCP" }, { "port": 53, "protocol": "UDP" }],
+            "selector": { "app": "x", "tier": "y" }, "at": "2026-01-01T00:00:00Z",
+        });
+        for (format, path, text) in [
+            (COUNT, ".data+.binaryData", json!(3)),
+            (COUNT, ".none", json!(0)),
+            (LOWER_PAIR, ".kind+.name", json!("pod/p")),
+            (PAIR, ".ports[*].port+.ports[*].protocol", json!("80/TCP,53/UDP")),
+            (LABELS, ".selector|=<none>", json!("app=x,tier=y")),
+            (LABELS, ".none|=<none>", json!("<none>")),
+            (STAMP, ".at", json!("2026-01-01T00:00:00Z")),
+            ("string", ".none|.name", json!("p")),
+            ("string", ".none", Value::Null),
+        ] {
+            let column = Column { name: "", path, format, priority: 0 };
+            assert_eq!(cell(&column, &object, Timestamp::UNIX_EPOCH), text, "{format} {path}");
+        }
+    }
 
     #[test]
     fn an_age_is_written_as_kubectl_writes_it() {

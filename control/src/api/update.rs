@@ -24,7 +24,7 @@ pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         } else {
             object::prepare_update(&entry, &before, new, &requester)?
         };
-        let change = faces::kept(entry.meta, apply::track(change, Some(&before), writer.as_ref()));
+        let change = faces::kept(entry.meta, apply::track(change, Some(&before), &writer));
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());

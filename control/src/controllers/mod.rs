@@ -12,10 +12,12 @@ pub mod configuration;
 pub mod core_names;
 pub mod domain_mapping;
 mod drops;
+pub mod duty;
 pub mod event_type;
 pub mod flows;
 pub mod in_memory_channel;
 pub mod ingress;
+pub mod managers;
 pub mod messaging;
 pub mod pods;
 pub mod queue;
@@ -72,6 +74,8 @@ pub struct ControlConfig {
     pub quotas: QuotaRules,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub shows_pods: bool,
+    /// Who we are among the appliances that follow one API server; `None`: the API is our own.
+    pub holder: Option<String>,
 }
 
 /// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was
@@ -86,6 +90,11 @@ pub async fn run(
 ) -> Result<(), Error> {
     let world = World::new(config, client, fleet, publisher);
     restore(&world).await?;
+    if world.config.holder.is_none()
+        && let Err(why) = duty::hold_for_good(&world).await
+    {
+        tracing::warn!(%why, "the Lease could not be written; who follows this API may write beside it");
+    }
     let _ = synced.send(()); // nobody may care
     let mut tasks: FuturesUnordered<Task<'_>> = FuturesUnordered::new();
     let all = watches(&world)
@@ -107,14 +116,21 @@ pub async fn run(
     for task in core_names::watches(&world) {
         tasks.push(task);
     }
+    if let Some(me) = &world.config.holder {
+        tasks.push(Box::pin(duty::keep(&world, me)));
+    }
     for _ in 0..WORKERS {
         tasks.push(Box::pin(work(&world)));
     }
     tokio::select! {
-        () = stop => Ok(()),
-        // None of them ends by itself.
-        _ = tasks.next() => Ok(()),
+        () = stop => {}
+        _ = tasks.next() => {} // none of them ends by itself
     }
+    drop(tasks);
+    if world.config.holder.is_some() {
+        duty::leave(&world).await;
+    }
+    Ok(())
 }
 
 /// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
@@ -297,6 +313,8 @@ async fn work(world: &World) {
         };
         match result {
             Ok(()) => world.queue.done(&item),
+            // What the writer makes of it comes with the watch; if it becomes ours, all is looked at.
+            Err(Error::NotOurs(_)) => world.queue.done(&item),
             Err(why) => {
                 let again_in = world.queue.failed(&item);
                 if why.is_crossing() {

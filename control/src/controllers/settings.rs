@@ -58,7 +58,7 @@ fn api(world: &World, namespace: &str) -> Api<ConfigMap> {
 }
 
 /// Any of them may be made otherwise now.
-fn look_at_all(world: &World) {
+pub(super) fn look_at_all(world: &World) {
     look_at(world, Kind::Service, &world.services);
     look_at(world, Kind::Configuration, &world.configurations);
     look_at(world, Kind::Revision, &world.revisions);
@@ -67,7 +67,12 @@ fn look_at_all(world: &World) {
     look_at(world, Kind::Broker, &world.brokers);
     look_at(world, Kind::Trigger, &world.triggers);
     look_at(world, Kind::Channel, &world.channels);
+    look_at(world, Kind::InMemoryChannel, &world.in_memory_channels);
     look_at(world, Kind::Subscription, &world.subscriptions);
+    look_at(world, Kind::EventType, &world.event_types);
+    look_at(world, Kind::Sequence, &world.sequences);
+    look_at(world, Kind::Parallel, &world.parallels);
+    look_at(world, Kind::Ingress, &world.ingress.ingresses);
 }
 
 fn look_at<K: kube::Resource>(world: &World, kind: Kind, cache: &Cache<K>) {

@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::ControlConfig;
-use super::cache::Cache;
+use super::cache::{Cache, without_owners};
 use super::core_names::CoreNames;
+use super::duty::{Duty, NotOurs};
 use super::ingress::Room;
+use super::managers;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
 use super::settings::Maps;
@@ -42,6 +43,8 @@ use crate::publish::{Publisher, Quotas};
 pub struct World {
     pub config: ControlConfig,
     pub client: Client,
+    /// Whether it is ours to write.
+    pub duty: Duty,
     pub fleet: Fleet,
     pub publisher: Arc<Publisher>,
     pub quotas: Quotas,
@@ -79,6 +82,9 @@ pub struct World {
 pub enum Error {
     #[error(transparent)]
     Api(#[from] kube::Error),
+    /// What is missing will come from another appliance.
+    #[error(transparent)]
+    NotOurs(#[from] NotOurs),
 }
 
 impl Error {
@@ -89,7 +95,7 @@ impl Error {
             Self::Api(kube::Error::Api(status)) => {
                 status.is_conflict() || status.is_already_exists() || status.is_not_found()
             }
-            Self::Api(_) => false,
+            Self::Api(_) | Self::NotOurs(_) => false,
         }
     }
 }
@@ -122,6 +128,7 @@ impl World {
             resolver: Resolver::new(client.clone(), Arc::clone(&queue)),
             recorder: Recorder::new(client.clone()),
             quotas: Quotas::new(config.quotas.clone()),
+            duty: Duty::new(config.holder.is_none()),
             config,
             client,
             fleet,
@@ -167,19 +174,24 @@ impl World {
     }
 
     pub async fn create<K: Object>(&self, object: &K) -> Result<K, Error> {
-        Ok(self.api(namespace(object.meta())).create(&PostParams::default(), object).await?)
+        self.duty.check()?;
+        let made = self.api(namespace(object.meta())).create(&managers::objects::<K>(), object).await?;
+        Ok(without_owners(made))
     }
 
     pub async fn replace<K: Object>(&self, object: &K) -> Result<K, Error> {
         let meta = object.meta();
-        Ok(self.api(namespace(meta)).replace(name(meta), &PostParams::default(), object).await?)
+        self.duty.check()?;
+        let written =
+            self.api(namespace(meta)).replace(name(meta), &managers::objects::<K>(), object).await?;
+        Ok(without_owners(written))
     }
 
     /// Writes `after`'s status unless it says what is there already, and tells of a change of readiness.
     pub async fn set_status<K: Object + HasConditions>(&self, before: &K, after: &K) -> Result<(), Error> {
-        if before != after {
+        if before != after && self.duty.is_ours() {
             let meta = after.meta();
-            self.api(namespace(meta)).replace_status(name(meta), &PostParams::default(), after).await?;
+            self.api(namespace(meta)).replace_status(name(meta), &managers::statuses::<K>(), after).await?;
             if let Some(news) = events_recorder::readiness(before, after) {
                 self.recorder.record(after, &news, now()).await;
             }

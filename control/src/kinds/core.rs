@@ -3,11 +3,16 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::settings;
-use crate::kind::{Column, Entry, KindMeta, Problems, Requester, Resource, UnknownFields};
+use super::{column, settings};
+use crate::kind::{
+    COUNT, Column, Entry, KindMeta, LABELS, PAIR, Problems, Requester, Resource, STAMP, UnknownFields,
+};
 
 pub(super) const AGE: Column =
     Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
+
+pub(super) const CREATED_AT: Column =
+    Column { name: "Created At", path: ".metadata.creationTimestamp", format: STAMP, priority: 0 };
 
 /// What all core kinds have in common.
 pub(super) const CORE: KindMeta = KindMeta {
@@ -32,7 +37,7 @@ pub const NAMESPACE: KindMeta = KindMeta {
     short_names: &["ns"],
     namespaced: false,
     has_status: true,
-    columns: &[Column { name: "Status", path: ".status.phase", format: "string", priority: 0 }, AGE],
+    columns: &[column("Status", ".status.phase"), AGE],
     ..CORE
 };
 
@@ -82,6 +87,7 @@ impl Resource for ConfigMap {
         plural: "configmaps",
         singular: "configmap",
         short_names: &["cm"],
+        columns: &[Column { format: COUNT, ..column("Data", ".data+.binaryData") }, AGE],
         ..CORE
     };
 
@@ -108,7 +114,7 @@ impl Resource for Secret {
         kind: "Secret",
         plural: "secrets",
         singular: "secret",
-        columns: &[Column { name: "Type", path: ".type", format: "string", priority: 0 }, AGE],
+        columns: &[column("Type", ".type"), Column { format: COUNT, ..column("Data", ".data") }, AGE],
         ..CORE
     };
 
@@ -144,11 +150,12 @@ impl Resource for Service {
         categories: &["all"],
         has_status: true,
         columns: &[
-            Column { name: "Type", path: ".spec.type", format: "string", priority: 0 },
-            Column { name: "Cluster-IP", path: ".spec.clusterIP", format: "string", priority: 0 },
-            Column { name: "External-IP", path: ".spec.externalName", format: "string", priority: 0 },
-            Column { name: "Port(s)", path: ".spec.ports[*].port", format: "string", priority: 0 },
+            column("Type", ".spec.type"),
+            column("Cluster-IP", ".spec.clusterIP|=<none>"),
+            column("External-IP", ".spec.externalName|=<none>"),
+            Column { format: PAIR, ..column("Port(s)", ".spec.ports[*].port+.spec.ports[*].protocol") },
             AGE,
+            Column { format: LABELS, priority: 1, ..column("Selector", ".spec.selector|=<none>") },
         ],
         ..CORE
     };
@@ -187,6 +194,7 @@ impl Resource for ServiceAccount {
         plural: "serviceaccounts",
         singular: "serviceaccount",
         short_names: &["sa"],
+        columns: &[Column { format: COUNT, ..column("Secrets", ".secrets") }, AGE],
         ..CORE
     };
 

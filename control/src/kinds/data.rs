@@ -12,8 +12,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBind
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::column;
-use super::core::{AGE, CORE};
-use crate::kind::{Column, Entry, KindMeta, Problems, Requester, Resource};
+use super::core::{AGE, CORE, CREATED_AT};
+use crate::kind::{Column, Entry, KindMeta, LOWER_PAIR, PAIR, Problems, Requester, Resource};
 
 /// Where events live, whichever group they are asked for in.
 pub const EVENT: KindMeta = KindMeta {
@@ -22,16 +22,38 @@ pub const EVENT: KindMeta = KindMeta {
     singular: "event",
     short_names: &["ev"],
     columns: &[
-        Column { name: "Last Seen", path: ".lastTimestamp", format: "date", priority: 0 },
+        Column { format: "date", ..column("Last Seen", ".lastTimestamp|.eventTime|.firstTimestamp") },
         column("Type", ".type"),
         column("Reason", ".reason"),
-        column("Kind", ".involvedObject.kind"),
-        column("Object", ".involvedObject.name"),
+        Column { format: LOWER_PAIR, ..column("Object", ".involvedObject.kind+.involvedObject.name") },
+        wide(column("Subobject", ".involvedObject.fieldPath")),
+        wide(column("Source", ".source.component|.reportingComponent")),
         column("Message", ".message"),
-        Column { name: "Count", path: ".count", format: "integer", priority: 1 },
+        wide(Column { format: "date", ..column("First Seen", ".firstTimestamp|.eventTime") }),
+        wide(Column { format: "integer", ..column("Count", ".count") }),
+        wide(column("Name", ".metadata.name")),
     ],
     ..CORE
 };
+
+/// What bindings show.
+const BOUND: [Column; 5] = [
+    Column { format: PAIR, ..column("Role", ".roleRef.kind+.roleRef.name") },
+    AGE,
+    wide(column("Users", r#".subjects[?(@.kind=="User")].name"#)),
+    wide(column("Groups", r#".subjects[?(@.kind=="Group")].name"#)),
+    wide(Column {
+        format: PAIR,
+        ..column(
+            "ServiceAccounts",
+            r#".subjects[?(@.kind=="ServiceAccount")].namespace+.subjects[?(@.kind=="ServiceAccount")].name"#,
+        )
+    }),
+];
+
+const fn wide(column: Column) -> Column {
+    Column { priority: 1, ..column }
+}
 
 const COORDINATION: KindMeta = KindMeta { group: "coordination.k8s.io", ..CORE };
 const DISCOVERY: KindMeta = KindMeta { group: "discovery.k8s.io", ..CORE };
@@ -80,7 +102,14 @@ macro_rules! data {
 data!(Event, EVENT);
 data!(
     Endpoints,
-    KindMeta { kind: "Endpoints", plural: "endpoints", singular: "endpoints", short_names: &["ep"], ..CORE }
+    KindMeta {
+        kind: "Endpoints",
+        plural: "endpoints",
+        singular: "endpoints",
+        short_names: &["ep"],
+        columns: &[column("Endpoints", ".subsets[*].addresses[*].ip|=<none>"), AGE],
+        ..CORE
+    }
 );
 data!(
     EndpointSlice,
@@ -91,7 +120,7 @@ data!(
         columns: &[
             column("AddressType", ".addressType"),
             column("Ports", ".ports[*].port"),
-            column("Endpoints", ".endpoints[*].addresses"),
+            column("Endpoints", ".endpoints[*].addresses[*]"),
             AGE,
         ],
         ..DISCOVERY
@@ -107,14 +136,14 @@ data!(
         ..COORDINATION
     }
 );
-data!(Role, KindMeta { kind: "Role", plural: "roles", singular: "role", ..RBAC });
+data!(Role, KindMeta { kind: "Role", plural: "roles", singular: "role", columns: &[CREATED_AT], ..RBAC });
 data!(
     RoleBinding,
     KindMeta {
         kind: "RoleBinding",
         plural: "rolebindings",
         singular: "rolebinding",
-        columns: &[column("Role", ".roleRef.name"), AGE],
+        columns: &BOUND,
         ..RBAC
     }
 );
@@ -125,6 +154,7 @@ data!(
         plural: "clusterroles",
         singular: "clusterrole",
         namespaced: false,
+        columns: &[CREATED_AT],
         ..RBAC
     }
 );
@@ -135,7 +165,7 @@ data!(
         plural: "clusterrolebindings",
         singular: "clusterrolebinding",
         namespaced: false,
-        columns: &[column("Role", ".roleRef.name"), AGE],
+        columns: &BOUND,
         ..RBAC
     }
 );

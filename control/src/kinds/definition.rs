@@ -8,8 +8,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::core::CREATED_AT;
+use super::custom;
 use super::shared::name;
-use super::{column, custom};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 
 const ADDRESSABLE: &str = "duck.knative.dev/addressable";
@@ -85,7 +86,7 @@ impl Resource for CustomResourceDefinition {
         has_status: true,
         unknown_fields: UnknownFields::Prune,
         developers_create: true,
-        columns: &[column("Created At", ".metadata.creationTimestamp")],
+        columns: &[CREATED_AT],
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

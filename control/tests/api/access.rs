@@ -3,7 +3,9 @@
 use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use http::{Method, Request};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
+use sluicegate_control::access::CONTROLLER_USER;
 use sluicegate_control::access::tokens::Tokens;
 use sluicegate_control::api::{self, Audit, Believed, Peer, Signer, Surroundings};
 use tower::ServiceExt as _;
@@ -235,4 +237,26 @@ async fn a_review_answers_as_the_request_would_be() {
     )
     .await;
     assert!(rules["status"]["resourceRules"].as_array().unwrap().len() > 2, "{rules}");
+}
+
+/// AMB-62: whom followers act as may create Revisions; the same rights are what a cluster is told to give.
+#[tokio::test]
+async fn the_account_of_followers_may_what_controllers_may_and_no_more() {
+    let house = House::real().await;
+    let revisions = "/apis/serving.knative.dev/v1/namespaces/default/revisions";
+    let revision = json!({ "metadata": { "name": "r" }, "spec": { "containers": [{ "image": "a/b" }] } });
+    let follower = As::User(CONTROLLER_USER);
+    let (code, said) = ask(&house, follower, Method::POST, revisions, &revision).await;
+    assert_eq!(code, 201, "{said}");
+    let (code, said) = house.ask(Method::POST, revisions, &revision).await;
+    assert_eq!((code, &said["reason"]), (403, &json!("Forbidden")), "the administrator may not");
+    for (method, path) in [(Method::POST, MAPS), (Method::GET, ROLES), (Method::GET, "/api/v1/pods")] {
+        assert_eq!(ask(&house, follower, method, path, &json!({})).await.0, 403, "{path}");
+    }
+
+    let text = include_str!("../../../deploy/follow.yaml");
+    let documents = serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap());
+    let told = documents.into_iter().find(|one| one["kind"] == "ClusterRole").unwrap();
+    let (_, ours) = house.get(&format!("{ROLES}/sluicegate-controller")).await;
+    assert_eq!(told["rules"], ours["rules"]);
 }

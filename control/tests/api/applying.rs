@@ -1,7 +1,9 @@
 //! Server-side apply: who owns what, what is a conflict, and what goes when nobody wants it any more.
 
 use http::Method;
+use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
+use sluicegate_control::kinds::serving::configuration::Configuration;
 
 use crate::support::{House, MAPS};
 
@@ -121,4 +123,74 @@ async fn an_apply_names_its_manager_and_force_is_for_applies_only() {
     apply(&house, &path, "fieldManager=a", &map(json!({}))).await;
     let (code, _) = house.ask(Method::PATCH, &format!("{path}?force=true"), &json!({})).await;
     assert_eq!(code, 422);
+}
+
+fn configuration(image: &str) -> Value {
+    json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Configuration", "metadata": { "name": "c" },
+        "spec": { "template": { "spec": { "containers": [{ "name": "main", "image": image }] } } } })
+}
+
+/// APP-29, APP-40: what controllers write is theirs, statuses under a subresource; an applier hears of it, and
+/// what changes nothing moves no entry.
+#[tokio::test]
+async fn what_controllers_write_is_owned_by_them() {
+    let house = House::real().await;
+    let path = "/apis/serving.knative.dev/v1/namespaces/default/configurations/c";
+    let api: Api<Configuration> = Api::default_namespaced(house.client());
+    let by = PostParams { field_manager: Some("controller".into()), ..PostParams::default() };
+    api.create(&by, &serde_json::from_value(configuration("a/b")).unwrap()).await.unwrap();
+    let mut told: Value = house.get(path).await.1;
+    told["status"] = json!({ "observedGeneration": 1, "latestCreatedRevisionName": "c-00001",
+        "conditions": [{ "type": "Ready", "status": "Unknown" }] });
+    api.replace_status("c", &by, &serde_json::from_value(told).unwrap()).await.unwrap();
+    let (_, stored) = house.get(path).await;
+    assert_eq!(owners(&stored), [("controller", "Update"), ("controller", "Update")], "{stored}");
+    let of_status = &stored["metadata"]["managedFields"][1];
+    assert_eq!(of_status["subresource"], "status");
+    let fields = json!({ "f:conditions": {}, "f:latestCreatedRevisionName": {}, "f:observedGeneration": {} });
+    assert_eq!(of_status["fieldsV1"], json!({ "f:status": fields }));
+
+    let same: Configuration = api.get("c").await.unwrap();
+    api.replace_status("c", &by, &same).await.unwrap();
+    api.replace("c", &by, &same).await.unwrap();
+    assert_eq!(house.get(path).await.1, stored, "the same again changes nothing");
+
+    let (code, refusal) = apply(&house, path, "fieldManager=kubectl", &configuration("a/c")).await;
+    assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "{refusal}");
+    let cause = &refusal["details"]["causes"][0];
+    assert_eq!(cause["message"], r#"conflict with "controller" using serving.knative.dev/v1"#);
+    assert_eq!(cause["field"], r#".spec.template.spec.containers[name="main"].image"#);
+    let (code, taken) = apply(&house, path, "fieldManager=kubectl&force=true", &configuration("a/c")).await;
+    assert_eq!(code, 200, "{taken}");
+}
+
+/// APP-29: who asks for it starts over; kubectl moves an object to server-side apply by writing the list anew.
+#[tokio::test]
+async fn a_client_may_write_the_list_of_owners_itself() {
+    let house = House::open().await;
+    let path = format!("{MAPS}/m");
+    let (_, made) =
+        house.ask(Method::POST, &format!("{MAPS}?fieldManager=old"), &map(json!({ "x": "1" }))).await;
+    let mut list = made["metadata"]["managedFields"].clone();
+    list[0]["manager"] = "new".into();
+    list[0]["operation"] = "Apply".into();
+    let operations = json!([
+        { "op": "replace", "path": "/metadata/managedFields", "value": list },
+        { "op": "replace", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"] },
+    ]);
+    let media = "application/json-patch+json";
+    let (code, moved) = house.ask_as(Method::PATCH, &path, media, operations.to_string()).await;
+    assert_eq!((code, owners(&moved)), (200, vec![("new", "Apply")]), "{moved}");
+    let (_, left) = apply(&house, &path, "fieldManager=new", &map(json!({ "y": "1" }))).await;
+    assert_eq!(left["data"], json!({ "y": "1" }), "what it owned and no longer sends is gone");
+
+    for (sent, kept) in [
+        (json!([]), vec![("new", "Apply")]),
+        (json!([{ "manager": "x", "operation": "Conquer" }]), vec![("new", "Apply")]),
+        (json!([{}]), vec![]),
+    ] {
+        let patch = json!({ "metadata": { "managedFields": sent } });
+        let (code, after) = house.ask(Method::PATCH, &path, &patch).await;
+        assert_eq!((code, owners(&after)), (200, kept), "{sent}");
+    }
 }

@@ -9,13 +9,18 @@ use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use futures_util::StreamExt as _;
+use http::{HeaderName, HeaderValue};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Config};
 use serde_json::json;
-use sluicegate_control::kind::{KindMeta, Registry};
+use sluicegate_control::access::CONTROLLER_USER;
+use sluicegate_control::controllers::duty;
+use sluicegate_control::kind::Registry;
 use sluicegate_control::kinds::serving::route::Route;
 use sluicegate_control::kinds::serving::service::Service;
+use sluicegate_control::kinds::shared::HasConditions as _;
 use sluicegate_control::store::{self, HISTORY_BYTES_MAX, Store};
 use sluicegate_control::{api, kinds};
 use tempfile::TempDir;
@@ -25,11 +30,14 @@ use tokio::task::AbortHandle;
 use crate::house::{House, NS, eventually, on_one_thread};
 use crate::serving::hello;
 
+/// The header by which a test tells followers apart.
+const WHO: &str = "x-test-follower";
+
 /// An API server on a thread of its own, so that all of its connections end with it.
 struct Cluster {
     address: SocketAddr,
     store: Arc<Store>,
-    /// Method and path of every write that came in.
+    /// Who wrote, method and path of every write that came in.
     writes: Arc<Mutex<Vec<String>>>,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     /// Goes on while the server is away.
@@ -59,7 +67,9 @@ impl Cluster {
         let writes = Arc::clone(&self.writes);
         let note = move |request: Request, next: Next| {
             if !request.method().is_safe() {
-                writes.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
+                let who = request.headers().get(WHO).and_then(|who| who.to_str().ok()).unwrap_or("");
+                let write = format!("{who} {} {}", request.method(), request.uri().path());
+                writes.lock().unwrap().push(write);
             }
             next.run(request)
         };
@@ -95,19 +105,45 @@ impl Cluster {
         api::client(Arc::clone(&self.store), registry())
     }
 
-    async fn house(&self) -> House {
-        let config = Config::new(format!("http://{}", self.address).parse().unwrap());
+    /// A follower with the rights of the account that is there for followers.
+    async fn house(&self, who: &'static str) -> House {
+        let mut config = Config::new(format!("http://{}", self.address).parse().unwrap());
+        for (name, value) in [("impersonate-user", CONTROLLER_USER), (WHO, who)] {
+            config.headers.push((HeaderName::from_static(name), HeaderValue::from_static(value)));
+        }
         House::over(Client::try_from(config).unwrap(), false).await
+    }
+
+    /// What this one wrote.
+    fn written_by(&self, who: &str) -> Vec<String> {
+        let writes = self.writes.lock().unwrap();
+        writes.iter().filter(|write| write.starts_with(&format!("{who} "))).cloned().collect()
+    }
+
+    /// Who holds the Lease.
+    async fn holder(&self) -> Option<String> {
+        let leases: Api<Lease> = Api::namespaced(self.developer(), duty::LEASE_NAMESPACE);
+        leases.get_opt(duty::LEASE).await.unwrap()?.spec?.holder_identity.filter(|holder| !holder.is_empty())
+    }
+
+    async fn until_held_by_another(&self, than: Option<String>) -> String {
+        let found = eventually(async || self.holder().await.filter(|holder| Some(holder) != than.as_ref()));
+        found.await.expect("somebody else takes the Lease")
     }
 }
 
-/// The kinds as a cluster has them, whose RBAC lets our controllers create Revisions (AMB-62).
 fn registry() -> Arc<Registry> {
-    let mut registry = kinds::registry();
-    for entry in registry.entries.iter_mut().filter(|entry| entry.meta.kind == "Revision") {
-        entry.meta = Box::leak(Box::new(KindMeta { developers_create: true, ..*entry.meta }));
-    }
-    Arc::new(registry)
+    Arc::new(kinds::registry())
+}
+
+fn serves(host: &'static str) -> impl Fn(&dataplane::table::Table) -> bool {
+    move |table| table.route(host).is_some_and(|route| !route.splits.is_empty())
+}
+
+async fn until_ready(client: &Client, name: &str) {
+    let api: Api<Service> = Api::namespaced(client.clone(), NS);
+    let ready = eventually(async || api.get(name).await.unwrap().is_ready().then_some(()));
+    ready.await.expect("it gets ready");
 }
 
 async fn create(client: &Client, name: &str) {
@@ -156,10 +192,7 @@ fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
         let mut cluster = Cluster::open(dir.path()).await;
         let developer = cluster.developer();
         create(&developer, "before").await;
-        let house = cluster.house().await;
-        let serves = |host: &'static str| {
-            move |table: &dataplane::table::Table| table.route(host).is_some_and(|r| !r.splits.is_empty())
-        };
+        let house = cluster.house("a").await;
         house.until_table("of what was there", serves("before.default.test")).await;
         create(&developer, "live").await;
         house.until_table("of what came", serves("live.default.test")).await;
@@ -187,7 +220,7 @@ fn what_a_developer_wrote_is_only_ever_told_its_status() {
         let dir = TempDir::new().unwrap();
         let cluster = Cluster::open(dir.path()).await;
         create(&cluster.developer(), "hello").await;
-        let house = cluster.house().await;
+        let house = cluster.house("a").await;
         house.until_ready::<Service>("hello").await;
         let writes = cluster.writes.lock().unwrap().clone();
         let about: Vec<_> = writes.iter().filter(|write| write.contains("/services/hello")).collect();
@@ -197,5 +230,55 @@ fn what_a_developer_wrote_is_only_ever_told_its_status() {
         );
         let pods = writes.iter().find(|write| write.contains("/pods"));
         assert_eq!(pods, None, "Pods are the cluster's");
+    });
+}
+
+/// APP-14, AMB-62: of several followers all serve and one writes, with the rights of the account that is there
+/// for them; when that one dies or leaves, another writes.
+#[test]
+fn of_several_followers_one_writes_and_another_takes_over() {
+    on_one_thread(async {
+        let dir = TempDir::new().unwrap();
+        let cluster = Cluster::open(dir.path()).await;
+        let developer = cluster.developer();
+        let first = cluster.house("first").await;
+        let holder = cluster.until_held_by_another(None).await;
+        let second = cluster.house("second").await;
+        create(&developer, "one").await;
+        until_ready(&developer, "one").await;
+        first.until_table("of the first", serves("one.default.test")).await;
+        second.until_table("of the second", serves("one.default.test")).await;
+        assert_eq!(cluster.written_by("second"), [""; 0], "the second only serves");
+
+        first.die().await;
+        create(&developer, "two").await;
+        let holder = cluster.until_held_by_another(Some(holder)).await;
+        until_ready(&developer, "two").await;
+        second.until_table("of the second, which writes now", serves("two.default.test")).await;
+
+        let third = cluster.house("third").await;
+        second.close().await;
+        cluster.until_held_by_another(Some(holder)).await;
+        create(&developer, "three").await;
+        until_ready(&developer, "three").await;
+        third.until_table("of the third", serves("one.default.test")).await;
+        third.until_table("of the third", serves("three.default.test")).await;
+    });
+}
+
+/// An appliance with an API writes by itself: who follows it serves, and writes nothing.
+#[test]
+fn a_follower_of_an_appliance_leaves_the_writing_to_it() {
+    on_one_thread(async {
+        let dir = TempDir::new().unwrap();
+        let cluster = Cluster::open(dir.path()).await;
+        let developer = cluster.developer();
+        let appliance = House::over(developer.clone(), true).await;
+        let follower = cluster.house("follower").await;
+        create(&developer, "hello").await;
+        appliance.until_ready::<Service>("hello").await;
+        follower.until_table("of what was made there", serves("hello.default.test")).await;
+        assert_eq!(cluster.holder().await.as_deref(), Some("embedded"));
+        assert_eq!(cluster.written_by("follower"), [""; 0]);
     });
 }

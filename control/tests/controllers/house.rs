@@ -97,6 +97,7 @@ impl House {
             events_url_base: "http://127.0.0.1:8081".to_owned(),
             listeners: controllers::ingress::Listeners::default(),
             shows_pods,
+            holder: (!shows_pods).then(controllers::duty::holder),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
             quotas: QuotaRules::default(),
         };
@@ -231,6 +232,12 @@ impl House {
     /// Backend keys and weights of a host.
     pub(crate) fn splits(&self, host: &str) -> Vec<(String, u32)> {
         self.table(|table| splits(table, host))
+    }
+
+    /// Ends as by a kill: nothing is said to anybody.
+    pub(crate) async fn die(self) {
+        self.work.abort();
+        assert!(self.work.await.unwrap_err().is_cancelled(), "it had ended before");
     }
 
     pub(crate) async fn close(mut self) {

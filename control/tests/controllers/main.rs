@@ -6,6 +6,7 @@ mod flows;
 mod follow;
 mod house;
 mod messaging;
+mod owners;
 mod pods;
 mod restart;
 mod rollout;

@@ -21,6 +21,7 @@ impl Fields {
     }
 
     /// All fields of `value`, which stands in the field `name`.
+    #[cfg(test)]
     pub(super) fn of(name: &str, value: &Value) -> Self {
         Self::changed(name, None, value)
     }
@@ -73,6 +74,13 @@ impl Fields {
     /// The field is one value for its owner, whatever is in it.
     pub(super) fn is_leaf(&self) -> bool {
         self.owned && self.below.is_empty()
+    }
+
+    /// Makes a field that is in the set one value, whatever of it was there.
+    pub(super) fn close(&mut self, element: &str) {
+        if let Some(inner) = self.below.get_mut(element) {
+            *inner = Self::leaf();
+        }
     }
 
     pub(super) fn add(&mut self, other: &Self) {

@@ -1,17 +1,22 @@
 //! `metadata.managedFields`: who set which fields, by applying or by writing.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::kind::KindMeta;
 use crate::store::{Change, Stored};
 
 use super::super::object;
+use super::super::parameters::MANAGER_BYTES_MAX;
 use super::fields::Fields;
 
 /// Writers (not appliers) that are remembered apart; Kubernetes' figure. The oldest beyond it share one
 /// entry.
 const WRITERS_MAX: usize = 10;
 const ANCIENT: &str = "ancient-changes";
+
+/// In these groups a list of conditions is one value, as upstream's schemas have it; elsewhere each has an
+/// owner. It also keeps the bookkeeping of our controllers' statuses small.
+const CONDITIONS_ARE_ONE: &str = "knative.dev";
 
 const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
@@ -51,24 +56,35 @@ pub(super) struct Owner {
 }
 
 impl Writer {
-    /// The part of an object whose fields this writer can own.
-    pub(super) fn part(&self, object: &Value) -> Value {
-        let mut part: Map<String, Value> = object.as_object().cloned().unwrap_or_default();
-        for field in ["apiVersion", "kind"] {
-            part.remove(field);
-        }
-        if self.status {
-            part.retain(|name, _| name == "status");
-        } else if self.meta.has_status {
-            part.remove("status");
-        }
-        if let Some(metadata) = part.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.retain(|name, _| !NOT_OWNED.contains(&name.as_str()));
-            if metadata.is_empty() {
-                part.remove("metadata");
+    /// The fields of `after` that this writer can own and that are not so in `before`.
+    pub(super) fn changed(&self, before: Option<&Value>, after: &Value) -> Fields {
+        let mut found = Fields::default();
+        for (name, inner) in after.as_object().into_iter().flatten() {
+            let of_status = name == "status";
+            if matches!(name.as_str(), "apiVersion" | "kind")
+                || (self.status && !of_status)
+                || (of_status && !self.status && self.meta.has_status)
+            {
+                continue;
+            }
+            let old = before.and_then(|before| before.get(name));
+            let mut inside = match name.as_str() {
+                "metadata" => changed_metadata(old, inner),
+                _ => Fields::changed(name, old, inner),
+            };
+            if of_status && self.meta.group.ends_with(CONDITIONS_ARE_ONE) {
+                inside.close("f:conditions");
+            }
+            if !inside.is_empty() {
+                found.below.insert(format!("f:{name}"), inside);
             }
         }
-        part.into()
+        found
+    }
+
+    /// Whether the two differ in nothing that this writer can own.
+    fn sees_same(&self, one: &Value, other: &Value) -> bool {
+        self.changed(Some(one), other).is_empty() && self.changed(Some(other), one).is_empty()
     }
 
     fn owner(&self, operation: &str, fields: Fields) -> Owner {
@@ -154,7 +170,7 @@ pub(super) fn note_applied(
     let mut mine = writer.owner(APPLY, fields);
     let known = before.map(owners).unwrap_or_default();
     if let Some(same) = known.iter().find(|owner| writer.is(owner, APPLY) && owner.fields == mine.fields)
-        && before.is_some_and(|before| writer.part(before) == writer.part(object))
+        && before.is_some_and(|before| writer.sees_same(before, object))
     {
         mine.time.clone_from(&same.time);
     }
@@ -163,25 +179,24 @@ pub(super) fn note_applied(
 }
 
 /// Notes who changed what by a plain write: the changed fields are the writer's now, and nobody else's.
-pub(in super::super) fn track(change: Change, before: Option<&Stored>, writer: Option<&Writer>) -> Change {
-    match (change, writer) {
-        (Change::Put(key, mut object), Some(writer)) => {
+pub(in super::super) fn track(change: Change, before: Option<&Stored>, writer: &Writer) -> Change {
+    match change {
+        Change::Put(key, mut object) => {
             note_written(&mut object, before.map(|before| &before.value), writer);
             Change::Put(key, object)
         }
-        (other, _) => other,
+        other => other,
     }
 }
 
 fn note_written(object: &mut Value, before: Option<&Value>, writer: &Writer) {
-    let (old, new) = (before.map(|before| writer.part(before)), writer.part(object));
-    let changed = Fields::changed("", old.as_ref(), &new);
+    let changed = writer.changed(before, object);
     let mut owners = owners(object);
     for owner in owners.iter_mut().filter(|owner| (owner.subresource == "status") == writer.status) {
         if !writer.is(owner, UPDATE) {
             owner.fields.subtract(&changed);
         }
-        owner.fields.keep_existing("", &new);
+        owner.fields.keep_existing("", object);
     }
     if !changed.below.is_empty() {
         let mine = owners.iter().position(|owner| writer.is(owner, UPDATE));
@@ -191,6 +206,40 @@ fn note_written(object: &mut Value, before: Option<&Value>, writer: &Writer) {
     }
     forget_oldest(&mut owners);
     write(object, &owners);
+}
+
+/// The owners that a write starts from: those stored, unless the client says something else that makes
+/// sense. One empty entry forgets them all; that is how tools start over, and how kubectl moves an object
+/// from one way of applying to the other.
+pub(in super::super) fn chosen(stored: Option<&Value>, sent: Option<&Value>) -> Option<Value> {
+    let entries = sent.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    match entries {
+        [Value::Object(empty)] if empty.is_empty() => None,
+        [] => stored.cloned(),
+        entries if entries.iter().all(is_entry) => sent.cloned(),
+        _ => stored.cloned(),
+    }
+}
+
+fn is_entry(entry: &Value) -> bool {
+    let operation = entry["operation"].as_str();
+    matches!(operation, Some(APPLY | UPDATE))
+        && entry["fieldsType"] == "FieldsV1"
+        && entry["fieldsV1"].is_object()
+        && entry["apiVersion"].is_string()
+        && entry["manager"].as_str().is_some_and(|name| name.len() <= MANAGER_BYTES_MAX)
+}
+
+fn changed_metadata(before: Option<&Value>, after: &Value) -> Fields {
+    let mut found = Fields::default();
+    let fields = after.as_object().into_iter().flatten();
+    for (name, inner) in fields.filter(|(name, _)| !NOT_OWNED.contains(&name.as_str())) {
+        let inside = Fields::changed(name, before.and_then(|before| before.get(name)), inner);
+        if !inside.is_empty() {
+            found.below.insert(format!("f:{name}"), inside);
+        }
+    }
+    found
 }
 
 /// Lets the oldest writers share one entry. The newest stand last.

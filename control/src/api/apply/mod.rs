@@ -21,7 +21,7 @@ use super::errors::Refusal;
 use super::object::{self, Birth};
 use super::{Call, create, faces, fields as validation, get, rehearse};
 
-pub(super) use managers::{Writer, track};
+pub(super) use managers::{Writer, chosen, track};
 
 use fields::Fields;
 use managers::Owner;
@@ -39,9 +39,10 @@ struct Intent {
 pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let entry = call.target.entry;
     let key = call.key()?;
-    let Some(writer) = call.writer().filter(|_| !call.parameters.field_manager.is_empty()) else {
+    if call.parameters.field_manager.is_empty() {
         return Err(Refusal::invalid_option("fieldManager", "Required value: is required for apply patch"));
-    };
+    }
+    let writer = call.writer();
     let validation = call.validation();
     let (wanted, duplicates) = parse(bytes)?;
     let warnings = validation::check(&entry, validation, &wanted, duplicates)?;
@@ -64,7 +65,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 }
             })?,
             None if intent.writer.status => return Err(Refusal::not_found(entry.meta, &key.name)),
-            None if !entry.meta.developers_create && !requester.internal => {
+            None if !entry.meta.developers_create && !requester.is_controller() => {
                 let why = format!("only controllers create {}", entry.meta.plural);
                 return Err(Refusal::forbidden(entry.meta, &key.name, &why));
             }
@@ -139,7 +140,7 @@ fn name_it(object: &mut Value, key: &Key) -> Result<(), Refusal> {
 
 impl Intent {
     fn fields(&self) -> Fields {
-        Fields::of("", &self.writer.part(&self.wanted))
+        self.writer.changed(None, &self.wanted)
     }
 
     fn first(&self, key: Key, mut object: Value) -> Change {

@@ -64,6 +64,9 @@ async fn sweep(
     configuration: &Configuration,
     mut owned: Vec<Arc<Revision>>,
 ) -> Result<(), Error> {
+    if !world.duty.is_ours() {
+        return Ok(());
+    }
     let status = configuration.status.as_ref();
     let newest = [
         status.and_then(|s| s.latest_created_revision_name.as_deref()),

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 
 use super::cache::{Change, follow};
+use super::managers;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
 use super::{Task, either, itself, list, route};
@@ -91,9 +92,10 @@ async fn claim(world: &World, item: &Item) -> Result<Claim, Error> {
     if !world.settings().network.autocreate_cluster_domain_claims {
         return Ok(Claim::Nobodys);
     }
+    world.duty.check()?;
     let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
     let made = ClusterDomainClaim::new(&item.name, &item.namespace);
-    match api.create(&PostParams::default(), &made).await {
+    match api.create(&managers::objects::<ClusterDomainClaim>(), &made).await {
         Ok(_) => Ok(Claim::Ours),
         Err(why) => Err(why.into()), // somebody else's came first: the next look finds it
     }
@@ -106,6 +108,7 @@ async fn leave(world: &World, item: &Item) -> Result<(), Error> {
     world.publisher.flow().await;
     let claim = world.domain_claims.get("", &item.name);
     if world.settings().network.autocreate_cluster_domain_claims
+        && world.duty.is_ours()
         && claim.is_some_and(|claim| claim.spec.namespace == item.namespace)
     {
         let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());

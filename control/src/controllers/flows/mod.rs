@@ -86,6 +86,7 @@ async fn clear<K: Object>(
         if !is_controlled_by(meta, owner) || wanted.iter().any(|wanted| wanted.meta().name == meta.name) {
             continue;
         }
+        world.duty.check()?;
         let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         world.api::<K>(namespace(meta)).delete(name(meta), &parameters).await?;

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::PostParams;
 
 use super::scale::Scale;
+use crate::controllers::managers;
 use crate::controllers::service::children::owner;
 use crate::controllers::world::{Error, Object, World, now};
 use crate::kinds::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
@@ -98,9 +98,9 @@ async fn settle<K: Kept>(world: &World, found: Option<&K>, wanted: K) -> Result<
 
 /// Without an event for each change: a scaler's readiness follows its traffic all day.
 async fn write_status<K: Object>(world: &World, before: &K, after: &K) -> Result<(), Error> {
-    if before != after {
+    if before != after && world.duty.is_ours() {
         let api: Api<K> = world.api(namespace(after.meta()));
-        api.replace_status(name(after.meta()), &PostParams::default(), after).await?;
+        api.replace_status(name(after.meta()), &managers::statuses::<K>(), after).await?;
     }
     Ok(())
 }

@@ -8,9 +8,10 @@ pub mod scale;
 pub mod sources;
 
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::{Value, json};
 
+use super::managers;
 use super::queue::Item;
 use super::world::{Error, World, now};
 use crate::kinds::serving::annotations::{
@@ -44,9 +45,9 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.set_status(&*revision, &after).await?;
     let scale = scale::scale(&after, &world.settings().autoscaler);
     autoscaler::keep(world, &after, &scale).await?;
-    if let Some(patch) = routing_patch(world, &revision) {
+    if let Some(patch) = routing_patch(world, &revision).filter(|_| world.duty.is_ours()) {
         let api: Api<Revision> = world.api(&item.namespace);
-        api.patch(&item.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        api.patch(&item.name, &managers::patches(), &Patch::Merge(patch)).await?;
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ impl Resource for InMemoryChannel {
     fn set_defaults(&mut self, _: Option<&Self>, requester: &Requester) {
         let annotations = self.metadata.annotations.get_or_insert_default();
         annotations.insert(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned());
-        self.spec.outsider = (!requester.internal).then(|| requester.user.clone());
+        self.spec.outsider = (!requester.is_controller()).then(|| requester.user.clone());
         let home = namespace(&self.metadata).to_owned();
         if let Some(delivery) = &mut self.spec.delivery {
             rules::default_delivery(delivery, &home);

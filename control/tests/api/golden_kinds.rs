@@ -1,0 +1,261 @@
+//! One row for each kind that is served: an object of it, a change, something wrong with it, its columns.
+
+use serde_json::{Value, json};
+
+pub(crate) struct Row {
+    pub(crate) kind: &'static str,
+    /// What `kubectl get -o wide` shows after, or with, the name; a `*` marks what only `-o wide` shows.
+    pub(crate) columns: &'static [&'static str],
+    /// What an object has besides its name.
+    pub(crate) object: Value,
+    /// A merge patch that changes it.
+    pub(crate) change: Value,
+    /// A merge patch that makes it invalid; the field and the reason of the cause.
+    pub(crate) wrong: Option<(Value, &'static str, &'static str)>,
+    pub(crate) status: Value,
+}
+
+impl Row {
+    fn wrong(mut self, patch: Value, field: &'static str, reason: &'static str) -> Self {
+        self.wrong = Some((patch, field, reason));
+        self
+    }
+
+    fn status(mut self, status: Value) -> Self {
+        self.status = status;
+        self
+    }
+}
+
+fn row(kind: &'static str, columns: &'static [&'static str], object: Value, change: Value) -> Row {
+    Row { kind, columns, object, change, wrong: None, status: json!({ "observedGeneration": 1 }) }
+}
+
+const READY: &[&str] = &["Name", "Ready", "Reason"];
+const URL: &[&str] = &["Name", "URL", "Ready", "Reason"];
+const AGED_URL: &[&str] = &["Name", "URL", "Age", "Ready", "Reason"];
+const INVALID: &str = "FieldValueInvalid";
+const REQUIRED: &str = "FieldValueRequired";
+
+/// Kinds whose objects clients make, change and delete.
+pub(crate) fn rows() -> Vec<Row> {
+    let mut rows = core_rows();
+    rows.extend(rights_rows());
+    rows.extend(serving_rows());
+    rows.extend(eventing_rows());
+    rows
+}
+
+fn note() -> Value {
+    json!({ "metadata": { "annotations": { "note": "changed" } } })
+}
+
+fn core_rows() -> Vec<Row> {
+    let port = |port: u16| json!({ "spec": { "ports": [{ "port": port }] } });
+    vec![
+        row("Namespace", &["Name", "Status", "Age"], json!({}), note()).status(json!({ "phase": "Active" })),
+        row(
+            "ConfigMap",
+            &["Name", "Data", "Age"],
+            json!({ "data": { "a": "1" } }),
+            json!({ "data": { "a": "2" } }),
+        ),
+        row(
+            "Secret",
+            &["Name", "Type", "Data", "Age"],
+            json!({ "stringData": { "a": "1" } }),
+            json!({ "stringData": { "a": "2" } }),
+        )
+        .wrong(json!({ "type": "other" }), "type", INVALID),
+        row(
+            "Service",
+            &["Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "*Selector"],
+            port(80),
+            port(81),
+        )
+        .wrong(port(0), "spec.ports[0].port", INVALID)
+        .status(json!({ "loadBalancer": {} })),
+        row("ServiceAccount", &["Name", "Secrets", "Age"], json!({}), note()),
+        row(
+            "Event",
+            &[
+                "Last Seen",
+                "Type",
+                "Reason",
+                "Object",
+                "*Subobject",
+                "*Source",
+                "Message",
+                "*First Seen",
+                "*Count",
+                "*Name",
+            ],
+            json!({ "involvedObject": { "kind": "Pod", "name": "p", "namespace": "default" },
+                "reason": "Ready", "message": "is ready", "type": "Normal" }),
+            json!({ "count": 2 }),
+        ),
+        row(
+            "Endpoints",
+            &["Name", "Endpoints", "Age"],
+            json!({ "subsets": [{ "addresses": [{ "ip": "10.0.0.1" }], "ports": [{ "port": 80 }] }] }),
+            json!({ "subsets": [{ "addresses": [{ "ip": "10.0.0.2" }], "ports": [{ "port": 80 }] }] }),
+        ),
+        row(
+            "EndpointSlice",
+            &["Name", "AddressType", "Ports", "Endpoints", "Age"],
+            json!({ "addressType": "IPv4", "endpoints": [{ "addresses": ["10.0.0.1"] }], "ports": [{ "port": 80 }] }),
+            json!({ "endpoints": [{ "addresses": ["10.0.0.2"] }] }),
+        ),
+        row(
+            "Lease",
+            &["Name", "Holder", "Age"],
+            json!({ "spec": { "holderIdentity": "a" } }),
+            json!({ "spec": { "holderIdentity": "b" } }),
+        ),
+        row(
+            "CustomResourceDefinition",
+            &["Name", "Created At"],
+            json!({ "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": { "kind": "Gold", "plural": "golds" },
+                "versions": [{ "name": "v1", "served": true, "storage": true,
+                    "schema": { "openAPIV3Schema": { "type": "object" } } }],
+            } }),
+            json!({ "spec": { "names": { "shortNames": ["gd"] } } }),
+        )
+        .status(json!({ "storedVersions": ["v1"] })),
+    ]
+}
+
+fn rights_rows() -> Vec<Row> {
+    let rules =
+        |verb: &str| json!({ "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": [verb] }] });
+    let binding = |kind: &str| {
+        json!({ "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "view" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "a" }] })
+    };
+    let other =
+        json!({ "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "b" }] });
+    let bound = &["Name", "Role", "Age", "*Users", "*Groups", "*ServiceAccounts"];
+    vec![
+        row("Role", &["Name", "Created At"], rules("get"), rules("list")),
+        row("RoleBinding", bound, binding("ClusterRole"), other.clone()),
+        row("ClusterRole", &["Name", "Created At"], rules("get"), rules("list")),
+        row("ClusterRoleBinding", bound, binding("ClusterRole"), other),
+    ]
+}
+
+fn serving_rows() -> Vec<Row> {
+    let template =
+        |image: &str| json!({ "spec": { "template": { "spec": { "containers": [{ "image": image }] } } } });
+    let negative = || json!({ "spec": { "template": { "spec": { "containerConcurrency": -1 } } } });
+    let sends =
+        |revision: &str| json!({ "spec": { "traffic": [{ "revisionName": revision, "percent": 100 }] } });
+    let concurrency = "spec.template.spec.containerConcurrency";
+    let splits = |port: u16| {
+        json!({ "spec": { "rules": [{ "hosts": ["g.test"], "http": { "paths": [{ "splits": [
+            { "serviceName": "s", "serviceNamespace": "default", "servicePort": port, "percent": 100 }] }] } }] } })
+    };
+    vec![
+        row(
+            "Service",
+            &["Name", "URL", "LatestCreated", "LatestReady", "Ready", "Reason"],
+            template("a/b"),
+            template("a/c"),
+        )
+        .wrong(negative(), concurrency, INVALID),
+        row(
+            "Configuration",
+            &["Name", "LatestCreated", "LatestReady", "Ready", "Reason"],
+            template("a/b"),
+            template("a/c"),
+        )
+        .wrong(negative(), concurrency, INVALID),
+        row(
+            "Revision",
+            &["Name", "Config Name", "Generation", "Ready", "Reason", "Actual Replicas", "Desired Replicas"],
+            json!({ "spec": { "containers": [{ "image": "a/b" }] } }),
+            note(),
+        )
+        .wrong(json!({ "spec": { "containers": [{ "image": "a/c" }] } }), "spec", INVALID),
+        row("Route", URL, sends("r-00001"), sends("r-00002")).wrong(
+            json!({ "spec": { "traffic": [{ "revisionName": "r-00001", "percent": 50 }] } }),
+            "spec.traffic",
+            INVALID,
+        ),
+        row(
+            "DomainMapping",
+            URL,
+            json!({ "spec": { "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "s" } } }),
+            json!({ "spec": { "ref": { "name": "t" } } }),
+        )
+        .wrong(json!({ "spec": { "ref": { "name": "" } } }), "spec.ref.name", REQUIRED),
+        row("ClusterDomainClaim", &["Name"], json!({ "spec": { "namespace": "default" } }), note()).wrong(
+            json!({ "spec": { "namespace": "" } }),
+            "spec.namespace",
+            REQUIRED,
+        ),
+        row("Ingress", READY, splits(80), splits(81)).wrong(
+            json!({ "spec": { "rules": [] } }),
+            "spec",
+            REQUIRED,
+        ),
+        row(
+            "PodAutoscaler",
+            &["Name", "DesiredScale", "ActualScale", "Ready", "Reason"],
+            json!({ "spec": { "protocolType": "http1",
+                "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" } } }),
+            json!({ "spec": { "protocolType": "h2c" } }),
+        )
+        .wrong(json!({ "spec": { "scaleTargetRef": { "name": "" } } }), "spec.scaleTargetRef.name", REQUIRED),
+        row("Metric", READY, json!({ "spec": { "scrapeTarget": "a" } }), json!({ "spec": { "scrapeTarget": "b" } })),
+    ]
+}
+
+fn eventing_rows() -> Vec<Row> {
+    let retry = |times: i64| json!({ "spec": { "delivery": { "retry": times } } });
+    let sink = |uri: &str| json!({ "uri": uri });
+    let (one, other) = (sink("http://one.test"), sink("http://other.test"));
+    vec![
+        row("Broker", &["Name", "URL", "Age", "Ready", "Reason", "*Class"], json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
+        row(
+            "Trigger",
+            &["Name", "Broker", "Subscriber_URI", "Age", "Ready", "Reason"],
+            json!({ "spec": { "broker": "b", "subscriber": one } }),
+            json!({ "spec": { "subscriber": other } }),
+        )
+        .wrong(json!({ "spec": { "broker": "c" } }), "spec.broker", INVALID),
+        row(
+            "EventType",
+            &[
+                "Name", "Type", "Source", "Schema", "Reference Name", "Reference Kind", "Description", "Ready", "Reason",
+            ],
+            json!({ "spec": { "type": "t" } }),
+            note(),
+        )
+        .wrong(json!({ "spec": { "type": "" } }), "spec.type", REQUIRED),
+        row("Channel", AGED_URL, json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
+        row("InMemoryChannel", AGED_URL, json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
+        row(
+            "Subscription",
+            &["Name", "Age", "Ready", "Reason"],
+            json!({ "spec": { "channel": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c" },
+                "subscriber": one } }),
+            json!({ "spec": { "subscriber": other } }),
+        )
+        .wrong(json!({ "spec": { "channel": { "name": "d" } } }), "spec.channel", INVALID),
+        row(
+            "Sequence",
+            AGED_URL,
+            json!({ "spec": { "steps": [one] } }),
+            json!({ "spec": { "steps": [other] } }),
+        )
+        .wrong(json!({ "spec": { "steps": [] } }), "spec.steps", REQUIRED),
+        row(
+            "Parallel",
+            AGED_URL,
+            json!({ "spec": { "branches": [{ "subscriber": one }] } }),
+            json!({ "spec": { "branches": [{ "subscriber": other }] } }),
+        )
+        .wrong(json!({ "spec": { "branches": [] } }), "spec.branches", REQUIRED),
+    ]
+}
