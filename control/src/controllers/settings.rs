@@ -67,6 +67,7 @@ fn look_at_all(world: &World) {
     look_at(world, Kind::Broker, &world.brokers);
     look_at(world, Kind::Trigger, &world.triggers);
     look_at(world, Kind::Channel, &world.channels);
+    look_at(world, Kind::InMemoryChannel, &world.in_memory_channels);
     look_at(world, Kind::Subscription, &world.subscriptions);
 }
 
