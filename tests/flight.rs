@@ -147,3 +147,62 @@ fn a_trigger_is_replayed_from_a_point() {
         assert!(!refused.status.success() && text(&refused).contains(why), "{}", text(&refused));
     }
 }
+
+/// Dead letters go to a mended subscriber: the Trigger is patched, and sent to once it is Ready. A patch that is refused,
+/// or for nobody, sends nothing; a dry run changes nothing.
+#[test]
+fn dead_letters_are_sent_to_a_patched_subscriber() {
+    let (broken, mended) = (EventSink::answering(|_| Answer::status(400)), EventSink::start());
+    let appliance = appliance();
+    let options = ("/spec/delivery", json!({ "retry": 0 }));
+    subscribe(appliance.api(), "t", &broken.url(), &[options]);
+    post(&appliance, &Event::new("1"));
+    broken.wait_for(1, PATIENCE);
+    traced(&appliance, "1", |event| of(event, "default/t")["verdict"] == "done");
+    let api = appliance.api().address().to_string();
+    let redrive = |trigger: &str, words: &[&str]| {
+        event(&appliance, &[&["redrive", "--trigger", trigger, "--api", &api], words].concat())
+    };
+    let to = format!(r#"{{"uri":"{}"}}"#, mended.url());
+    for (trigger, patch, why) in [
+        ("default/t", "{", "no JSON"),
+        ("default/t", "[]", "has to be an object"),
+        ("default/t", r#"{"uri":"nowhere"}"#, "spec.subscriber.uri"),
+        ("default/nobody", to.as_str(), "no Trigger and no Subscription"),
+    ] {
+        let refused = redrive(trigger, &["--patch", patch]);
+        assert!(!refused.status.success() && text(&refused).contains(why), "{}", text(&refused));
+    }
+    let dry = text(&redrive("default/t", &["--dry-run", "--patch", &to]));
+    assert!(dry.contains("would be changed") && dry.contains("1 events would be sent"), "{dry}");
+    let uri = || appliance.api().get("Trigger", "default", "t").unwrap()["spec"]["subscriber"]["uri"].clone();
+    assert_eq!(uri(), broken.url());
+
+    let sent = text(&redrive("default/t", &["--patch", &to]));
+    assert!(sent.contains("1 events sent to default/t"), "{sent}");
+    assert_eq!(ids(&mended.wait_for(1, PATIENCE)), ["1"]);
+    assert_eq!((uri(), broken.received().len()), (json!(mended.url()), 1));
+}
+
+/// What retention dropped before it was read is told in the trace, not only counted.
+#[test]
+fn a_trace_tells_of_what_retention_dropped_unread() {
+    let sink = EventSink::answering(|_| Answer::status(503));
+    let appliance = appliance();
+    let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
+    // One event at a time: all others stay unread.
+    let order = ("/metadata/annotations", json!({ "sluicegate.dev/delivery.order": "strict" }));
+    subscribe(appliance.api(), "lags", &sink.url(), &[("/spec/delivery", options), order]);
+    for n in 0..1300 {
+        post(&appliance, &Event::new(&n.to_string()));
+    }
+    sink.wait_for(1, PATIENCE);
+    let keep = json!({ "metadata": { "annotations": { "sluicegate.dev/retention-time": "1s" } } });
+    appliance.api().patch("Broker", "default", "main", &keep);
+    for id in ["1200", "1299"] {
+        let dropped = traced(&appliance, id, |event| of(event, "default/lags")["verdict"] != "pending");
+        let told = of(&dropped, "default/lags");
+        let notes = told["notes"].as_array().unwrap();
+        assert!(notes.iter().any(|note| note["what"].as_str().unwrap().starts_with("dropped")), "{told:#}");
+    }
+}

@@ -164,6 +164,8 @@ fn six_verbs_are_enough() {
     let appliance = Setup::new(BIN).start();
     let api = appliance.api();
     let config = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "options" });
+    let metadata = json!({ "name": "options", "namespace": NAMESPACE });
+    api.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }));
     api.create(&with(broker("main"), "/spec/config", config.clone()));
     let made = api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
     for (field, value) in config.as_object().unwrap() {

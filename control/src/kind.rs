@@ -156,6 +156,21 @@ pub struct Entry {
     pub access: Access,
     /// The kind is a client's own: it is judged by this, and the functions above say nothing of it.
     pub custom: Option<&'static Custom>,
+    /// This is another version than the one that is stored.
+    pub translation: Option<&'static Translation>,
+    /// What an author should be told of an object that is taken as it is.
+    pub warnings: fn(&Value) -> Vec<String>,
+}
+
+/// The way between a version of a kind and the one that is stored. Neither side loses what the other has.
+#[derive(Debug)]
+pub struct Translation {
+    /// Of the version that is stored.
+    pub stored: &'static KindMeta,
+    /// `spec` from this version to the stored one; what it does not know it leaves, to be refused.
+    pub store: fn(&mut Value),
+    /// And back.
+    pub show: fn(&mut Value),
 }
 
 /// What clients may do with a kind's objects.
@@ -180,6 +195,24 @@ impl Entry {
             schema: schema::of::<R>,
             access: Access::Full,
             custom: None,
+            translation: None,
+            warnings: |_| Vec::new(),
+        }
+    }
+
+    /// The same kind in another version, whose objects have the shape `Shape`.
+    #[must_use]
+    pub fn version<Shape: DeserializeOwned + JsonSchema>(
+        self,
+        meta: &'static KindMeta,
+        translation: &'static Translation,
+    ) -> Self {
+        Self {
+            meta,
+            unknown: unknown::<Shape>,
+            schema: schema::of::<Shape>,
+            translation: Some(translation),
+            ..self
         }
     }
 
@@ -193,7 +226,33 @@ impl Entry {
             schema: || Value::Null,
             access: Access::Full,
             custom: Some(custom),
+            translation: None,
+            warnings: |_| Vec::new(),
         }
+    }
+
+    /// Of the version that is stored.
+    #[must_use]
+    pub fn stored_meta(&self) -> &'static KindMeta {
+        self.translation.map_or(self.meta, |translation| translation.stored)
+    }
+
+    /// An object in this version becomes one in the stored version.
+    pub fn store(&self, object: &mut Value) {
+        if let Some(translation) = self.translation {
+            (translation.store)(&mut object["spec"]);
+            object["apiVersion"] = format!("{}/{}", self.meta.group, translation.stored.version).into();
+        }
+    }
+
+    /// A stored object as this version shows it.
+    #[must_use]
+    pub fn show(&self, mut object: Value) -> Value {
+        if let Some(translation) = self.translation {
+            (translation.show)(&mut object["spec"]);
+            object["apiVersion"] = format!("{}/{}", self.meta.group, self.meta.version).into();
+        }
+        object
     }
 
     /// Defaults and validates a whole object.
@@ -214,6 +273,12 @@ impl Entry {
     #[must_use]
     pub fn shape(&self) -> Value {
         self.custom.map_or_else(|| (self.schema)(), Custom::schema)
+    }
+
+    /// Authors are told what `warnings` finds in their objects.
+    #[must_use]
+    pub fn warned(self, warnings: fn(&Value) -> Vec<String>) -> Self {
+        Self { warnings, ..self }
     }
 
     #[must_use]
@@ -270,7 +335,7 @@ fn admit<R: Resource>(new: Value, before: Option<&Value>, requester: &Requester)
     serde_json::to_value(&object).map_err(|why| Denied::Malformed(why.to_string()))
 }
 
-fn unknown<R: Resource>(object: &Value) -> Vec<String> {
+fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     // An object of the wrong shape is refused by `admit`, with what is wrong.
     let _: Result<R, _> = serde_ignored::deserialize(object, |path| note(&mut unknown, &path));

@@ -13,9 +13,11 @@ mod streams;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use dataplane::events::types::Seen;
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
 use dataplane::table::{
@@ -35,6 +37,8 @@ const WEIGHT_WHOLE: u32 = 100;
 /// The way down. Shared by controllers (same thread) and the fleet.
 pub struct Publisher {
     model: Mutex<Model>,
+    /// All cores have opened their logs and follow the tables.
+    has_cores: AtomicBool,
     deliver: Arc<dyn Fn(Table) + Send + Sync>,
 }
 
@@ -61,6 +65,10 @@ pub struct StreamSpec {
     pub event_bytes_max: u32,
     pub keeping: Keeping,
     pub quota: Arc<Quota>,
+    /// Its owner is being deleted: what is there is still delivered.
+    pub is_closed: bool,
+    /// Somebody wants to know which types of events come.
+    pub tells_types: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,14 +92,15 @@ pub struct Dropped {
     pub uid: String,
     /// `NAMESPACE/NAME`.
     pub label: String,
-    pub events: u64,
+    /// By reason, as in [`dataplane::load::SubscriberTally::DROP_REASONS`].
+    pub events: [u64; 4],
 }
 
 impl Publisher {
     /// `deliver` swaps the table for all cores before it returns, and does not block.
     #[must_use]
     pub fn new(deliver: Arc<dyn Fn(Table) + Send + Sync>) -> Self {
-        Self { model: Mutex::default(), deliver }
+        Self { model: Mutex::default(), has_cores: AtomicBool::new(false), deliver }
     }
 
     /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host.
@@ -273,6 +282,40 @@ impl Publisher {
     #[must_use]
     pub fn drops(&self) -> Vec<Dropped> {
         self.lock().streams.drops()
+    }
+
+    /// The types of events that have come since the last call, by the streams' paths.
+    #[must_use]
+    pub fn new_types(&self) -> Vec<(String, Seen)> {
+        self.lock().streams.new_types()
+    }
+
+    /// The types of this stream's events are told again.
+    pub fn forget_types(&self, path: &str) {
+        self.lock().streams.forget_types(path);
+    }
+
+    /// From now on the counters say what the cores do.
+    pub fn cores_run(&self) {
+        self.has_cores.store(true, Relaxed);
+    }
+
+    /// Whether they do: before, nothing pending means nothing.
+    #[must_use]
+    pub fn has_cores(&self) -> bool {
+        self.has_cores.load(Relaxed)
+    }
+
+    /// Events that the readers of a stream have still to come to an end with.
+    #[must_use]
+    pub fn pending(&self, path: &str) -> u64 {
+        self.lock().streams.pending(path)
+    }
+
+    /// Events that deleted readers had still to get, of each stream that has any.
+    #[must_use]
+    pub fn abandoned(&self) -> Vec<(String, u64)> {
+        self.lock().streams.abandoned()
     }
 
     /// Hands down the first table; from now on changes follow.

@@ -86,6 +86,8 @@ fn table(port: u16) -> Table {
         keeping: Default::default(),
         quota: Arc::default(),
         in_order: false,
+        is_closed: false,
+        types: None,
         subscribers: vec![Arc::new(subscriber)],
         tally: Arc::default(),
     };

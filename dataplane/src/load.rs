@@ -192,8 +192,12 @@ pub struct SubscriberTally {
     pub delivered: AtomicU64,
     pub filtered: AtomicU64,
     pub dead_lettered: AtomicU64,
-    /// Given up without a dead letter sink; each has a log line with the reason.
+    /// Given up for good; the next four say why.
     pub dropped: AtomicU64,
+    /// Of the dropped: there was no dead letter sink.
+    pub sinkless: AtomicU64,
+    /// Of the dropped: the dead letter sink did not take them.
+    pub sink_refused: AtomicU64,
     /// Of the dropped: by the stream's retention.
     pub expired: AtomicU64,
     /// Of the dropped: their records were damaged on the disk.
@@ -203,6 +207,27 @@ pub struct SubscriberTally {
     /// Answers whose body went nowhere while the delivery counts as done: no event (AMB-33), a reply that
     /// nobody wants (EV-DLV-06), or one that made too many hops.
     pub replies_dropped: AtomicU64,
+}
+
+impl SubscriberTally {
+    /// Why events can be dropped, in the order of [`SubscriberTally::dropped_by_reason`].
+    pub const DROP_REASONS: [&str; 4] =
+        ["no_dead_letter_sink", "dead_letter_sink_refused", "retention", "damaged"];
+
+    /// The dropped, by reason.
+    #[must_use]
+    pub fn dropped_by_reason(&self) -> [u64; 4] {
+        [&self.sinkless, &self.sink_refused, &self.expired, &self.damaged].map(|count| count.load(Relaxed))
+    }
+
+    /// Events that have not come to their end. Counters are read one after the other while cores count, so that
+    /// it may be off by what just happened.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        let ended = [&self.delivered, &self.filtered, &self.dead_lettered, &self.dropped];
+        let ended: u64 = ended.iter().map(|count| count.load(Relaxed)).sum();
+        self.offered.load(Relaxed).saturating_sub(ended)
+    }
 }
 
 #[cfg(test)]

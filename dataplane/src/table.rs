@@ -18,6 +18,7 @@ use hashbrown::HashMap;
 use crate::events::cloudevent::Mode;
 use crate::events::filter::cesql::Expression;
 use crate::events::limits::UNHURRIED_FLUSH;
+use crate::events::types::Types;
 use crate::load::{BackendLoad, EndpointLoad, Quota, StreamTally, SubscriberTally};
 use crate::names::Names;
 use crate::tls::Certificates;
@@ -124,6 +125,10 @@ pub struct Stream {
     pub quota: Arc<Quota>,
     /// Some subscriber wants its events in order: one core's log takes them all.
     pub in_order: bool,
+    /// Nothing more is taken in from outside; what is there is delivered, and replies come back in.
+    pub is_closed: bool,
+    /// Notes which types of events come, if anybody wants to know.
+    pub types: Option<Arc<Types>>,
     pub subscribers: Vec<Arc<Subscriber>>,
     pub tally: Arc<StreamTally>,
 }

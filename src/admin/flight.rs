@@ -135,17 +135,44 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
         Ok(())
     })?;
     let mut notes = BTreeMap::<Place, Vec<(String, Value, bool)>>::new();
+    let mut expired = Vec::new();
     each_note(&admin.logs, |place, note| {
-        if found.contains_key(&place) {
+        if note.what == What::Expired {
+            if found.range((place.0, 0)..place).next().is_none() {
+                return; // none of what was asked for
+            }
+            expired.push(Expired {
+                core: place.0,
+                kept: place.1,
+                subscriber: note.subscriber.to_owned(),
+                line: line(&note),
+            });
+        } else if found.contains_key(&place) {
             notes.entry(place).or_default().push((note.subscriber.to_owned(), line(&note), is_end(&note)));
         }
     })?;
     let table = admin.tables.load();
     let events: Vec<_> = found
         .iter()
-        .map(|(place, event)| told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice)))
+        .map(|(place, event)| {
+            told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &expired)
+        })
         .collect();
     Ok(json!({ "events": events }))
+}
+
+/// What a subscriber had not read when retention dropped it: everything of the core's log before a place.
+struct Expired {
+    core: usize,
+    kept: u64,
+    subscriber: String,
+    line: Value,
+}
+
+impl Expired {
+    fn covers(&self, place: Place, subscriber: &str) -> bool {
+        self.core == place.0 && place.1 < self.kept && self.subscriber == subscriber
+    }
 }
 
 fn line(note: &journal::Note<'_>) -> Value {
@@ -164,7 +191,13 @@ fn is_end(note: &journal::Note<'_>) -> bool {
 }
 
 /// One event and what each subscriber made of it.
-fn told(table: &Table, place: Place, event: &Found, notes: &[(String, Value, bool)]) -> Value {
+fn told(
+    table: &Table,
+    place: Place,
+    event: &Found,
+    notes: &[(String, Value, bool)],
+    expired: &[Expired],
+) -> Value {
     let stream = table.streams.iter().find(|(_, stream)| stream.name == event.stream);
     let of = |one: &Subscriber| -> Vec<&(String, Value, bool)> {
         notes.iter().filter(|(subscriber, ..)| **subscriber == *one.name).collect()
@@ -172,13 +205,19 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[(String, Value, boo
     let mut subscribers = Vec::new();
     for subscriber in stream.iter().flat_map(|(_, stream)| &stream.subscribers) {
         let notes = of(subscriber);
-        let lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
+        let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
         let addressee = event.record.addressee();
         let verdict = match &addressee {
             Some(other) if **other != *subscriber.name => continue, // a replay for somebody else
             _ if notes.iter().any(|(.., end)| *end) => "done",
             None if lines.is_empty() && !wants(&subscriber.filter, &event.record) => "filtered",
-            _ => "pending",
+            _ => match expired.iter().find(|one| one.covers(place, &subscriber.name)) {
+                Some(expired) => {
+                    lines.push(expired.line.clone());
+                    "dropped"
+                }
+                None => "pending",
+            },
         };
         subscribers.push(json!({ "subscriber": subscriber.label, "verdict": verdict, "notes": lines }));
     }

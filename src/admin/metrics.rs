@@ -264,7 +264,7 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         ("subscriber_dead_lettered", "Events given to the dead letter sink", |t| {
             t.dead_lettered.load(Relaxed)
         }),
-        ("subscriber_dropped", "Events given up without a dead letter sink", |t| t.dropped.load(Relaxed)),
+        ("subscriber_dropped", "Events given up for good; by reason below", |t| t.dropped.load(Relaxed)),
         ("subscriber_retries", "Attempts after the first", |t| t.retries.load(Relaxed)),
     ];
     for (name, help, pick) in counts {
@@ -288,7 +288,7 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (path, r)))
     {
         let labels = [("stream", &***path), ("subscriber", &*subscriber.label)];
-        gauge(&mut family, &labels, pending(&subscriber.tally))?;
+        gauge(&mut family, &labels, subscriber.tally.pending())?;
     }
     Ok(())
 }
@@ -301,24 +301,13 @@ fn dropped<'a>(
     let help = "Events dropped, by reason";
     let mut family = out.encode_descriptor("subscriber_dropped_by", help, None, MetricType::Counter)?;
     for (path, subscriber) in subscribers {
-        let tally = &subscriber.tally;
-        let (expired, damaged) = (tally.expired.load(Relaxed), tally.damaged.load(Relaxed));
-        // Read one after the other while cores count.
-        let rest = tally.dropped.load(Relaxed).saturating_sub(expired + damaged);
-        for (reason, count) in [("retention", expired), ("damaged", damaged), ("undeliverable", rest)] {
+        let counts = subscriber.tally.dropped_by_reason();
+        for (reason, count) in SubscriberTally::DROP_REASONS.into_iter().zip(counts) {
             let labels = [("stream", path), ("subscriber", &*subscriber.label), ("reason", reason)];
             counter(&mut family, &labels, count)?;
         }
     }
     Ok(())
-}
-
-/// accepted = delivered + filtered + dead-lettered + dropped + pending.
-fn pending(tally: &SubscriberTally) -> u64 {
-    let ended = [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped];
-    let ended: u64 = ended.iter().map(|count| count.load(Relaxed)).sum();
-    // Read one after the other while cores count: the difference may be off by what just happened.
-    tally.offered.load(Relaxed).saturating_sub(ended)
 }
 
 fn counter(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {

@@ -1,6 +1,8 @@
 //! `sluicegate event trace|list|replay|redrive`: asks the admin listener of a running appliance what became
 //! of events, and has them sent again.
 
+mod patch;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -85,6 +87,8 @@ pub(crate) struct Redrive {
     /// Events a second at most; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     rate: u32,
+    #[command(flatten)]
+    patch: patch::Patch,
 }
 
 pub(crate) fn run(verb: &Verb) -> ExitCode {
@@ -201,7 +205,10 @@ fn show_letters(order: &List) -> Result<bool> {
 }
 
 fn send_again(order: &Redrive, from: &str) -> Result<bool> {
-    let Redrive { admin, trigger, dry_run, rate } = order;
+    let Redrive { admin, trigger, dry_run, rate, patch } = order;
+    if let Some(told) = patch.lay(&agent(), trigger, *dry_run)? {
+        eprintln!("{told}");
+    }
     let url = format!("http://{}/debug/events/replay", admin.admin);
     let mut answer = agent()
         .post(&url)

@@ -45,7 +45,7 @@ pub(super) fn check(
     if validation == FieldValidation::Strict && !found.is_empty() {
         return Err(strict(entry.meta, &found));
     }
-    Ok(found)
+    Ok(found.into_iter().chain((entry.warnings)(object)).collect())
 }
 
 fn strict(meta: &KindMeta, found: &[String]) -> Refusal {

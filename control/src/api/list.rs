@@ -53,7 +53,11 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
 
 /// Answers with several objects in the form asked for.
 pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Response {
-    let meta = call.target.entry.meta;
+    let entry = &call.target.entry;
+    let meta = entry.meta;
+    let shown: Option<Vec<Arc<Stored>>> =
+        items.iter().map(|stored| object::shown(entry, stored).map(Arc::new)).collect();
+    let items = shown.as_deref().filter(|_| entry.translation.is_some()).unwrap_or(items);
     match call.format {
         Format::Object => {
             let head = json!({

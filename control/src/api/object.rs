@@ -98,6 +98,7 @@ pub(super) fn prepare_new(
         remove(&mut new, "status");
     }
 
+    entry.store(&mut new);
     let mut object = admit(entry, new, None, requester, &name)?;
     // A core kind has no controller to write its first status, so its defaults may.
     if meta.has_status && !meta.group.is_empty() {
@@ -134,6 +135,7 @@ pub(super) fn prepare_update(
         remove(&mut new, "status");
         remove(&mut ruled, "status");
     }
+    entry.store(&mut new);
     let mut object = admit(entry, new, Some(&ruled), requester, &before.key.name)?;
     restore_status(meta, before, &mut object);
     establish(meta, &mut object);
@@ -179,7 +181,7 @@ fn admit(
     requester: &Requester,
     name: &str,
 ) -> Result<Value, Refusal> {
-    let meta = entry.meta;
+    let meta = entry.stored_meta();
     let mut object =
         entry.judge(new, before, requester).map_err(|denied| Refusal::denied(meta, name, denied))?;
     let metadata = check_shape(meta, &mut object)?;
@@ -219,6 +221,14 @@ fn remove(object: &mut Value, field: &str) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove(field);
     }
+}
+
+/// The object as another version of its kind shows it; `None` in the version that is stored.
+pub(super) fn shown(entry: &Entry, object: &Stored) -> Option<Stored> {
+    entry.translation?;
+    let value = entry.show(object.value.clone());
+    let json = value.to_string().into();
+    Some(Stored { key: object.key.clone(), resource_version: object.resource_version, value, json })
 }
 
 /// Under what objects of this kind are stored.

@@ -58,7 +58,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?;
         let before = faces::shown(entry.meta, &before);
-        let new = lay(&patch, before.value.clone())
+        let new = lay(&patch, entry.show(before.value.clone()))
             .map_err(|why| Refusal::unfit_patch(entry.meta, &key.name, &why))?;
         let found = fields::check(&entry, validation, &new, Vec::new())?;
         tell.get_or_init(|| found);

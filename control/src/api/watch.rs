@@ -236,6 +236,8 @@ impl Watcher {
     }
 
     fn write(&self, lines: &mut Vec<u8>, what: &str, object: &Stored) {
+        let shown = object::shown(&self.target.entry, object);
+        let object = shown.as_ref().unwrap_or(object);
         match self.format {
             Format::Object => write_line(lines, what, &object.json),
             Format::Metadata => {

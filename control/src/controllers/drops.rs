@@ -1,5 +1,6 @@
-//! Tells owners of events that were dropped: a Kubernetes Event on the Trigger or Subscription, counted up
-//! while it goes on. The counters are the cores'; here they are only looked at.
+//! Tells owners of events that were dropped: a Kubernetes Event on the Trigger or Subscription for each reason,
+//! counted up while it goes on, and one on the Broker or channel for what deleted readers left behind. The
+//! counters are the cores'; here they are only looked at.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,35 +12,70 @@ use crate::publish::Dropped;
 /// How often is looked: a person who wonders has not got further than `kubectl describe` by then.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// What is told for each reason, in the order of the counters. Without numbers: what is told again is counted.
+const WHY: [&str; 4] = [
+    "Events could not be delivered and were dropped: there is no dead letter sink. \
+     `sluicegate event list --dead-letters` names them.",
+    "Events could not be delivered and were dropped: the dead letter sink did not take them. \
+     `sluicegate event list --dead-letters` names them.",
+    "Events were dropped before they were delivered: retention-time or retention-bytes of the stream says so.",
+    "Events were dropped because the disk lost or changed their records: see the log of the process.",
+];
+const LEFT_BEHIND: &str = "A deleted Trigger or Subscription had events still to get: they were dropped. \
+    The counter sluicegate_stream_abandoned_total says how many.";
+
 /// Runs for ever.
 pub(super) async fn tell(world: &World) {
-    let mut told: HashMap<String, u64> = HashMap::new();
+    let mut told: HashMap<String, [u64; 4]> = HashMap::new();
+    let mut abandoned: HashMap<String, u64> = HashMap::new();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let drops = world.publisher.drops();
         told.retain(|uid, _| drops.iter().any(|dropped| dropped.uid == *uid));
         for dropped in drops {
-            let before = told.insert(dropped.uid.clone(), dropped.events);
-            if before != Some(dropped.events) {
-                record(world, &dropped).await;
+            let before = told.insert(dropped.uid.clone(), dropped.events).unwrap_or_default();
+            for (nth, why) in WHY.into_iter().enumerate() {
+                if dropped.events[nth] > before[nth] {
+                    record(world, &dropped, why).await;
+                }
+            }
+        }
+        let left = world.publisher.abandoned();
+        abandoned.retain(|path, _| left.iter().any(|(known, _)| known == path));
+        for (path, events) in left {
+            if abandoned.insert(path.clone(), events) != Some(events) {
+                record_abandoned(world, &path).await;
             }
         }
     }
 }
 
-async fn record(world: &World, Dropped { uid, label, .. }: &Dropped) {
+fn news(reason: &str, message: &str) -> News {
+    News { level: Level::Warning, reason: reason.into(), message: message.into() }
+}
+
+async fn record(world: &World, Dropped { uid, label, .. }: &Dropped, why: &str) {
     let Some((namespace, name)) = label.split_once('/') else { return };
-    let news = News {
-        level: Level::Warning,
-        reason: "EventDropped".into(),
-        message: "Events could not be delivered and were dropped: there is no dead letter sink, or it did not take them. \
-            `sluicegate event list --dead-letters` names them."
-            .into(),
-    };
+    let news = news("EventDropped", why);
     let is = |found: &Option<String>| found.as_ref() == Some(uid);
     if let Some(trigger) = world.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
         world.recorder.record(&*trigger, &news, now()).await;
     } else if let Some(one) = world.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
         world.recorder.record(&*one, &news, now()).await;
+    }
+}
+
+/// `path` is that of the stream on the events listener.
+async fn record_abandoned(world: &World, path: &str) {
+    let mut parts = path.trim_start_matches('/').splitn(3, '/');
+    let (Some(kind), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+        return;
+    };
+    let news = news("BacklogDropped", LEFT_BEHIND);
+    if let Some(broker) = world.brokers.get(namespace, name).filter(|_| kind == "brokers") {
+        world.recorder.record(&*broker, &news, now()).await;
+    } else if let Some(channel) = world.in_memory_channels.get(namespace, name).filter(|_| kind == "channels")
+    {
+        world.recorder.record(&*channel, &news, now()).await;
     }
 }

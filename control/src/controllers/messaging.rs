@@ -3,7 +3,7 @@
 use super::cache::{Change, follow};
 use super::queue::{Item, Kind};
 use super::world::{Error, World};
-use super::{Task, channel, either, flows, in_memory_channel, itself, list, subscription};
+use super::{Task, channel, either, event_type, flows, in_memory_channel, itself, list, subscription};
 use crate::kinds::messaging::channel::Channel;
 use crate::kinds::shared::{HasConditions, Verdict};
 
@@ -55,6 +55,9 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             look(vec![itself(Kind::Subscription, change)]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.event_types, move |change| {
+            if let (Some(before), None) = change {
+                event_type::auto_create::forget(world, before);
+            }
             look(vec![itself(Kind::EventType, change)]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.sequences, move |change| {

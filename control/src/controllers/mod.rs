@@ -113,6 +113,8 @@ pub async fn run(
     tasks.push(Box::pin(hear_fleet(&world)));
     tasks.push(Box::pin(configuration::sweep_in_time(&world)));
     tasks.push(Box::pin(drops::tell(&world)));
+    tasks.push(Box::pin(broker::drain::tend(&world)));
+    tasks.push(Box::pin(event_type::auto_create::tend(&world)));
     for task in core_names::watches(&world) {
         tasks.push(task);
     }
@@ -158,9 +160,7 @@ async fn restore(world: &World) -> Result<(), Error> {
     pods::restore(world);
     route::restore(world);
     domain_mapping::restore(world);
-    for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
-        broker::serve(world, broker);
-    }
+    broker::restore(world).await?;
     trigger::restore(world);
     messaging::restore(world);
     ingress::restore(world).await;

@@ -52,6 +52,15 @@ impl Conditions<'_> {
         self.mark(kind, Verdict::False, reason, message);
     }
 
+    /// False, and Ready does not mind.
+    pub fn warn(&mut self, kind: &str, reason: &str, message: &str) {
+        assert!(!self.counts(kind), "what Ready depends on is no mere warning");
+        self.mark(kind, Verdict::False, reason, message);
+        if let Some(condition) = self.marked.last_mut() {
+            condition.severity = "Warning".to_owned();
+        }
+    }
+
     pub fn mark_unknown(&mut self, kind: &str, reason: &str, message: &str) {
         self.mark(kind, Verdict::Unknown, reason, message);
     }

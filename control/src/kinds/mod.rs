@@ -40,10 +40,12 @@ pub fn registry() -> Registry {
         Entry::of::<autoscaling::pod_autoscaler::PodAutoscaler>(),
         Entry::of::<autoscaling::metric::Metric>(),
         Entry::of::<eventing::broker::Broker>(),
-        Entry::of::<eventing::trigger::Trigger>(),
+        Entry::of::<eventing::trigger::Trigger>().warned(eventing::filters::warnings),
         pods::entry(),
         Entry::of::<CustomResourceDefinition>(),
         Entry::of::<eventing::event_type::EventType>(),
+        eventing::event_type_versions::v1beta3(),
+        eventing::event_type_versions::v1beta1(),
         Entry::of::<messaging::channel::Channel>(),
         Entry::of::<messaging::in_memory_channel::InMemoryChannel>(),
         Entry::of::<messaging::subscription::Subscription>(),
@@ -161,7 +163,8 @@ mod tests {
             let same = registry
                 .entries
                 .iter()
-                .filter(|other| other.meta.group == meta.group && other.meta.plural == meta.plural)
+                .filter(|other| (other.meta.group, other.meta.plural) == (meta.group, meta.plural))
+                .filter(|other| other.meta.version == meta.version)
                 .count();
             assert_eq!(same, 1, "{}", meta.plural);
             assert!(registry.find(meta.group, meta.version, meta.plural).is_some());

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use dataplane::events::types::{Seen, Types};
 use dataplane::load::StreamTally;
 use dataplane::table::{Sequence, Stream, Subscriber, Table};
 
@@ -23,6 +24,7 @@ pub(super) struct Streams {
 struct Entry {
     spec: StreamSpec,
     tally: Arc<StreamTally>,
+    types: Arc<Types>,
     /// As it is in the last table; `None` when something has changed since.
     made: Option<Arc<Stream>>,
 }
@@ -51,7 +53,10 @@ impl Streams {
                 entry.made = None;
             }
             _ => {
-                self.streams.insert(path.to_owned(), Entry { spec, tally: Arc::default(), made: None });
+                self.streams.insert(
+                    path.to_owned(),
+                    Entry { spec, tally: Arc::default(), types: Arc::default(), made: None },
+                );
             }
         }
         true
@@ -104,14 +109,34 @@ impl Streams {
     }
 
     pub(super) fn drops(&self) -> Vec<Dropped> {
-        let dropped = |reader: &Reader| reader.made.tally.dropped.load(Relaxed);
-        let some = self.subscribers.iter().filter(|(_, reader)| dropped(reader) > 0);
+        let some = self.subscribers.iter().filter(|(_, one)| one.made.tally.dropped.load(Relaxed) > 0);
         let told = |(uid, reader): (&String, &Reader)| Dropped {
             uid: uid.clone(),
             label: reader.spec.label.clone(),
-            events: dropped(reader),
+            events: reader.made.tally.dropped_by_reason(),
         };
         some.map(told).collect()
+    }
+
+    pub(super) fn new_types(&self) -> Vec<(String, Seen)> {
+        let each = self.streams.iter().filter(|(_, entry)| entry.spec.tells_types);
+        each.flat_map(|(path, entry)| entry.types.take().map(|seen| (path.clone(), seen))).collect()
+    }
+
+    pub(super) fn forget_types(&self, path: &str) {
+        if let Some(entry) = self.streams.get(path) {
+            entry.types.forget();
+        }
+    }
+
+    pub(super) fn pending(&self, path: &str) -> u64 {
+        let names = self.readers.get(path).into_iter().flatten();
+        names.filter_map(|name| self.subscribers.get(name)).map(|reader| reader.made.tally.pending()).sum()
+    }
+
+    pub(super) fn abandoned(&self) -> Vec<(String, u64)> {
+        let each = self.streams.iter().map(|(path, entry)| (path, entry.tally.abandoned.load(Relaxed)));
+        each.filter(|(_, events)| *events > 0).map(|(path, events)| (path.clone(), events)).collect()
     }
 
     /// Makes the table's streams these.
@@ -128,6 +153,8 @@ impl Streams {
                     keeping: entry.spec.keeping,
                     quota: Arc::clone(&entry.spec.quota),
                     in_order: subscribers.iter().any(|one| one.delivery.sequence != Sequence::Free),
+                    is_closed: entry.spec.is_closed,
+                    types: entry.spec.tells_types.then(|| Arc::clone(&entry.types)),
                     subscribers,
                     tally: Arc::clone(&entry.tally),
                 })
@@ -157,6 +184,44 @@ mod tests {
         }
     }
 
+    fn stream(path: &str) -> StreamSpec {
+        StreamSpec {
+            name: path.into(),
+            event_bytes_max: 1,
+            keeping: Keeping::default(),
+            quota: Arc::default(),
+            is_closed: false,
+            tells_types: true,
+        }
+    }
+
+    #[test]
+    fn types_and_counts_of_a_stream_outlive_a_change_of_it() {
+        let mut streams = Streams::default();
+        streams.set("/a", stream("/a"));
+        let first = made(&mut streams);
+        let note = |table: &Table| table.streams["/a"].types.as_ref().unwrap().note("t", "/s", "");
+        note(&first);
+        assert_eq!(streams.new_types().len(), 1);
+        streams.set("/a", StreamSpec { is_closed: true, ..stream("/a") });
+        let second = made(&mut streams);
+        note(&second);
+        assert!(streams.new_types().is_empty() && second.streams["/a"].is_closed);
+        streams.forget_types("/a");
+        note(&second);
+        assert_eq!(streams.new_types()[0].0, "/a");
+
+        streams.set_reader("1", reader("/a", "http://s/"));
+        let third = made(&mut streams);
+        let tally = &third.streams["/a"].subscribers[0].tally;
+        tally.offered.store(5, Relaxed);
+        tally.dropped.store(2, Relaxed);
+        assert_eq!((streams.pending("/a"), streams.pending("/b")), (3, 0));
+        assert!(streams.abandoned().is_empty());
+        third.streams["/a"].tally.abandoned.store(7, Relaxed);
+        assert_eq!(streams.abandoned(), [("/a".to_owned(), 7)]);
+    }
+
     fn made(streams: &mut Streams) -> Table {
         let mut table = Table::default();
         streams.fill(&mut table);
@@ -167,8 +232,7 @@ mod tests {
     fn what_has_not_changed_is_shared_with_the_table_before() {
         let mut streams = Streams::default();
         for path in ["/a", "/b"] {
-            let (keeping, quota) = (Keeping::default(), Arc::default());
-            assert!(streams.set(path, StreamSpec { name: path.into(), event_bytes_max: 1, keeping, quota }));
+            assert!(streams.set(path, stream(path)));
         }
         assert!(streams.set_reader("1", reader("/a", "http://s/")));
         assert!(!streams.set_reader("1", reader("/a", "http://s/")));

@@ -135,6 +135,8 @@ fn a_change_leaves_other_routes_as_they_are() {
         name: "b".into(),
         event_bytes_max: 1,
         keeping: Keeping::default(),
+        is_closed: false,
+        tells_types: false,
         quota: Arc::new(Quota::new("all", 0, None)),
     };
     publisher.set_stream("/brokers/ns/b", stream);

@@ -9,11 +9,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use ring::Ring;
 use wal::{AppendError, Log, Position};
 
+use super::cloudevent::Event;
 use super::delivery::{Desk, Post};
 use super::ingress::{self, Intake};
 use super::journal::Journal;
 use super::keeper::{Keeper, LogFailed, wall_clock_ms};
 use super::limits::{RECLAIM_EVERY, SIGNAL_AGAIN};
+use super::types::Types;
 use super::{Answer, companions};
 use crate::counters::CoreCounters;
 use crate::signal::{Signal, Signals};
@@ -87,6 +89,12 @@ impl<P: Post + Clone> Events<P> {
     /// for one stream is done for the others.
     pub fn sync(&self, table: &Arc<Table>) -> Result<(), AppendError> {
         self.logs.iter().map(|(_, desk)| desk.sync(table)).fold(Ok(()), Result::and)
+    }
+
+    /// For each log: what a subscriber has still to get, by its place and by the counters.
+    #[cfg(test)]
+    pub(super) fn outstanding(&self, stream: &Stream, subscriber: &str) -> Vec<(u64, u64)> {
+        self.logs.iter().filter_map(|(_, desk)| desk.outstanding(stream, subscriber)).collect()
     }
 
     /// An event must not be stored before all who are to get it are registered (EV-TRG-12).
@@ -171,6 +179,9 @@ impl<P: Post + Clone> Events<P> {
         if let Some(refused) = over_quota(stream) {
             return refused;
         }
+        if let Some(types) = &stream.types {
+            events.iter().for_each(|entering| note_type(types, &entering.event));
+        }
         let patience = stream.keeping.durability.patience();
         let appended = self.prepare(table, stream).and_then(|()| {
             let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(beside)).collect();
@@ -207,6 +218,13 @@ impl<P: Post + Clone> Events<P> {
             Err(failed) => ingress::unavailable(&failed.to_string()),
         }
     }
+}
+
+/// Tells of the event's type, if it is a new one.
+pub(super) fn note_type(types: &Types, event: &Event<'_>) {
+    let attribute = |name| event.attribute(name).unwrap_or_default();
+    let schema = if event.attribute("specversion") == Some("0.3") { "schemaurl" } else { "dataschema" };
+    types.note(attribute("type"), attribute("source"), attribute(schema));
 }
 
 fn over_quota(stream: &Stream) -> Option<Answer> {

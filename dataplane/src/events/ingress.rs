@@ -82,7 +82,7 @@ pub fn judge<'a>(
     headers: &'a [(&'a str, &'a [u8])],
     body: &'a [u8],
 ) -> Result<Intake<'a>, Refusal> {
-    let stream = stream.ok_or(Refusal::UnknownPath)?;
+    let stream = stream.filter(|stream| !stream.is_closed).ok_or(Refusal::UnknownPath)?;
     match method {
         "POST" => {}
         "OPTIONS" => return Err(Refusal::Options),

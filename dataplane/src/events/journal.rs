@@ -46,16 +46,19 @@ pub enum What {
     LetterSent = 3,
     DeadLettered = 4,
     Dropped = 5,
+    /// Retention dropped what the subscriber had not read yet before this position: one note for all of it.
+    Expired = 6,
 }
 
 impl What {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Asked,
         Self::ReplySent,
         Self::ReplyStored,
         Self::LetterSent,
         Self::DeadLettered,
         Self::Dropped,
+        Self::Expired,
     ];
 
     /// For people and programs.
@@ -68,6 +71,7 @@ impl What {
             Self::LetterSent => "dead letter sent",
             Self::DeadLettered => "dead-lettered",
             Self::Dropped => "dropped",
+            Self::Expired => "dropped by retention",
         }
     }
 }
@@ -77,7 +81,7 @@ impl What {
 pub struct Note<'a> {
     pub what: What,
     pub subscriber: &'a str,
-    /// The event, by its place in this log.
+    /// The event, by its place in this log; of [`What::Expired`], the first one that was kept.
     pub position: Position,
     pub at_ms: u64,
     /// 0: no answer, or nothing was asked.
@@ -234,7 +238,7 @@ mod tests {
     #[test]
     fn a_page_gives_back_its_notes() {
         let note = |subscriber, n: u16| Note {
-            what: What::ALL[usize::from(n) % 6],
+            what: What::ALL[usize::from(n) % 7],
             subscriber,
             position: Position::new(u64::from(n) << 40),
             at_ms: 1_000_000 + u64::from(n),

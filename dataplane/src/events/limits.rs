@@ -124,5 +124,15 @@ pub const JOURNAL_EVERY: Duration = Duration::from_millis(250);
 /// Requests on their way to the core that keeps an ordered stream: more are told to come again.
 pub const RELAYED_MAX: usize = 1024;
 
+/// Types of events that are told of one stream: more are events that carry data in their type, and nobody
+/// reads a list of them.
+pub const TYPES_TOLD_MAX: usize = 1024;
+
+/// Places that are looked at for one type: the table is nearly full when they are all taken.
+pub const TYPES_PROBED_MAX: usize = 8;
+
+/// Types of one stream that wait to be told. They are fetched once a second.
+pub const TYPES_WAITING_MAX: usize = 64;
+
 /// How soon a report to control that found the queue full is made again.
 pub const SIGNAL_AGAIN: Duration = Duration::from_secs(1);

@@ -24,6 +24,7 @@ pub mod resolve;
 pub mod sender;
 pub mod service;
 pub mod trace;
+pub mod types;
 
 pub use crate::http::answer::Answer;
 

@@ -21,10 +21,11 @@ use super::resolve::{Resolver, system};
 use super::sender::Sender;
 use crate::core::{self, Local, MakeEvents};
 use crate::counters::CoreCounters;
+use crate::h2::buffered::{self, Opened};
 use crate::http::codec::RequestView;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Seat;
-use crate::http::server::{Downstream, serve_buffered};
+use crate::http::server::{Downstream, NoRequest, Spoken, serve_buffered};
 use crate::proxy::Proxy;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
@@ -134,9 +135,25 @@ impl Service {
 impl core::Events for Service {
     fn connection(self: Rc<Self>, stream: Stream, seat: Seat) -> Local<'static> {
         Box::pin(async move {
-            let connection = Downstream::new(&self.ring, stream, seat, &self.limits);
-            let handler = async |request: RequestView<'_>, body: Bytes| self.answer(request, &body).await;
-            serve_buffered(connection, BODY_BYTES_MAX, &handler).await;
+            let (ring, limits) = (self.ring.clone(), self.limits);
+            let mut connection = Downstream::new(&ring, stream, seat, &limits);
+            let handler =
+                async move |request: RequestView<'_>, body: Bytes| self.answer(request, &body).await;
+            match connection.opening().await {
+                Ok(Spoken::Http2) => {
+                    let Downstream { stream, inflow, seat, .. } = connection;
+                    let opened = Opened { ring, limits, stream, held: inflow.held, seat };
+                    buffered::serve_buffered(opened, BODY_BYTES_MAX, Rc::new(handler)).await;
+                }
+                Ok(Spoken::Http1) => serve_buffered(connection, BODY_BYTES_MAX, &handler).await,
+                Err(NoRequest::Stalled) => {
+                    let answer = Answer::text(408, "request timeout: the head did not come");
+                    if connection.answer(&answer, true).await.is_ok() {
+                        connection.linger().await;
+                    }
+                }
+                Err(_) => connection.close().await,
+            }
         })
     }
 

@@ -14,6 +14,10 @@ pub const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// ... and on all streams of a connection together: this bounds what a connection's bodies can hold.
 pub const CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
 
+/// Bodies that a server of whole messages holds for one connection at a time, in bytes: four of the largest, or
+/// all streams with 64 KiB each.
+pub const BUFFERED_BYTES_MAX: usize = 16 << 20;
+
 /// Bytes of one stream's answer that wait in h2 for the client's window or socket.
 pub const SEND_BYTES_MAX: usize = 64 * 1024;
 

@@ -2,8 +2,9 @@
 //!
 //! [`io`] is a socket of the ring as h2 wants one, [`meter`] counts the frames that cost a peer
 //! nothing, [`heads`] turns heads into HTTP/1's and back, so that every rule about a request is judged
-//! in one place, [`client`] keeps connections to instances. Numbers are in [`limits`].
+//! in one place, [`client`] keeps connections to instances, [`buffered`] is a server for small messages. Numbers are in [`limits`].
 
+pub mod buffered;
 pub mod client;
 pub mod heads;
 pub mod io;

@@ -100,6 +100,8 @@ impl House {
             keeping: Default::default(),
             quota: Arc::default(),
             in_order: false,
+            is_closed: false,
+            types: None,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });

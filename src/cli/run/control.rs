@@ -89,7 +89,13 @@ async fn live(
         }
     };
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
-    tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, stopped(parts.hand_over.clone())));
+    let publisher = Arc::clone(&parts.publisher);
+    tokio::task::spawn_local(serve_admin(
+        parts.admin,
+        hear_admin,
+        publisher,
+        stopped(parts.hand_over.clone()),
+    ));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
@@ -203,10 +209,12 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 async fn serve_admin(
     listener: TcpListener,
     admin: oneshot::Receiver<Arc<Admin>>,
+    publisher: Arc<Publisher>,
     until: impl Future<Output = ()> + Send + 'static,
 ) {
     // An error: the start failed, and the process is about to end.
     if let Ok(admin) = admin.await {
+        publisher.cores_run();
         serve(listener, admin::router(admin), until).await;
     }
 }

@@ -57,7 +57,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).map(|before| faces::shown(entry.meta, &before));
         let change = match before {
-            Some(before) => intent.onto(&before, |merged| {
+            Some(before) => intent.onto(&before, &entry.show(before.value.clone()), |merged| {
                 if intent.writer.status {
                     object::prepare_status(&entry, &before, merged, &requester)
                 } else {
@@ -148,16 +148,18 @@ impl Intent {
         Change::Put(key, object)
     }
 
-    /// Lays the intent over what is stored; `admit` is the way in of any other update.
+    /// Lays the intent over what is stored, in the version that the client speaks; `admit` is the way in of any
+    /// other update.
     fn onto(
         &self,
         before: &Arc<Stored>,
+        shown: &Value,
         admit: impl FnOnce(Value) -> Result<Change, Refusal>,
     ) -> Result<Change, Refusal> {
         let mine = self.fields();
         let (last, mut others) = managers::split(&before.value, &self.writer);
-        let mut merged = merge::merge("", Some(&before.value), &self.wanted);
-        self.settle(before, &merged, &mine, &mut others)?;
+        let mut merged = merge::merge("", Some(shown), &self.wanted);
+        self.settle(shown, &merged, &mine, &mut others)?;
 
         let mut gone = last;
         gone.subtract(&mine);
@@ -177,14 +179,14 @@ impl Intent {
     /// Takes contested fields from their owners by force, or refuses.
     fn settle(
         &self,
-        before: &Stored,
+        before: &Value,
         merged: &Value,
         mine: &Fields,
         others: &mut [Owner],
     ) -> Result<(), Refusal> {
         let mut conflicts = Vec::new();
         for owner in others {
-            let clashes = merge::clashes(mine, &owner.fields, &before.value, merged);
+            let clashes = merge::clashes(mine, &owner.fields, before, merged);
             if self.force {
                 owner.fields.subtract(&clashes);
             } else {

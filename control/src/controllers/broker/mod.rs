@@ -1,19 +1,18 @@
 //! Broker: an address whose events the Triggers read.
 
+pub mod drain;
 pub mod reconcile;
 
 use super::queue::{Item, Kind};
 use super::reference;
 use super::resolve::Unresolved;
 use super::world::{Error, World, now};
+use crate::controllers::event_type::AUTO_CREATE;
 use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::keeping::keeping;
+use crate::kinds::eventing::keeping::{Config, check_config, options};
 use crate::kinds::shared::{Destination, name};
 use crate::publish::StreamSpec;
-use reconcile::status;
-
-/// Largest event taken in, in bytes: what upstream's receivers take as well.
-pub const EVENT_BYTES_MAX: u32 = 1 << 20;
+use reconcile::{Found, status};
 
 /// The path of a Broker on the events listener.
 #[must_use]
@@ -35,26 +34,63 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         Some(destination) => Some(deliverable(world, item, destination).await?),
         None => None,
     };
-    serve(world, &broker);
+    let config = config(world, item, &broker).await?;
+    let said = config.clone().unwrap_or_default();
+    let broker = drain::hold(world, &broker, options(&broker.metadata, &said).drains).await?;
+    serve(world, &broker, &said);
     world.publisher.flow().await;
 
-    let mut after = (*broker).clone();
+    let mut after = broker.clone();
     let url = format!("{}{path}", world.config.events_url_base.trim_end_matches('/'));
-    after.status = Some(status(&broker, &url, sink, now()));
-    world.set_status(&*broker, &after).await
+    let found = Found { sink, config: config.map(drop), is_leaving: drain::is_leaving(&broker) };
+    after.status = Some(status(&broker, &url, found, now()));
+    world.set_status(&broker, &after).await
+}
+
+/// What `spec.config` names; or why that cannot be taken.
+async fn config(world: &World, item: &Item, broker: &Broker) -> Result<Result<Config, String>, Error> {
+    let Some(reference) = &broker.spec.config else { return Ok(Ok(Config::new())) };
+    if (reference.api_version.as_str(), reference.kind.as_str()) != ("v1", "ConfigMap") {
+        let (version, kind) = (&reference.api_version, &reference.kind);
+        let why = format!("spec.config: only a v1 ConfigMap is read here, and not a {version} {kind}");
+        return Ok(Err(why));
+    }
+    let object = match world.resolver.read(item, reference).await? {
+        Ok(object) => object,
+        Err(Unresolved(why)) => return Ok(Err(why)),
+    };
+    let data = object["data"].as_object().into_iter().flatten();
+    let config: Config =
+        data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+    let named = |why| format!("ConfigMap \"{}\": {why}", reference.name);
+    Ok(check_config(&config).map(|()| config).map_err(named))
+}
+
+/// Serves all of them by what the last statuses say: how things were before a restart.
+pub async fn restore(world: &World) -> Result<(), Error> {
+    for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
+        let ns = crate::kinds::shared::namespace(&broker.metadata);
+        let item = Item::new(Kind::Broker, ns, name(&broker.metadata));
+        let said = config(world, &item, broker).await?.unwrap_or_default();
+        serve(world, broker, &said);
+    }
+    Ok(())
 }
 
 /// Tells the cores of the Broker's stream.
-pub fn serve(world: &World, broker: &Broker) {
+fn serve(world: &World, broker: &Broker, config: &Config) {
     let (ns, name) = (crate::kinds::shared::namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.
     let name_in_log = format!("broker/{ns}/{name}/{uid}");
+    let options = options(&broker.metadata, config);
     let spec = StreamSpec {
         name: name_in_log,
-        event_bytes_max: EVENT_BYTES_MAX,
-        keeping: keeping(&broker.metadata),
+        event_bytes_max: options.event_bytes_max,
+        keeping: options.keeping,
         quota: world.quotas.of(ns),
+        is_closed: drain::is_leaving(broker),
+        tells_types: world.settings().event_features.is_enabled(AUTO_CREATE),
     };
     world.publisher.set_stream(&path(ns, name), spec);
 }

@@ -9,19 +9,33 @@ use crate::kinds::eventing::broker::{
 };
 use crate::kinds::shared::{Addressable, DeliveryStatus, Status};
 
-/// `url` is served already; `sink` is the dead letter sink, if one is wanted.
+/// What a Broker depends on, as found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The dead letter sink, if one is wanted.
+    pub sink: Option<Result<String, Unresolved>>,
+    /// Whether what `spec.config` names can be taken.
+    pub config: Result<(), String>,
+    /// It is deleted, and drains.
+    pub is_leaving: bool,
+}
+
+/// `url` is served already.
 #[must_use]
-pub fn status(
-    broker: &Broker,
-    url: &str,
-    sink: Option<Result<String, Unresolved>>,
-    now: Timestamp,
-) -> BrokerStatus {
+pub fn status(broker: &Broker, url: &str, found: Found, now: Timestamp) -> BrokerStatus {
     let mut status = broker.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     for part in [INGRESS_READY, TRIGGER_CHANNEL_READY, FILTER_READY, ADDRESSABLE] {
         conditions.mark_true(part);
+    }
+    if let Err(why) = &found.config {
+        let why = format!("Error on setting up the ChannelTemplate: {why}");
+        conditions.mark_false(TRIGGER_CHANNEL_READY, "ChannelTemplateFailed", &why);
+    }
+    if found.is_leaving {
+        let why = "The Broker is deleted: it takes no more events, and goes when those it has are delivered.";
+        conditions.mark_false(INGRESS_READY, "Draining", why);
     }
     conditions.mark_true_because(
         EVENT_POLICIES_READY,
@@ -29,7 +43,7 @@ pub fn status(
         "Default authz mode is \"Allow-All\"",
     );
     status.delivery = DeliveryStatus::default();
-    match sink {
+    match found.sink {
         None => conditions.mark_true_because(
             DEAD_LETTER_SINK_RESOLVED,
             "DeadLetterSinkNotConfigured",
@@ -43,7 +57,7 @@ pub fn status(
             conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, "DeadLetterSinkResolveFailed", &why);
         }
     }
-    status.address = Some(Addressable {
+    status.address = (!found.is_leaving).then(|| Addressable {
         name: Some("http".to_owned()),
         url: Some(url.to_owned()),
         ..Addressable::default()
@@ -71,15 +85,34 @@ mod tests {
     fn a_broker_is_ready_once_its_dead_letter_sink_is_found() {
         let broker = Broker::new("ns", "b", BrokerSpec::default());
         let now = Timestamp::from_second(1).unwrap();
-        let plain = status(&broker, "http://h/brokers/ns/b", None, now);
+        let found = |sink| Found { sink, config: Ok(()), is_leaving: false };
+        let plain = status(&broker, "http://h/brokers/ns/b", found(None), now);
         assert_eq!(ready(&plain), Verdict::True);
         assert_eq!(plain.address.unwrap().url.unwrap(), "http://h/brokers/ns/b");
         assert_eq!(plain.delivery.dead_letter_sink_uri, None);
 
-        let lost = status(&broker, "http://h", Some(Err(Unresolved("Service ns/s not found".into()))), now);
+        let nowhere = Err(Unresolved("Service ns/s not found".into()));
+        let lost = status(&broker, "http://h", found(Some(nowhere)), now);
         assert_eq!(ready(&lost), Verdict::False);
-        let found = status(&broker, "http://h", Some(Ok("http://s/".into())), now);
-        assert_eq!(ready(&found), Verdict::True);
-        assert_eq!(found.delivery.dead_letter_sink_uri.as_deref(), Some("http://s/"));
+        let whole = status(&broker, "http://h", found(Some(Ok("http://s/".into()))), now);
+        assert_eq!(ready(&whole), Verdict::True);
+        assert_eq!(whole.delivery.dead_letter_sink_uri.as_deref(), Some("http://s/"));
+    }
+
+    /// EV-RTE-17: options that cannot be taken, and the end of a Broker, are told with upstream's words where
+    /// it has any.
+    #[test]
+    fn bad_options_and_a_drain_keep_a_broker_from_ready() {
+        let broker = Broker::new("ns", "b", BrokerSpec::default());
+        let found = Found { sink: None, config: Ok(()), is_leaving: false };
+        for (found, reason, has_address) in [
+            (Found { config: Err("no such map".into()), ..found.clone() }, "ChannelTemplateFailed", true),
+            (Found { is_leaving: true, ..found }, "Draining", false),
+        ] {
+            let status = status(&broker, "http://h", found, Timestamp::from_second(1).unwrap());
+            let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
+            assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, reason));
+            assert_eq!(status.address.is_some(), has_address);
+        }
     }
 }

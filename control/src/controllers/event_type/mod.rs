@@ -1,5 +1,7 @@
 //! EventType: shows whether what it refers to exists.
 
+pub mod auto_create;
+
 use jiff::Timestamp;
 
 use super::queue::Item;
@@ -7,6 +9,9 @@ use super::resolve::Unresolved;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::event_type::{CONDITIONS, EventType, EventTypeStatus, REFERENCE_EXISTS};
 use crate::kinds::shared::Status;
+
+/// The flag of ConfigMap `config-features` that has EventTypes made of what comes in.
+pub const AUTO_CREATE: &str = "eventtype-auto-create";
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.resolver.forget(item);

@@ -5,10 +5,11 @@
 
 pub mod reconcile;
 
-use super::broker::{EVENT_BYTES_MAX, deliverable};
+use super::broker::deliverable;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
-use crate::kinds::eventing::keeping::keeping;
+use crate::controllers::event_type::AUTO_CREATE;
+use crate::kinds::eventing::keeping::{Config, options};
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::Subscription;
@@ -62,10 +63,13 @@ pub fn serve(
     // The uid makes a recreated channel start empty.
     let name_in_log = format!("channel/{ns}/{name}/{uid}");
     let path = path(ns, name);
+    let options = options(&channel.metadata, &Config::new());
     let spec = StreamSpec {
         name: name_in_log,
-        event_bytes_max: EVENT_BYTES_MAX,
-        keeping: keeping(&channel.metadata),
+        event_bytes_max: options.event_bytes_max,
+        keeping: options.keeping,
+        is_closed: false,
+        tells_types: world.settings().event_features.is_enabled(AUTO_CREATE),
         quota: world.quotas.of(ns),
     };
     world.publisher.set_stream(&path, spec);

@@ -5,9 +5,10 @@ use jiff::Timestamp;
 use crate::controllers::resolve::Unresolved;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::eventing::broker::Broker;
+use crate::kinds::eventing::filters::missing_functions;
 use crate::kinds::eventing::trigger::{
-    BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, OIDC_IDENTITY_CREATED,
-    SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
+    BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, FILTERS_EVALUABLE,
+    OIDC_IDENTITY_CREATED, SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
 };
 use crate::kinds::shared::{DeliveryStatus, HasConditions, Status, Verdict};
 
@@ -35,6 +36,7 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
     let mut conditions = CONDITIONS.manage(&before, now);
 
     mark_broker(&mut conditions, found.broker, &trigger.spec.broker);
+    mark_filters(&mut conditions, trigger);
     mark_dependency(&mut conditions, found.dependency);
     conditions.mark_true_because(
         OIDC_IDENTITY_CREATED,
@@ -110,6 +112,16 @@ fn mark_broker(conditions: &mut Conditions<'_>, broker: Option<&Broker>, name: &
     }
 }
 
+/// The Trigger works, and withholds what its author may want.
+fn mark_filters(conditions: &mut Conditions<'_>, trigger: &Trigger) {
+    let missing = missing_functions(&trigger.spec.filters);
+    if missing.is_empty() {
+        return conditions.clear(FILTERS_EVALUABLE);
+    }
+    let why = format!("CESQL has no function {}: events that reach it do not pass.", missing.join(", "));
+    conditions.warn(FILTERS_EVALUABLE, "FunctionMissing", &why);
+}
+
 fn mark_dependency(
     conditions: &mut Conditions<'_>,
     dependency: Option<Result<(Verdict, String), Unresolved>>,
@@ -129,7 +141,7 @@ fn mark_dependency(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::broker::reconcile::status as broker_status;
+    use crate::controllers::broker::reconcile::{Found as BrokerFound, status as broker_status};
     use crate::kinds::eventing::broker::BrokerSpec;
     use crate::kinds::eventing::trigger::TriggerSpec;
     use crate::kinds::shared::Condition;
@@ -141,7 +153,8 @@ mod tests {
     fn broker(ready: bool) -> Broker {
         let mut broker = Broker::new("ns", "b", BrokerSpec::default());
         let sink = (!ready).then(|| Err(Unresolved("Service ns/dls not found".into())));
-        broker.status = Some(broker_status(&broker, "http://b/", sink, Timestamp::from_second(1).unwrap()));
+        let found = BrokerFound { sink, config: Ok(()), is_leaving: false };
+        broker.status = Some(broker_status(&broker, "http://b/", found, Timestamp::from_second(1).unwrap()));
         broker
     }
 
@@ -202,6 +215,30 @@ mod tests {
         let broker = broker(true);
         let lost = Found { sink: Some(Err(Unresolved("gone".into()))), ..found(Some(&broker)) };
         assert_eq!(of(lost, "Ready").reason, "DeadLetterSinkResolveFailed");
+    }
+
+    /// X-SQL-06, COND-16: a call of nothing is a warning, and goes when the filters are put right.
+    #[test]
+    fn a_missing_function_is_a_warning_and_the_trigger_is_ready() {
+        let broker = broker(true);
+        let sql = |text: &str| {
+            vec![crate::kinds::eventing::filters::SubscriptionsApiFilter {
+                cesql: Some(text.to_owned()),
+                ..Default::default()
+            }]
+        };
+        let mut trigger = trigger();
+        trigger.spec.filters = sql("LENGHT(type) = 1");
+        trigger.status = Some(status(&trigger, found(Some(&broker)), Timestamp::from_second(1).unwrap()));
+        let said = |trigger: &Trigger, kind: &str| trigger.condition(kind).cloned();
+        let told = said(&trigger, FILTERS_EVALUABLE).unwrap();
+        assert_eq!((told.status, told.severity.as_str()), (Verdict::False, "Warning"));
+        assert!(told.message.contains("LENGHT"), "{}", told.message);
+        assert_eq!(said(&trigger, "Ready").unwrap().status, Verdict::True);
+
+        trigger.spec.filters = sql("LENGTH(type) = 1");
+        trigger.status = Some(status(&trigger, found(Some(&broker)), Timestamp::from_second(2).unwrap()));
+        assert_eq!(said(&trigger, FILTERS_EVALUABLE), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{GROUP, VERSION, rules};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::names::is_attribute;
 use crate::kinds::shared::{KReference, Status, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -37,6 +38,19 @@ pub struct EventTypeSpec {
     pub reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// What `v1beta3` says of the event. `type`, `source` and `schema` are taken from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<Vec<EventAttribute>>,
+}
+
+/// An attribute that an event has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EventAttribute {
+    pub name: String,
+    pub required: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub value: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,7 +89,10 @@ impl Resource for EventType {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+        if let Some(before) = before {
+            self.spec.keep_what_other_versions_say(&before.spec);
+        }
         let broker = self.spec.broker.as_deref().filter(|broker| !broker.is_empty());
         if let (None, Some(broker)) = (&self.spec.reference, broker) {
             self.spec.reference = Some(KReference {
@@ -92,15 +109,17 @@ impl Resource for EventType {
     }
 
     fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
-        if self.spec.kind.is_empty() {
-            problems.add("spec.type", "missing field(s)");
+        match &self.spec.attributes {
+            Some(attributes) => validate_attributes(attributes, problems),
+            None if self.spec.kind.is_empty() => problems.add("spec.type", "missing field(s)"),
+            None => {}
         }
         if let Some(reference) = &self.spec.reference {
             rules::validate_reference(reference, "spec.reference", problems);
         }
         for (url, at) in [(&self.spec.source, "spec.source"), (&self.spec.schema, "spec.schema")] {
             if let Some(url) = url
-                && url.parse::<http::Uri>().is_err()
+                && url.contains(|c: char| c.is_whitespace() || c.is_control())
             {
                 problems.add(at, format!("invalid value: {url}"));
             }
@@ -108,6 +127,49 @@ impl Resource for EventType {
         if before.is_some_and(|before| before.spec != self.spec) {
             problems.add("spec", "Immutable fields changed (-old +new)");
         }
+    }
+}
+
+impl EventTypeSpec {
+    /// A client knows the fields of one version and writes back no others.
+    fn keep_what_other_versions_say(&mut self, before: &Self) {
+        match &self.attributes {
+            None => self.attributes.clone_from(&before.attributes),
+            Some(attributes) => {
+                if before.attributes.is_none() && *attributes == before.as_attributes() {
+                    self.attributes = None;
+                }
+                self.schema_data = self.schema_data.take().or_else(|| before.schema_data.clone());
+                self.broker = self.broker.take().or_else(|| before.broker.clone());
+            }
+        }
+    }
+
+    /// The fields as attributes; upstream's names.
+    #[must_use]
+    pub fn as_attributes(&self) -> Vec<EventAttribute> {
+        let kind = Some(self.kind.as_str()).filter(|kind| !kind.is_empty());
+        let told = [
+            ("type", true, kind),
+            ("source", true, self.source.as_deref()),
+            ("schemadata", false, self.schema.as_deref()),
+        ];
+        let attribute = |(name, required, value): (&str, bool, Option<&str>)| {
+            Some(EventAttribute { name: name.to_owned(), required, value: value?.to_owned() })
+        };
+        told.into_iter().filter_map(attribute).collect()
+    }
+}
+
+fn validate_attributes(attributes: &[EventAttribute], problems: &mut Problems) {
+    for needed in ["type", "source", "specversion", "id"] {
+        if !attributes.iter().any(|attribute| attribute.name == needed) {
+            problems.add(format!("spec.attributes.{needed}"), "missing field(s)");
+        }
+    }
+    for (index, attribute) in attributes.iter().enumerate().filter(|(_, one)| !is_attribute(&one.name)) {
+        let why = format!("invalid value: {:?}: must match ^[a-z][a-z0-9]*$", attribute.name);
+        problems.add(format!("spec.attributes[{index}].name"), why);
     }
 }
 

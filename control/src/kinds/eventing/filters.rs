@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dataplane::events::filter::cesql;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::kind::Problems;
 use crate::kinds::names::is_attribute;
@@ -99,6 +100,44 @@ fn one(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut 
     }
 }
 
+/// Calls in expressions that no function answers to. Events that reach one are withheld, as the language has it,
+/// so it is nothing to refuse, and surely not meant.
+#[must_use]
+pub fn missing_functions(filters: &[SubscriptionsApiFilter]) -> Vec<String> {
+    let mut missing = Vec::new();
+    find_missing(filters, FILTER_DEPTH_MAX, &mut missing);
+    missing.sort_unstable();
+    missing.dedup();
+    missing
+}
+
+fn find_missing(filters: &[SubscriptionsApiFilter], levels: usize, missing: &mut Vec<String>) {
+    let Some(levels) = levels.checked_sub(1) else { return };
+    for dialect in filters.iter().flat_map(SubscriptionsApiFilter::dialects) {
+        match dialect {
+            Dialect::Exact(_) | Dialect::Prefix(_) | Dialect::Suffix(_) => {}
+            Dialect::All(inner) | Dialect::Any(inner) => find_missing(inner, levels, missing),
+            Dialect::Not(inner) => find_missing(std::slice::from_ref(inner), levels, missing),
+            Dialect::Sql(text) => {
+                if let Ok(expression) = cesql::parse(text) {
+                    missing.extend(expression.missing_functions());
+                }
+            }
+        }
+    }
+}
+
+/// What the author of a Trigger (as JSON) is told when it is written.
+#[must_use]
+pub fn warnings(trigger: &Value) -> Vec<String> {
+    // Filters of another shape are refused elsewhere.
+    let filters: Vec<SubscriptionsApiFilter> =
+        serde_json::from_value(trigger["spec"]["filters"].clone()).unwrap_or_default();
+    let told =
+        |call| format!("spec.filters: CESQL has no function {call}: an event that reaches it does not pass");
+    missing_functions(&filters).into_iter().map(told).collect()
+}
+
 pub fn names(attributes: &BTreeMap<String, String>, at: &str, problems: &mut Problems) {
     for name in attributes.keys().filter(|name| !is_attribute(name)) {
         problems.add(at, format!("Invalid attribute name: \"{name}\": must match ^[a-z][a-z0-9]*$"));
@@ -107,7 +146,7 @@ pub fn names(attributes: &BTreeMap<String, String>, at: &str, problems: &mut Pro
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -146,6 +185,21 @@ mod tests {
             {}, {"cesql": ""}, {"exact": {}, "prefix": {"type": "a"}}, {"exact": {"type": ""}},
             {"any": [{"suffix": {"type": "a", "source": "b"}}, {"cesql": "EXISTS a"}]}, {"not": {}},
         ]);
+        assert_eq!(problems(filters), []);
+    }
+
+    /// X-SQL-06: such a call is admitted; its author is told.
+    #[test]
+    fn a_function_that_does_not_exist_is_told_wherever_it_stands() {
+        let filters = json!([
+            { "any": [{ "not": { "cesql": "LENGHT(type) = 1 OR lenght(id) > LEFT(1)" } }, { "exact": { "a": "b" } }] },
+            { "cesql": "LENGTH(type) > 1" }, { "all": [{ "cesql": "NOT (1 IN (2, NOW()))" }] },
+        ]);
+        let told = warnings(&json!({ "spec": { "filters": filters } }));
+        let names = ["LEFT with 1 argument:", "LENGHT with 1", "NOW with 0 arguments", "lenght with 1"];
+        assert_eq!(told.len(), names.len(), "{told:?}");
+        assert!(told.iter().zip(names).all(|(one, name)| one.contains(name)), "{told:?}");
+        assert!(warnings(&json!({ "spec": { "filters": 7 } })).is_empty());
         assert_eq!(problems(filters), []);
     }
 

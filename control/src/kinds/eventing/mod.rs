@@ -2,6 +2,7 @@
 
 pub mod broker;
 pub mod event_type;
+pub mod event_type_versions;
 pub mod filters;
 pub mod keeping;
 pub mod rules;

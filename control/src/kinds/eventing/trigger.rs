@@ -22,6 +22,8 @@ pub const DEPENDENCY_READY: &str = "DependencyReady";
 pub const SUBSCRIBER_RESOLVED: &str = "SubscriberResolved";
 pub const DEAD_LETTER_SINK_RESOLVED: &str = "DeadLetterSinkResolved";
 pub const OIDC_IDENTITY_CREATED: &str = "OIDCIdentityCreated";
+/// Only there when something is wrong with the filters that is no reason to refuse them.
+pub const FILTERS_EVALUABLE: &str = "FiltersEvaluable";
 pub const CONDITIONS: ConditionSet = ConditionSet {
     dependents: &[
         BROKER_READY,

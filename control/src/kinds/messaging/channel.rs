@@ -147,7 +147,7 @@ impl Resource for Channel {
             Some(template) => template.validate("spec.channelTemplate", problems),
             None => problems.add("spec.channelTemplate", MISSING),
         }
-        keeping::validate(&self.metadata, problems);
+        keeping::validate_channel(&self.metadata, problems);
         if !self.spec.subscribers.is_empty() {
             problems.add("spec.subscribers", MUST_NOT);
         }

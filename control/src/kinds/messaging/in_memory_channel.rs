@@ -100,7 +100,7 @@ impl Resource for InMemoryChannel {
     }
 
     fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
-        keeping::validate(&self.metadata, problems);
+        keeping::validate_channel(&self.metadata, problems);
         validate_subscribers(&self.spec.subscribers, "spec.subscribers", problems);
         let known = before.map(|before| before.spec.subscribers.as_slice()).unwrap_or_default();
         if let Some(user) = &self.spec.outsider

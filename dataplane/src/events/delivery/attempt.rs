@@ -19,6 +19,7 @@ use crate::events::Answer;
 use crate::events::cloudevent::Event;
 use crate::events::companions::trace_of;
 use crate::events::encode::Outgoing;
+use crate::events::house::note_type;
 use crate::events::ingress::{HOPS_ATTRIBUTE, guards_loops};
 use crate::events::journal::{Note, What};
 use crate::events::record::Record;
@@ -171,6 +172,9 @@ impl<P: Post> Pump<P> {
         match home.durable(end).await {
             Ok(()) => {
                 order.stream.tally.accepted.fetch_add(1, Relaxed);
+                if let Some(types) = &order.stream.types {
+                    note_type(types, reply);
+                }
                 Passed::On
             }
             Err(why) => Passed::NotStored(why.to_string()),
@@ -212,7 +216,7 @@ impl<P: Post> Pump<P> {
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
     async fn bury(self: &Rc<Self>, order: &Order, record: &Record, job: Job, failure: Rc<Failure>) {
         let Some(sink) = &order.subscriber.dead_letter else {
-            return self.drop_event(order, record, &job, &failure, "there is no dead letter sink");
+            return self.drop_event(order, record, &job, &failure, End::Sinkless);
         };
         let rng = &self.shop.rng;
         let out = request::to_dead_letter_sink(record, &failure, namespace(order), &mut rng.borrow_mut());
@@ -224,12 +228,16 @@ impl<P: Post> Pump<P> {
             }
             Verdict::RetryAt(wait) => self.retry_after(wait, job),
             Verdict::GiveUp(_) => {
-                self.drop_event(order, record, &job, &failure, "the dead letter sink did not take it");
+                self.drop_event(order, record, &job, &failure, End::SinkRefused);
             }
         }
     }
 
-    fn drop_event(&self, order: &Order, record: &Record, job: &Job, failure: &Failure, why: &str) {
+    fn drop_event(&self, order: &Order, record: &Record, job: &Job, failure: &Failure, end: End) {
+        let why = match end {
+            End::SinkRefused => "the dead letter sink did not take it",
+            _ => "there is no dead letter sink",
+        };
         tracing::warn!(
             subscriber = %order.subscriber.label,
             url = %failure.url,
@@ -240,7 +248,7 @@ impl<P: Post> Pump<P> {
             "event dropped: {why}"
         );
         self.note(What::Dropped, job, None, Duration::ZERO);
-        self.settle(job.position, End::Dropped);
+        self.settle(job.position, end);
     }
 
     fn retry_after(&self, wait: Duration, job: Job) {

@@ -193,6 +193,16 @@ impl<P: Post> Desk<P> {
             .all(|subscriber| running.is_some_and(|pumps| pumps.contains_key(&subscriber.name)))
     }
 
+    /// What a subscriber has still to get, by its place in the log and by the counters: the same, always.
+    #[cfg(test)]
+    pub fn outstanding(&self, stream: &Stream, subscriber: &str) -> Option<(u64, u64)> {
+        let feed = self.shop.keeper.feed(&stream.name).ok()?;
+        let pumps = self.pumps.borrow();
+        let pump = pumps.get(&feed.id)?.get(subscriber).filter(|pump| !pump.is_stopped())?;
+        pump.catch_up();
+        Some((self.shop.keeper.log().open_events(feed.id, &pump.place.mark()), pump.pending.get()))
+    }
+
     /// Starts no more deliveries and waits for those under way.
     pub async fn drain(&self) {
         let pumps: Vec<_> = self.pumps.borrow().values().flat_map(Pumps::values).map(Rc::clone).collect();

@@ -122,7 +122,10 @@ pub(super) enum End {
     Delivered,
     Filtered,
     DeadLettered,
-    Dropped,
+    /// Dropped: there is no dead letter sink.
+    Sinkless,
+    /// Dropped: the dead letter sink did not take it.
+    SinkRefused,
     /// Dropped: too old, or too much.
     Expired,
     /// Dropped: the disk changed it.
@@ -342,7 +345,7 @@ impl<P: Post> Pump<P> {
             Err(why) => {
                 let subscriber = &*order.subscriber.label;
                 tracing::error!(subscriber, position = %record.position, %why, "event dropped: not readable");
-                self.settle(record.position, End::Dropped);
+                self.settle(record.position, End::Damaged);
             }
         }
     }
@@ -406,10 +409,12 @@ impl<P: Post> Pump<P> {
             End::Delivered => &tally.delivered,
             End::Filtered => &tally.filtered,
             End::DeadLettered => &tally.dead_lettered,
-            End::Dropped | End::Expired | End::Damaged => &tally.dropped,
+            End::Sinkless | End::SinkRefused | End::Expired | End::Damaged => &tally.dropped,
         };
         counter.fetch_add(events, Relaxed);
         match end {
+            End::Sinkless => drop(tally.sinkless.fetch_add(events, Relaxed)),
+            End::SinkRefused => drop(tally.sink_refused.fetch_add(events, Relaxed)),
             End::Expired => drop(tally.expired.fetch_add(events, Relaxed)),
             End::Damaged => drop(tally.damaged.fetch_add(events, Relaxed)),
             _ => {}

@@ -95,6 +95,9 @@ impl<P: Post> Pump<P> {
             let end = floor.min(self.sorter.cursor());
             let events = self.place.give_up(&self.shop.keeper.log(), end);
             self.lose(events, End::Expired);
+            if events > 0 {
+                self.note(What::Expired, &Job::first(end), None, Duration::ZERO);
+            }
         }
         self.bell.ring();
         before - self.pending.get()

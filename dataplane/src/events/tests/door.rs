@@ -149,3 +149,67 @@ fn a_full_log_refuses_until_its_reader_catches_up() {
         assert_eq!(ends(&stream, 0), [accepted + 1, 0, 0, 0, 0]);
     });
 }
+
+/// EV-BRK-13: a closed stream takes nothing from outside; what is there is delivered, and replies come back in.
+#[test]
+fn a_closed_stream_runs_empty() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let up = Rc::new(Cell::new(false));
+    let is_up = Rc::clone(&up);
+    rig.rule(move |call| match &*call.ty {
+        _ if !is_up.get() => Step::Status(503),
+        "question" => reply("r", "answer"),
+        _ => Step::Status(202),
+    });
+    let patient = || {
+        let mut subscriber = trigger("t", "http://s/");
+        subscriber.delivery.retries_max = 1_000;
+        subscriber
+    };
+    rig.publish(vec![patient()]);
+    rig.run(async {
+        assert_eq!(rig.post("1", "question").await, 202);
+        rig.closed.set(true);
+        let closed = rig.publish(vec![patient()]);
+        rig.sync();
+        assert_eq!(rig.post("2", "question").await, 404);
+        assert_eq!(rig.request("OPTIONS", PATH, &[], b"").await.status, 404);
+        up.set(true);
+        rig.rest(seconds(10)).await;
+        assert_eq!(closed.tally.accepted.load(Relaxed), 1, "the reply");
+    });
+    let mut ids = rig.ids("http://s/");
+    ids.dedup();
+    assert_eq!(ids, ["1", "r"]);
+}
+
+/// X-FEA-06: the door and replies tell of each type once; what is refused is not told.
+#[test]
+fn types_of_events_are_noted_where_they_come_in() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let types = Arc::<Types>::default();
+    rig.types.replace(Some(Arc::clone(&types)));
+    rig.publish(vec![of_type(trigger("t", "http://s/"), "question")]);
+    rig.rule(|_| reply("r", "answer"));
+    rig.run(async {
+        for id in ["1", "2", "3"] {
+            assert_eq!(rig.post(id, "question").await, 202);
+        }
+        assert_eq!(rig.request("POST", PATH, &EVENT[..3], b"").await.status, 400);
+        let old = [
+            ("ce-specversion", "0.3"),
+            ("ce-id", "1"),
+            ("ce-source", "/s"),
+            ("ce-type", "old"),
+            ("ce-schemaurl", "http://schema"),
+        ];
+        assert_eq!(rig.request("POST", PATH, &old, b"").await.status, 202);
+        rig.rest(seconds(5)).await;
+    });
+    let mut told: Vec<_> =
+        types.take().map(|seen| format!("{} {} {}", seen.kind, seen.source, seen.schema)).collect();
+    told.sort();
+    assert_eq!(told, ["answer /r ", "old /s http://schema", "question /s "]);
+}

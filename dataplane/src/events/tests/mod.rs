@@ -28,6 +28,7 @@ use super::Answer;
 use super::delivery::{Post, PostError};
 use super::encode::Outgoing;
 use super::house::Events;
+use super::types::Types;
 use crate::counters::CoreCounters;
 use crate::load::Quota;
 use crate::signal::Signals;
@@ -131,6 +132,8 @@ pub(super) struct Rig {
     /// Of the stream that is published next.
     pub(super) keeping: Cell<Keeping>,
     pub(super) quota: RefCell<Arc<Quota>>,
+    pub(super) closed: Cell<bool>,
+    pub(super) types: RefCell<Option<Arc<Types>>>,
 }
 
 pub(super) fn options() -> Options {
@@ -180,6 +183,8 @@ impl Rig {
             version,
             keeping,
             quota: RefCell::default(),
+            closed: Cell::default(),
+            types: RefCell::default(),
         }
     }
 
@@ -199,6 +204,8 @@ impl Rig {
             keeping: self.keeping.get(),
             quota: Arc::clone(&self.quota.borrow()),
             in_order: false,
+            is_closed: self.closed.get(),
+            types: self.types.borrow().clone(),
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -211,6 +218,8 @@ impl Rig {
             keeping: Keeping::default(),
             quota: Arc::default(),
             in_order: false,
+            is_closed: false,
+            types: None,
             subscribers: Vec::new(),
             tally: Arc::default(),
         };
@@ -267,6 +276,19 @@ impl Rig {
         self.script.0.open.borrow().get(url).map_or(0, |(_, most)| *most)
     }
 
+    /// accepted = delivered + filtered + dead-lettered + dropped + pending: what the counters call pending is what
+    /// the places in the log leave open, at whatever moment a simulation ends.
+    fn check_conservation(&self) {
+        let table = self.table.borrow();
+        for stream in table.streams.values() {
+            for subscriber in &stream.subscribers {
+                for (open, pending) in self.events.outstanding(stream, &subscriber.name) {
+                    assert_eq!(open, pending, "{}: {:?}", subscriber.label, subscriber.tally);
+                }
+            }
+        }
+    }
+
     /// Ends this life, tidily or not: what is durable stays in the folder.
     pub(super) fn end(self) {
         self.ring.shutdown();
@@ -277,6 +299,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert_eq!(self.ring.panicked(), 0, "a task panicked");
+            self.check_conservation();
         }
     }
 }
@@ -320,11 +343,13 @@ pub(super) fn reply(id: &str, ty: &str) -> Step {
     Step::Answer(Answer { status: 200, headers, body: Bytes::from_static(b"reply data") })
 }
 
-/// delivered, filtered, dead-lettered, dropped, pending; whose sum is what was offered.
+/// delivered, filtered, dead-lettered, dropped, pending; whose sum is what was offered. Each of the dropped has
+/// a reason.
 pub(super) fn ends(stream: &Stream, at: usize) -> [u64; 5] {
     let tally = &stream.subscribers[at].tally;
     let settled =
         [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped].map(|n| n.load(Relaxed));
+    assert_eq!(tally.dropped_by_reason().iter().sum::<u64>(), settled[3]);
     let pending =
         tally.offered.load(Relaxed).checked_sub(settled.iter().sum()).expect("offered is the largest");
     [settled[0], settled[1], settled[2], settled[3], pending]

@@ -34,7 +34,7 @@ pub(super) fn evaluate<'e>(node: &'e Node, event: &'e Record) -> Result<Value<'e
         Node::Like(text, pattern) => Ok(Value::Boolean(pattern.matches(&evaluate(text, event)?.text()))),
         Node::In(wanted, members) => is_among(evaluate(wanted, event)?, members, event).map(Value::Boolean),
         Node::Call(function, arguments) => function.call(arguments, event),
-        Node::MissingFunction(name) => Err(Fault::MissingFunction(name)),
+        Node::MissingFunction(name, _) => Err(Fault::MissingFunction(name)),
     }
 }
 

@@ -74,6 +74,16 @@ impl Expression {
         eval::evaluate(&self.root, event)
     }
 
+    /// The calls that no function answers to, as they are written and with their number of arguments: where one
+    /// is reached, the expression fails (X-SQL-06).
+    #[must_use]
+    pub fn missing_functions(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        self.root.find_missing(&mut missing);
+        missing.dedup();
+        missing
+    }
+
     /// Whether the value is the Boolean `true`; an error or another type is not (X-FLT-09).
     #[must_use]
     pub fn holds(&self, event: &Record) -> bool {
@@ -99,7 +109,33 @@ enum Node {
     In(Box<Node>, Vec<Node>),
     Call(Function, Vec<Node>),
     /// A call that no function answers to: an error when it is evaluated (X-SQL-06).
-    MissingFunction(Box<str>),
+    MissingFunction(Box<str>, usize),
+}
+
+impl Node {
+    /// As deep as the expression, which has a limit.
+    fn find_missing(&self, missing: &mut Vec<String>) {
+        match self {
+            Self::Text(_) | Self::Integer(_) | Self::Boolean(_) | Self::Attribute(_) | Self::Exists(_) => {}
+            Self::Not(inner) | Self::Minus(inner) | Self::Like(inner, _) => inner.find_missing(missing),
+            Self::Arithmetic(_, both) | Self::Compare(_, both) => {
+                both.iter().for_each(|one| one.find_missing(missing));
+            }
+            Self::Logic(first, others) => {
+                first.find_missing(missing);
+                others.iter().for_each(|(_, one)| one.find_missing(missing));
+            }
+            Self::In(wanted, members) => {
+                wanted.find_missing(missing);
+                members.iter().for_each(|one| one.find_missing(missing));
+            }
+            Self::Call(_, arguments) => arguments.iter().for_each(|one| one.find_missing(missing)),
+            Self::MissingFunction(name, arguments) => {
+                let plural = if *arguments == 1 { "" } else { "s" };
+                missing.push(format!("{name} with {arguments} argument{plural}"));
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

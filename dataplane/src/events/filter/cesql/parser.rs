@@ -247,7 +247,7 @@ impl<'t> Parser<'t> {
         };
         let node = match Function::find(name, arguments.len()) {
             Some(function) => Node::Call(function, arguments),
-            None => Node::MissingFunction(name.into()),
+            None => Node::MissingFunction(name.into(), arguments.len()),
         };
         Ok((node, 1 + levels))
     }

@@ -1,0 +1,132 @@
+//! EventTypes of what comes in (`eventtype-auto-create` in ConfigMap `config-features`, X-FEA-06).
+//!
+//! The cores note each new type once ([`dataplane::events::types`]); here they are fetched now and then, so
+//! that no event waits for an object.
+
+use std::time::Duration;
+
+use dataplane::events::types::Seen;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use crate::controllers::world::{Error, World};
+use crate::controllers::{broker, in_memory_channel, service::children::owner};
+use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
+use crate::kinds::shared::{KReference, namespace};
+
+/// How often new types are fetched: somebody who looks for one has just sent it.
+const FETCH_EVERY: Duration = Duration::from_secs(1);
+/// Characters kept of the stream's name, so that the EventType's with its hash is a name.
+const NAME_CHARS_MAX: usize = 200;
+
+/// Runs for ever.
+pub async fn tend(world: &World) {
+    loop {
+        tokio::time::sleep(FETCH_EVERY).await;
+        for (path, seen) in world.publisher.new_types() {
+            let Err(why) = make(world, &path, &seen).await else { continue };
+            if !why.is_crossing() {
+                tracing::warn!(path, kind = &*seen.kind, %why, "an EventType is not made; tried again when one comes");
+                world.publisher.forget_types(&path);
+            }
+        }
+    }
+}
+
+/// Somebody deleted it: it comes again with the next such event.
+pub fn forget(world: &World, event_type: &EventType) {
+    let Some(reference) = &event_type.spec.reference else { return };
+    let ns = namespace(&event_type.metadata);
+    let path = match reference.kind.as_str() {
+        "Broker" => broker::path(ns, &reference.name),
+        _ => in_memory_channel::path(ns, &reference.name),
+    };
+    world.publisher.forget_types(&path);
+}
+
+async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
+    let Some((ns, reference, owner)) = stream(world, path) else { return Ok(()) }; // it went meanwhile
+    let wanted = event_type(ns, reference, owner, seen);
+    let is_known = |known: &EventType| {
+        let (known, wanted) = (&known.spec, &wanted.spec);
+        (&known.kind, &known.source, &known.schema) == (&wanted.kind, &wanted.source, &wanted.schema)
+            && known.reference == wanted.reference
+    };
+    if world.event_types.list(ns).iter().any(|known| is_known(known)) {
+        return Ok(());
+    }
+    world.create(&wanted).await.map(drop)
+}
+
+/// The stream's owner: where it is, and how others refer to it.
+fn stream<'p>(world: &World, path: &'p str) -> Option<(&'p str, KReference, Vec<OwnerReference>)> {
+    let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
+    let (ns, named) = rest.split_once('/')?;
+    let (api_version, kind, owner) = match kind {
+        "brokers" => ("eventing.knative.dev/v1", "Broker", owner(&*world.brokers.get(ns, named)?)),
+        _ => {
+            let channel = world.in_memory_channels.get(ns, named)?;
+            ("messaging.knative.dev/v1", "InMemoryChannel", owner(&*channel))
+        }
+    };
+    let reference = KReference {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        name: named.to_owned(),
+        namespace: Some(ns.to_owned()),
+        ..KReference::default()
+    };
+    Some((ns, reference, owner.unwrap_or_default()))
+}
+
+fn event_type(ns: &str, reference: KReference, owner: Vec<OwnerReference>, seen: &Seen) -> EventType {
+    let parts = [&*seen.kind, &*seen.source, &*seen.schema, ns, &*reference.name];
+    let named: String = reference.name.chars().take(NAME_CHARS_MAX).collect();
+    let name = format!("et-{named}-{:032x}", hash(&parts));
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let spec = EventTypeSpec {
+        kind: seen.kind.to_string(),
+        source: given(&seen.source),
+        schema: given(&seen.schema),
+        reference: Some(reference),
+        description: Some("Event Type auto-created by controller".to_owned()),
+        ..EventTypeSpec::default()
+    };
+    let mut made = EventType::new(ns, &name, spec);
+    made.metadata.owner_references = Some(owner);
+    made
+}
+
+/// FNV-1a: the same for ever, so that a restart finds what it made.
+fn hash(parts: &[&str]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+    bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kind::{Entry, Requester};
+    use crate::kinds::shared::name;
+
+    #[test]
+    fn what_came_becomes_an_event_type_that_is_admitted() {
+        let reference = || KReference { kind: "Broker".into(), name: "b".into(), ..KReference::default() };
+        let seen =
+            |kind: &str, source: &str| Seen { kind: kind.into(), source: source.into(), schema: "".into() };
+        let made = |seen: &Seen| event_type("ns", reference(), Vec::new(), seen);
+        let one = made(&seen("t", "urn:x:y"));
+        assert_eq!(name(&one.metadata), name(&made(&seen("t", "urn:x:y")).metadata));
+        for other in [seen("t", "urn:x:z"), seen("turn:", "x:y"), seen("u", "urn:x:y")] {
+            assert_ne!(name(&one.metadata), name(&made(&other).metadata), "{other:?}");
+        }
+        assert!(name(&one.metadata).starts_with("et-b-") && name(&one.metadata).len() == 5 + 32);
+        let mut object = json!(one);
+        object["spec"]["reference"]["apiVersion"] = json!("eventing.knative.dev/v1");
+        let admitted = (Entry::of::<EventType>().admit)(object, None, &Requester::default()).unwrap();
+        assert_eq!(admitted["spec"]["source"], "urn:x:y");
+    }
+}

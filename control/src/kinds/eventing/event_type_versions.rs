@@ -1,0 +1,166 @@
+//! The versions of EventType. `v1beta2` is stored, with the attributes of `v1beta3` beside its own fields, so
+//! that each version shows what the other wrote.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::event_type::{EventAttribute, EventType, EventTypeSpec, EventTypeStatus};
+use crate::kind::{Entry, KindMeta, Resource as _, Translation};
+use crate::kinds::shared::KReference;
+use crate::kinds::{READY, REASON, column};
+
+/// Fields of the stored version and the attributes that say the same; upstream's names.
+const FIELDS: [(&str, &str); 3] = [("type", "type"), ("source", "source"), ("schema", "schemadata")];
+
+const V1BETA3: KindMeta = KindMeta {
+    version: "v1beta3",
+    columns: &[
+        column("Type", ".spec.attributes[?(@.name==\"type\")].value"),
+        column("Source", ".spec.attributes[?(@.name==\"source\")].value"),
+        column("Schema", ".spec.attributes[?(@.name==\"schemadata\")].value"),
+        column("Reference Name", ".spec.reference.name"),
+        column("Reference Kind", ".spec.reference.kind"),
+        column("Description", ".spec.description"),
+        READY,
+        REASON,
+    ],
+    ..EventType::META
+};
+const V1BETA1: KindMeta = KindMeta { version: "v1beta1", ..EventType::META };
+
+/// `eventing.knative.dev/v1beta3` EventType.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+struct EventTypeV1Beta3 {
+    api_version: String,
+    kind: String,
+    metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    /// What is wanted.
+    spec: SpecV1Beta3,
+    /// What is. Written by the controllers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<EventTypeStatus>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+struct SpecV1Beta3 {
+    /// Where the events can be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<KReference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// Which attributes such an event has; `type`, `source`, `specversion` and `id` at least.
+    attributes: Vec<EventAttribute>,
+}
+
+/// The version that describes events by their attributes.
+#[must_use]
+pub fn v1beta3() -> Entry {
+    static TRANSLATION: Translation =
+        Translation { stored: &EventType::META, store: from_attributes, show: to_attributes };
+    Entry::of::<EventType>().version::<EventTypeV1Beta3>(&V1BETA3, &TRANSLATION)
+}
+
+/// The first version, whose fields are those of `v1beta2`.
+#[must_use]
+pub fn v1beta1() -> Entry {
+    static TRANSLATION: Translation = Translation { stored: &EventType::META, store: |_| {}, show: |_| {} };
+    Entry::of::<EventType>().version::<EventType>(&V1BETA1, &TRANSLATION)
+}
+
+/// The attributes stay, and the fields say the same for other versions.
+fn from_attributes(spec: &mut Value) {
+    let attributes = spec["attributes"].as_array().cloned().unwrap_or_default();
+    let Some(fields) = spec.as_object_mut() else { return };
+    // A client that leaves them out is told so; it may not mean the fields of another version.
+    fields.entry("attributes").or_insert_with(|| json!([]));
+    for (field, name) in FIELDS {
+        let found = attributes.iter().find(|attribute| attribute["name"] == name);
+        if let Some(value) = found.and_then(|found| found["value"].as_str()).filter(|text| !text.is_empty()) {
+            fields.insert(field.to_owned(), value.into());
+        }
+    }
+}
+
+fn to_attributes(spec: &mut Value) {
+    let Some(fields) = spec.as_object_mut() else { return };
+    // What is stored was admitted once, so it parses.
+    let known: EventTypeSpec = serde_json::from_value(fields.clone().into()).unwrap_or_default();
+    fields.entry("attributes").or_insert_with(|| json!(known.as_attributes()));
+    for gone in ["type", "source", "schema", "schemaData", "broker"] {
+        fields.remove(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::{Denied, Requester};
+
+    fn object(version: &str, spec: Value) -> Value {
+        json!({ "apiVersion": format!("eventing.knative.dev/{version}"), "kind": "EventType",
+                "metadata": { "name": "e", "namespace": "ns" }, "spec": spec })
+    }
+
+    fn attribute(name: &str, value: &str) -> Value {
+        json!({ "name": name, "required": true, "value": value })
+    }
+
+    fn admit(entry: &Entry, mut object: Value, before: Option<&Value>) -> Result<Value, Denied> {
+        entry.store(&mut object);
+        entry.judge(object, before, &Requester { user: "alice".into(), ..Requester::default() })
+    }
+
+    #[test]
+    fn what_one_version_writes_the_others_show() {
+        let all = json!([
+            attribute("type", "t"),
+            attribute("source", "/s"),
+            attribute("specversion", "1.0"),
+            json!({ "name": "id", "required": true }),
+            attribute("mine", "x"),
+        ]);
+        let new = v1beta3();
+        let stored = admit(&new, object("v1beta3", json!({ "attributes": all })), None).unwrap();
+        assert_eq!(stored["apiVersion"], "eventing.knative.dev/v1beta2");
+        assert_eq!((&stored["spec"]["type"], &stored["spec"]["source"]), (&json!("t"), &json!("/s")));
+        assert_eq!(new.show(stored.clone())["spec"], json!({ "attributes": all }));
+        assert_eq!(v1beta1().show(stored.clone())["spec"]["type"], "t");
+
+        // A client of an old version that writes back what it knows changes nothing.
+        let old = object("v1beta1", json!({ "type": "t", "source": "/s" }));
+        assert_eq!(admit(&v1beta1(), old, Some(&stored)).unwrap()["spec"], stored["spec"]);
+
+        let old = object("v1beta1", json!({ "type": "t", "schema": "http://s", "schemaData": "{}" }));
+        let stored = admit(&v1beta1(), old, None).unwrap();
+        let told = json!([
+            attribute("type", "t"),
+            { "name": "schemadata", "required": false, "value": "http://s" },
+        ]);
+        let shown = new.show(stored.clone());
+        assert_eq!(shown["spec"], json!({ "attributes": told }));
+        assert_eq!(shown["apiVersion"], "eventing.knative.dev/v1beta3");
+        assert_eq!(stored["spec"]["schemaData"], "{}");
+        assert_eq!(admit(&new, shown, Some(&stored)).unwrap()["spec"], stored["spec"]);
+    }
+
+    #[test]
+    fn the_new_version_wants_four_attributes_and_knows_no_others_fields() {
+        let new = v1beta3();
+        for (spec, told) in [
+            (json!({}), "spec.attributes"),
+            (json!({ "attributes": [attribute("type", "t")] }), "spec.attributes"),
+            (json!({ "attributes": [attribute("Type", "t")] }), "spec.attributes"),
+        ] {
+            let Err(Denied::Invalid(problems)) = admit(&new, object("v1beta3", spec.clone()), None) else {
+                panic!("admitted {spec}");
+            };
+            assert!(problems.iter().any(|one| one.field.starts_with(told)), "{spec}: {problems:?}");
+        }
+        let strange = object("v1beta3", json!({ "attributes": [], "type": "t" }));
+        assert_eq!(new.unknown_in(&strange), ["spec.type"]);
+        assert_eq!(new.shape()["properties"]["spec"]["properties"]["attributes"]["type"], "array");
+    }
+}

@@ -1,0 +1,120 @@
+//! Which types of events come into a stream: each is told once, to whoever makes `EventType`s of them.
+//!
+//! A table of hashes that all cores look into, without a lock: an event of a known type costs a hash and a
+//! read. It does not grow: what does not fit is not told, and events are taken in all the same.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crossbeam_queue::ArrayQueue;
+use foldhash::fast::RandomState;
+
+use super::limits::{TYPES_PROBED_MAX, TYPES_TOLD_MAX, TYPES_WAITING_MAX};
+
+/// What distinguishes one type of event from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub kind: Box<str>,
+    pub source: Box<str>,
+    /// Empty if the event names none.
+    pub schema: Box<str>,
+}
+
+/// The types that have come into one stream.
+pub struct Types {
+    hasher: RandomState,
+    /// Hashes; 0 is an empty place.
+    slots: Box<[AtomicU64]>,
+    news: ArrayQueue<Seen>,
+}
+
+impl Default for Types {
+    fn default() -> Self {
+        Self {
+            hasher: RandomState::default(),
+            slots: (0..TYPES_TOLD_MAX).map(|_| AtomicU64::new(0)).collect(),
+            news: ArrayQueue::new(TYPES_WAITING_MAX),
+        }
+    }
+}
+
+impl Types {
+    /// Notes an event by its attributes `type`, `source` and `dataschema`.
+    pub fn note(&self, kind: &str, source: &str, schema: &str) {
+        let hash = self.hasher.hash_one((kind, source, schema)).max(1);
+        let first = usize::try_from(hash % TYPES_TOLD_MAX as u64).unwrap_or_default();
+        let places = self.slots.iter().cycle().skip(first).take(TYPES_PROBED_MAX);
+        for place in places {
+            let found = place.load(Relaxed);
+            if found == hash {
+                return;
+            }
+            if found == 0 && place.compare_exchange(0, hash, Relaxed, Relaxed).is_ok() {
+                // Allocates: once for each type.
+                let seen = Seen { kind: kind.into(), source: source.into(), schema: schema.into() };
+                if self.news.push(seen).is_err() {
+                    place.store(0, Relaxed); // told again when the next one comes
+                }
+                return;
+            }
+        }
+    }
+
+    /// Those that came since the last call.
+    pub fn take(&self) -> impl Iterator<Item = Seen> + '_ {
+        std::iter::from_fn(|| self.news.pop())
+    }
+
+    /// All are told again when they come again.
+    pub fn forget(&self) {
+        self.slots.iter().for_each(|place| place.store(0, Relaxed));
+    }
+}
+
+impl fmt::Debug for Types {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Types").field("news", &self.news.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(types: &Types) -> Vec<String> {
+        types.take().map(|seen| format!("{} {} {}", seen.kind, seen.source, seen.schema)).collect()
+    }
+
+    #[test]
+    fn each_type_is_told_once_until_it_is_forgotten() {
+        let types = Types::default();
+        for _ in 0..3 {
+            types.note("a", "/s", "");
+            types.note("a", "/t", "");
+            types.note("a", "/s", "http://schema");
+        }
+        assert_eq!(told(&types), ["a /s ", "a /t ", "a /s http://schema"]);
+        types.note("a", "/s", "");
+        assert_eq!(told(&types), [] as [&str; 0]);
+        types.forget();
+        types.note("a", "/s", "");
+        assert_eq!(told(&types), ["a /s "]);
+    }
+
+    #[test]
+    fn what_finds_the_queue_full_is_told_later_and_what_finds_no_place_is_not() {
+        let types = Types::default();
+        let note = |from: usize, to: usize| (from..to).for_each(|n| types.note(&n.to_string(), "/s", ""));
+        note(0, TYPES_WAITING_MAX + 5);
+        assert_eq!(told(&types).len(), TYPES_WAITING_MAX);
+        note(0, TYPES_WAITING_MAX + 5);
+        assert_eq!(told(&types).len(), 5);
+        let mut all = 0;
+        for turn in 0..100 {
+            note(turn * 100, turn * 100 + 100);
+            all += told(&types).len();
+        }
+        assert!(all < TYPES_TOLD_MAX, "{all}");
+    }
+}
