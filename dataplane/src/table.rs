@@ -61,6 +61,22 @@ pub struct Backend {
     pub load: Arc<BackendLoad>,
 }
 
+impl Backend {
+    /// Requests that an instance without a limit counts for: what Knative's scaler wants in one if nobody says
+    /// otherwise.
+    pub const PLACES_UNLIMITED: usize = 100;
+
+    /// Requests that the ready instances take at a time.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        let each = match self.concurrency_max {
+            0 => Self::PLACES_UNLIMITED,
+            limit => limit as usize,
+        };
+        self.endpoints.len().saturating_mul(each)
+    }
+}
+
 /// What an instance speaks on its port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
@@ -271,7 +287,8 @@ pub struct Delivery {
     pub backoff: Backoff,
     /// One request's limit; `Duration::ZERO` = [`Delivery::TIMEOUT_DEFAULT`].
     pub timeout: Duration,
-    /// Requests in flight to this subscriber from one core.
+    /// Requests in flight to this subscriber from one core. To instances of ours: beyond those that they take
+    /// at a time.
     pub window: u32,
     pub sequence: Sequence,
     /// The mode towards the subscriber; `None`: as the event came in (X-DLV-03).

@@ -95,6 +95,9 @@ fn binary(record: &Record, extra: &[Attribute<'_>]) -> Outgoing {
 
 /// The body in binary mode, and whether a 0.3 event's base64 was undone on the way.
 fn binary_body(record: &Record) -> (Bytes, bool) {
+    if !record.is_json() {
+        return (record.data_bytes(), false); // the usual case
+    }
     let event = record.event();
     let super::cloudevent::Data::Json(text) = event.data else { return (record.data_bytes(), false) };
     let string = json_string(text);

@@ -166,6 +166,12 @@ impl Record {
         }
     }
 
+    /// Whether the data came in an envelope, as JSON.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        self.data_code == 2
+    }
+
     /// The payload without a copy.
     #[must_use]
     pub fn data_bytes(&self) -> Bytes {

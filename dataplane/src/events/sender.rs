@@ -2,11 +2,11 @@
 //! others by address.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use ring::Tick;
 
 use super::Answer;
 use super::delivery::{Post, PostError};
@@ -16,8 +16,9 @@ use super::resolve::Resolver;
 use crate::http::client::{self, ExchangeError};
 use crate::http::codec::Method;
 use crate::http::pool::PoolKey;
+use crate::http::wire::by;
 use crate::names::Found;
-use crate::proxy::{Proxy, Wish};
+use crate::proxy::{Choice, Place, Proxy, Refusal, Wish};
 use crate::signal::{Signal, Signals};
 use crate::table::{Ask, Edits, Target};
 
@@ -31,26 +32,31 @@ pub struct Sender {
 
 impl Post for Sender {
     async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
-        let due = self.proxy.ring.now() + timeout;
         let sent = client::Outgoing {
             head: head(target, &request, None),
             body: request.body.clone(),
             method: Method::Post,
             repeatable: true, // at least once is what a subscriber is promised anyway
         };
-        let ours = self.proxy.with_table(|table| table.hosts.find(&target.host).is_some());
-        let outcome = if ours {
-            self.to_instance(target, &request, &sent, due).await?
+        let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
+            self.to_instance(target, &request, &sent, timeout).await?
         } else {
-            let address = self.address(target).await;
+            let due = Some(self.proxy.ring.now() + timeout);
+            let address = by(&self.proxy.ring, due, self.address(target)).await;
+            let address = address.map_err(|_| PostError::Timeout(timeout))?;
             let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
             let key = PoolKey::Address(address);
-            self.proxy.client.exchange(address, key, &sent, ANSWER_BYTES_MAX, Some(due)).await
+            self.proxy.client.exchange(address, key, &sent, ANSWER_BYTES_MAX, due).await
         };
         outcome.map_err(|why| match why {
             ExchangeError::TimedOut => PostError::Timeout(timeout),
             other => PostError::Transport(other.to_string().into()),
         })
+    }
+
+    fn places(&self, target: &Target) -> usize {
+        let ask = Ask::ours(&target.host, &target.path);
+        self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.places(&ask)))
     }
 }
 
@@ -77,15 +83,16 @@ impl Sender {
         target: &Target,
         request: &Outgoing,
         sent: &client::Outgoing,
-        due: Tick,
+        timeout: Duration,
     ) -> Result<Result<Answer, ExchangeError>, PostError> {
-        let refused = |why: crate::proxy::Refusal| PostError::Transport(why.to_string().into());
+        let ring = &self.proxy.ring;
         let ask = Ask::ours(&target.host, &target.path);
-        let mut choice = self.proxy.route(&ask).map_err(refused)?;
+        let choice = self.proxy.route(&ask).map_err(refused)?;
         let bytes = sent.head.len() + sent.body.len();
         let mut wish = Wish { ask, bytes, tried: Vec::new() };
+        let mut place = self.place(choice, &mut wish, target, timeout).await?;
+        let due = ring.now() + timeout;
         loop {
-            let place = self.proxy.place(choice, &mut wish).await.map_err(refused)?;
             let edited = place
                 .edits()
                 .map(|edits| client::Outgoing { head: head(target, request, Some(edits)), ..sent.clone() });
@@ -99,9 +106,38 @@ impl Sender {
                 tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");
             }
             wish.tried.push(id);
-            choice = place.choice.clone();
+            let choice = place.choice.clone();
+            drop(place);
+            let another = by(ring, Some(due), self.proxy.place(choice, &mut wish)).await;
+            place = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
         }
     }
+
+    /// The wait for a place among running instances is ours and not the subscriber's: it lasts as long as the
+    /// route allows a request. For the first instance to start it lasts as long as the subscriber may take.
+    async fn place(
+        &self,
+        choice: Choice,
+        wish: &mut Wish<'_>,
+        target: &Target,
+        timeout: Duration,
+    ) -> Result<Place, PostError> {
+        if let Some(place) = self.proxy.try_place(&choice, &[]) {
+            return Ok(place);
+        }
+        let mut waiting = pin!(self.proxy.place(choice, wish));
+        loop {
+            match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
+                Ok(place) => return place.map_err(refused),
+                Err(_) if self.places(target) > 0 => {} // busy, and not absent
+                Err(_) => return Err(PostError::Timeout(timeout)),
+            }
+        }
+    }
+}
+
+fn refused(why: Refusal) -> PostError {
+    PostError::Transport(why.to_string().into())
 }
 
 /// Request line, Host and Content-Length of most targets, in bytes.

@@ -140,6 +140,13 @@ impl Route {
         self.branches.iter().find(|branch| branch.takes(ask)).map_or(&self.splits, |branch| &branch.splits)
     }
 
+    /// Requests that its running instances take at a time, wherever the weights lead.
+    #[must_use]
+    pub fn places(&self, ask: &Ask<'_>) -> usize {
+        let shares = self.way(ask).iter().filter(|split| split.weight > 0);
+        shares.map(|split| split.backend.places()).fold(0, usize::saturating_add)
+    }
+
     /// The shares of all branches.
     pub fn all_splits(&self) -> impl Iterator<Item = &Split> {
         self.branches.iter().flat_map(|branch| &branch.splits).chain(&self.splits)

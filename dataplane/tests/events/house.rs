@@ -150,22 +150,37 @@ impl Message {
 pub(crate) struct Sink {
     pub address: SocketAddr,
     pub seen: Rc<RefCell<Vec<Message>>>,
+    /// Requests inside now, and the most there were.
+    open: Rc<Cell<(usize, usize)>>,
 }
 
 impl Sink {
     pub(crate) fn new(ring: &Ring, answer: impl Fn(&Message) -> String + 'static) -> Self {
+        Self::slow(ring, Duration::ZERO, answer)
+    }
+
+    /// Takes `delay` for each request.
+    pub(crate) fn slow(ring: &Ring, delay: Duration, answer: impl Fn(&Message) -> String + 'static) -> Self {
         let listener = Listener::bind(ring, "127.0.0.1:0".parse().unwrap()).unwrap();
         let (address, answer, seen) =
             (listener.local_addr().unwrap(), Rc::new(answer), Rc::new(RefCell::new(Vec::new())));
-        let (on, kept) = (ring.clone(), Rc::clone(&seen));
+        let open = Rc::new(Cell::new((0, 0)));
+        let (on, kept, inside) = (ring.clone(), Rc::clone(&seen), Rc::clone(&open));
         ring.spawn(async move {
             while let Ok(stream) = listener.accept().await {
-                let (answer, kept) = (Rc::clone(&answer), Rc::clone(&kept));
+                let (answer, kept, inside) = (Rc::clone(&answer), Rc::clone(&kept), Rc::clone(&inside));
+                let ring = on.clone();
                 on.spawn(async move {
                     let mut peer = Peer::new(stream);
                     while let Some(message) = peer.message().await {
+                        let (now, most) = inside.get();
+                        inside.set((now + 1, most.max(now + 1)));
+                        if !delay.is_zero() {
+                            ring.sleep(delay).await;
+                        }
                         let text = answer(&message);
                         kept.borrow_mut().push(message);
+                        inside.set((inside.get().0 - 1, inside.get().1));
                         if peer.stream.send(text.into_bytes()).await.is_err() {
                             return;
                         }
@@ -173,7 +188,11 @@ impl Sink {
                 });
             }
         });
-        Self { address, seen }
+        Self { address, seen, open }
+    }
+
+    pub(crate) fn most_open(&self) -> usize {
+        self.open.get().1
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -152,6 +152,35 @@ fn a_sleeping_subscriber_is_woken() {
     });
 }
 
+/// SRV-REV-12, X-ACT-03: four instances that take one request each have four events at a time, never two in one,
+/// and an event's wait for its place is not held against the subscriber.
+#[test]
+fn a_service_gets_as_many_events_at_a_time_as_its_instances_take() {
+    for seed in 0..5 {
+        let folder = tempfile::tempdir().unwrap();
+        in_house(&World::new(seed, Weather::calm()).ring(), folder.path(), |house| async move {
+            let slow = || Sink::slow(&house.ring, Duration::from_secs(2), |_| ACCEPTED.into());
+            let sinks = [slow(), slow(), slow(), slow()];
+            let instances: Vec<_> = sinks.iter().map(|sink| sink.address).collect();
+            let mut app = trigger("t", "app.ns.localhost", 80);
+            app.delivery.window = 64;
+            app.delivery.timeout = Duration::from_secs(3);
+            let backend = backend(&instances, &Arc::default());
+            let broker = house.publish(vec![app], |table| route(table, backend));
+            let began = house.ring.now();
+            for n in 0..40 {
+                house.send("POST", PATH, &event(&n.to_string()), b"x").await;
+            }
+            house.until(|| broker.subscribers[0].tally.delivered.load(Relaxed) == 40).await;
+            let took = house.ring.now() - began;
+            assert_eq!(sinks.each_ref().map(Sink::most_open), [1; 4]);
+            // 40 events, four at a time, 2 s each.
+            assert!(took < Duration::from_secs(25), "{took:?}");
+            assert_eq!(broker.subscribers[0].tally.retries.load(Relaxed), 0, "nobody was late");
+        });
+    }
+}
+
 /// DP-RETRY-16: an instance that refuses the connection is reported, and another one gets the event.
 #[test]
 fn a_dead_instance_is_reported_and_another_one_asked() {

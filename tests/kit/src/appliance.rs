@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Api, PATIENCE, wait};
+use crate::{Api, Call, PATIENCE, wait};
 
 /// How much of stderr a failure message shows, in bytes from the end.
 const STDERR_SHOWN_MAX: usize = 8 * 1024;
@@ -227,6 +227,14 @@ impl Appliance {
 
     pub fn admin(&self) -> SocketAddr {
         self.ports.admin
+    }
+
+    /// The sum of a metric's lines that have `label` in them; 0 if there are none.
+    pub fn metric(&self, name: &str, label: &str) -> u64 {
+        let text = Call::get("/metrics").send(self.ports.admin).text();
+        let lines = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
+        let values = lines.filter(|line| line.contains(label)).filter_map(|line| line.rsplit(' ').next());
+        values.filter_map(|value| value.parse::<u64>().ok()).sum()
     }
 
     pub fn ports(&self) -> Ports {

@@ -19,6 +19,7 @@ pub mod kingress;
 pub mod load;
 pub mod manifest;
 pub mod message;
+pub mod pulse;
 pub mod scene;
 pub mod server;
 pub mod sink;
@@ -30,6 +31,7 @@ pub use appliance::{Appliance, Setup};
 pub use event::Event;
 pub use http::{Call, Connection};
 pub use message::{Request, Response};
+pub use pulse::Pulse;
 pub use sink::{Answer, EventSink, Received};
 pub use upstream::Upstream;
 

@@ -148,6 +148,11 @@ impl Drop for Server {
     }
 }
 
+/// For handlers: waits on the server's own loop.
+pub async fn sleep(wait: Duration) {
+    monoio::time::sleep(wait).await;
+}
+
 fn run<H, F>(listener: StdListener, shared: &Shared, handler: H)
 where
     H: Fn(Request) -> F + 'static,

@@ -270,7 +270,7 @@ impl<P: Post> Pump<P> {
         });
     }
 
-    /// One request, bounded in time whatever the sender below does.
+    /// One request.
     async fn post(
         &self,
         order: &Order,
@@ -284,9 +284,7 @@ impl<P: Post> Pump<P> {
             timeout => timeout,
         };
         let began = self.shop.ring.now();
-        let exchange = self.shop.post.post(target, out, timeout);
-        let outcome =
-            self.shop.ring.timeout(timeout, exchange).await.unwrap_or(Err(PostError::Timeout(timeout)));
+        let outcome = self.shop.post.post(target, out, timeout).await;
         let status = outcome.as_ref().ok().map(|answer| answer.status);
         self.note(what, job, status, self.shop.ring.now() - began);
         outcome

@@ -10,12 +10,16 @@ use crate::table::Target;
 /// Sends one request and waits for its final answer. Redirects are not followed, interim answers are
 /// skipped.
 pub trait Post: 'static {
+    /// Ends within `timeout`; time spent waiting for a place in a running instance of ours does not count.
     fn post(
         &self,
         target: &Target,
         request: Outgoing,
         timeout: Duration,
     ) -> impl Future<Output = Result<Answer, PostError>>;
+
+    /// Requests that the target's running instances take at a time, if they are ours; 0 of all others.
+    fn places(&self, target: &Target) -> usize;
 }
 
 /// There was no answer. All of these may pass (DP-RETRY-16).

@@ -256,19 +256,31 @@ impl<P: Post> Pump<P> {
             return Next::Wait { until: None };
         }
         let order = self.order();
-        let (window, room) = bounds(&order.subscriber.delivery);
-        while self.in_flight.get() < window {
+        let room = room(&order.subscriber.delivery);
+        while self.has_window(&order) {
             let Some(job) = self.due_retry() else { break };
             self.begin(job);
         }
         for _ in 0..RECORDS_PER_TURN_MAX {
-            if self.in_flight.get() >= window || self.place.unfinished() >= room {
+            if !self.has_window(&order) || self.place.unfinished() >= room {
                 return self.wait();
             }
             let Some(record) = self.next() else { return self.wait() };
             self.consider(&order, &record);
         }
         Next::Yield
+    }
+
+    /// Whether one more request may be in flight. To a subscriber of ours as many as its instances take, and
+    /// a window more: those wait for a place, and by them the scaler sees the backlog.
+    fn has_window(&self, order: &Order) -> bool {
+        let (delivery, in_flight) = (&order.subscriber.delivery, self.in_flight.get() as usize);
+        if delivery.sequence == Sequence::Strict {
+            return in_flight == 0;
+        }
+        let window = delivery.window.max(1) as usize;
+        let more = || self.shop.post.places(&order.subscriber.target);
+        in_flight < window || in_flight < window.saturating_add(more()).min(UNFINISHED_MAX)
     }
 
     /// The next event that may be wanted.
@@ -328,7 +340,7 @@ impl<P: Post> Pump<P> {
     }
 
     fn wait(&self) -> Next {
-        let full = self.in_flight.get() >= bounds(&self.order.borrow().subscriber.delivery).0;
+        let full = !self.has_window(&self.order.borrow());
         let first = self.retries.borrow().peek().map(|Reverse(retry)| retry.at);
         Next::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
     }
@@ -453,11 +465,11 @@ impl Job {
     }
 }
 
-/// Requests that may be in flight, and events that may be unfinished.
-fn bounds(delivery: &Delivery) -> (u32, usize) {
+/// Events that may be unfinished.
+fn room(delivery: &Delivery) -> usize {
     match delivery.sequence {
-        Sequence::Strict => (1, 1),
-        Sequence::Free | Sequence::ByKey => (delivery.window.max(1), UNFINISHED_MAX),
+        Sequence::Strict => 1,
+        Sequence::Free | Sequence::ByKey => UNFINISHED_MAX,
     }
 }
 

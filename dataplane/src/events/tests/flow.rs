@@ -1,6 +1,8 @@
 //! Many subscribers: each by itself, within its window, told of exactly its events.
 
 use super::*;
+use crate::events::limits::UNFINISHED_MAX;
+use crate::table::Sequence;
 
 /// EV-RTE-03, -04, -06, -07, EV-BRK-03, EV-RTE-23: one evaluation each; one delivery for each that
 /// matches, the same destination or not.
@@ -99,6 +101,36 @@ fn a_window_is_filled_and_never_exceeded() {
     }
 }
 
+/// DP-RETRY-19: to instances of ours go as many as they take and a window more, never above the bound, and in
+/// strict order still one.
+#[test]
+fn the_window_grows_and_shrinks_with_the_instances() {
+    for (sequence, places, most) in [
+        (Sequence::Free, 0, 8),
+        (Sequence::Free, 4, 12),
+        (Sequence::Free, usize::MAX, UNFINISHED_MAX),
+        (Sequence::Strict, 100, 1),
+    ] {
+        let folder = folder();
+        let rig = Rig::new(folder.path());
+        let mut subscriber = trigger("t", "http://s/");
+        subscriber.delivery.sequence = sequence;
+        let stream = rig.publish(vec![subscriber]);
+        rig.rule(|_| Step::After(seconds(10), 202));
+        rig.places(places);
+        let events = if sequence == Sequence::Strict { 20 } else { UNFINISHED_MAX + 200 };
+        rig.run(async {
+            // All have come in before the first is answered.
+            for n in 0..events {
+                rig.post(&n.to_string(), "t").await;
+            }
+            rig.rest(seconds(3000)).await;
+        });
+        assert_eq!(rig.most_open("http://s/") as usize, most, "{sequence:?}, {places} places");
+        assert_eq!(ends(&stream, 0), [events as u64, 0, 0, 0, 0]);
+    }
+}
+
 /// DP-RETRY-19: a subscriber that fails everything stops reading at a bound, keeps its
 /// events, and holds nobody else.
 #[test]
@@ -110,14 +142,14 @@ fn a_dead_subscriber_costs_a_bounded_number_of_requests_and_nobody_else() {
     dead.delivery.backoff = Backoff::Linear(seconds(3600));
     let stream = rig.publish(vec![dead, trigger("live", "http://live/")]);
     rig.rule(|call| Step::Status(if call.url == "http://dead/" { 503 } else { 202 }));
-    let events = 3 * super::super::limits::UNFINISHED_MAX;
+    let events = 3 * UNFINISHED_MAX;
     rig.run(async {
         for n in 0..events {
             rig.post(&n.to_string(), "t").await;
         }
         rig.rest(seconds(60)).await;
     });
-    assert_eq!(rig.calls("http://dead/").len(), super::super::limits::UNFINISHED_MAX);
+    assert_eq!(rig.calls("http://dead/").len(), UNFINISHED_MAX);
     assert_eq!(ends(&stream, 0), [0, 0, 0, 0, events as u64]);
     assert_eq!(ends(&stream, 1), [events as u64, 0, 0, 0, 0]);
 }

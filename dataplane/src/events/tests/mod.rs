@@ -74,10 +74,23 @@ struct Inner {
     rule: RefCell<Rule>,
     /// Requests open at a time, by URL, and the most there ever were.
     open: RefCell<BTreeMap<String, (u32, u32)>>,
+    /// Of every target.
+    places: Cell<usize>,
 }
 
 impl Post for Script {
-    async fn post(&self, target: &Target, request: Outgoing, _: Duration) -> Result<Answer, PostError> {
+    async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
+        let answered = self.0.ring.timeout(timeout, self.answer(target, request)).await;
+        answered.unwrap_or(Err(PostError::Timeout(timeout)))
+    }
+
+    fn places(&self, _: &Target) -> usize {
+        self.0.places.get()
+    }
+}
+
+impl Script {
+    async fn answer(&self, target: &Target, request: Outgoing) -> Result<Answer, PostError> {
         let text = |name| String::from_utf8(request.header(name).unwrap_or_default().to_vec()).unwrap();
         let call = Call {
             url: target.url.to_string(),
@@ -166,6 +179,7 @@ impl Rig {
             calls: RefCell::default(),
             rule: RefCell::new(Box::new(|_| Step::Status(202))),
             open: RefCell::default(),
+            places: Cell::new(0),
         }));
         let others = others.iter().map(|folder| open(folder)).collect();
         let events = Events::open(&ring, open(folder), others, &script, seed);
@@ -190,6 +204,11 @@ impl Rig {
 
     pub(super) fn rule(&self, rule: impl FnMut(&Call) -> Step + 'static) {
         *self.script.0.rule.borrow_mut() = Box::new(rule);
+    }
+
+    /// From now on instances of ours take so many requests at a time.
+    pub(super) fn places(&self, count: usize) {
+        self.script.0.places.set(count);
     }
 
     /// Publishes a table with one broker; the core is not told, as in the moment after a publish.

@@ -1,0 +1,66 @@
+//! The data plane's HTTP client by itself: what delivery would cost if there were nothing to decide.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dataplane::http::client::{Client, Outgoing};
+use dataplane::http::codec::Method;
+use dataplane::http::limits::HttpLimits;
+use dataplane::http::pool::PoolKey;
+use ring::{Options, Ring};
+
+use crate::rig::{Side, cpu_of, pin};
+use crate::{DATA_BYTES, WARM};
+
+/// Of an answer to an event.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// Requests per second, and processor seconds per request, of one core with so many in flight.
+pub(super) fn rate(to: SocketAddr, in_flight: usize, span: Duration) -> (f64, f64) {
+    let measured = std::thread::spawn(move || {
+        pin(Side::Measured);
+        let ring = Ring::kernel(Options::default()).unwrap();
+        let client = Rc::new(Client::new(&ring, &HttpLimits::default()));
+        let done = Rc::new(Cell::new(0_u64));
+        for _ in 0..in_flight {
+            let (client, done, request) = (Rc::clone(&client), Rc::clone(&done), request(to));
+            ring.spawn(async move {
+                let key = PoolKey::Address(to);
+                while client.exchange(to, key, &request, ANSWER_BYTES_MAX, None).await.is_ok() {
+                    done.set(done.get() + 1);
+                }
+            });
+        }
+        let measured = ring.block_on(async {
+            ring.sleep(WARM).await;
+            let before = (done.get(), cpu(), ring.now());
+            ring.sleep(span).await;
+            let requests = (done.get() - before.0) as f64;
+            (requests / (ring.now() - before.2).as_secs_f64(), (cpu() - before.1) / requests)
+        });
+        ring.shutdown();
+        measured
+    });
+    measured.join().unwrap()
+}
+
+fn cpu() -> f64 {
+    cpu_of(&std::fs::read_to_string("/proc/thread-self/stat").unwrap())
+}
+
+/// What a delivery sends, written once.
+fn request(to: SocketAddr) -> Outgoing {
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: {to}\r\nContent-Length: {DATA_BYTES}\r\nce-specversion: 1.0\r\n\
+         ce-id: 4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21\r\nce-source: /kit\r\nce-type: wanted\r\n\
+         ce-left: 0000000000000000\r\nContent-Type: application/octet-stream\r\n\
+         ce-knativearrivaltime: 2026-11-21T15:00:00.000Z\r\n\
+         traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\
+         Prefer: reply\r\nKn-Namespace: default\r\n\r\n"
+    );
+    let body = Bytes::from(vec![b'x'; DATA_BYTES]);
+    Outgoing { head: head.into(), body, method: Method::Post, repeatable: true }
+}

@@ -1,0 +1,170 @@
+//! Delivery through the built binary: publish to delivered, fan-out, the way's time, a long backlog.
+//!
+//! ```text
+//! cargo bench --bench delivery                       publish, fan-out and latency
+//! cargo bench --bench delivery -- publish            one of them
+//! cargo bench --bench delivery -- backlog 10000000   so many events wait for a subscriber that is away
+//! SLUICEGATE_BENCH_BINARY=/old/sluicegate cargo bench --bench delivery    of another version
+//! ```
+//!
+//! The appliance has one worker, and all of its threads run on processor 0; load, subscribers and this
+//! process run on the others. Each figure stands beside what it is to reach, and beside what the same
+//! machine does without us, taken in the same run.
+#![allow(clippy::unwrap_used, reason = "a bench may panic")]
+#![allow(clippy::cast_precision_loss, reason = "rates need no 53 bits")]
+
+mod backlog;
+mod bare;
+mod rig;
+mod table;
+
+use std::time::Duration;
+
+use kit::pulse::STAMP;
+use kit::scene::{BROKER, only};
+use kit::{Call, Event, Pulse};
+use serde_json::json;
+
+use rig::{Sink, Stage, median, setup, span};
+use table::Table;
+
+/// Connections that publish.
+const CONNECTIONS: u32 = 64;
+/// Of an event's data.
+const DATA_BYTES: usize = 512;
+/// Each measurement takes this long, after a start of `WARM`.
+const SPAN: Duration = Duration::from_secs(8);
+const WARM: Duration = Duration::from_secs(2);
+/// Subscribers that get an event, and those on the same broker that want others.
+const MATCHING: usize = 10;
+const OTHERS: usize = 90;
+/// Events per second when the time of the way is taken.
+const CALM_RATE: u32 = 1000;
+
+const MICROSECOND: f64 = 1e-6;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let asked = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    let mut table = Table::default();
+    if asked("publish") {
+        publish(&mut table);
+    }
+    if asked("fan-out") {
+        fan_out(&mut table);
+    }
+    if asked("latency") {
+        latency(&mut table);
+    }
+    if words.iter().any(|word| word == "backlog") {
+        let events = words.iter().find_map(|word| word.parse().ok());
+        backlog::run(&mut table, events.unwrap_or(backlog::EVENTS));
+    }
+    table.print();
+}
+
+/// The event that all benches post.
+fn call(ty: &str) -> Call {
+    let event = Event::new("4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21").of_type(ty).with("left", STAMP);
+    event.data("application/octet-stream", vec![b'x'; DATA_BYTES]).binary(BROKER)
+}
+
+/// One Trigger, and ten of the same kind: what is published is what is delivered, as fast as both go.
+fn publish(table: &mut Table) {
+    for triggers in [1, MATCHING] {
+        let sink = Sink::start();
+        let stage = Stage::start(&setup());
+        for n in 0..triggers {
+            stage.subscribe(&format!("t{n}"), &sink, &[]);
+        }
+        let pulse = Pulse::flat_out(stage.appliance.events(), &call("kit.test"), CONNECTIONS);
+        span(WARM);
+        let before = (pulse.accepted(), sink.received(), stage.cpu());
+        let took = span(SPAN).as_secs_f64();
+        let accepted = (pulse.accepted() - before.0) as f64;
+        let delivered = (sink.received() - before.1) as f64;
+        let cpu = stage.cpu() - before.2;
+        pulse.stop();
+        // What was published faster than it was delivered is a backlog, and no throughput.
+        let events = accepted.min(delivered / triggers as f64);
+        let name = format!("{triggers} Trigger(s), {CONNECTIONS} connections");
+        table.at_least(&name, "events/s", events / took, if triggers == 1 { 20_000.0 } else { 4_000.0 });
+        table.note(&format!("{name}: accepted"), "events/s", accepted / took);
+        table.note(&format!("{name}: delivered"), "deliveries/s", delivered / took);
+        if triggers == 1 {
+            table.at_most(&name, "CPU s per million events", cpu / events * 1e6, 45.0);
+        } else {
+            table.note(&name, "CPU s per million deliveries", cpu / delivered * 1e6);
+        }
+        stage.conserved(triggers);
+    }
+}
+
+/// Ten of a hundred subscribers want the event. Beside them: the data plane's client alone with the same
+/// subscriber, and a request proxied to it.
+fn fan_out(table: &mut Table) {
+    let sink = Sink::start();
+    let (bare, bare_cpu) = bare::rate(sink.address(), MATCHING * 64, SPAN);
+    table.note("bare client", "requests/s", bare);
+    table.note("bare client", "CPU s per million requests", bare_cpu * 1e6);
+
+    let stage = Stage::start(&setup().route("*", sink.address()));
+    let (pulse, before) = warm(&stage, Pulse::flat_out(stage.appliance.http(), &call("x"), CONNECTIONS));
+    span(SPAN);
+    let proxied = (stage.cpu() - before.1) / (pulse.accepted() - before.0) as f64;
+    pulse.stop();
+    drop(stage);
+    table.note("proxied request, same event and subscriber", "CPU s per million", proxied * 1e6);
+
+    let stage = Stage::start(&setup());
+    for n in 0..MATCHING + OTHERS {
+        let ty = if n < MATCHING { "wanted".to_owned() } else { format!("other-{n}") };
+        stage.subscribe(&format!("t{n}"), &sink, &[only(json!({ "type": ty }))]);
+    }
+    let (pulse, before) =
+        warm(&stage, Pulse::flat_out(stage.appliance.events(), &call("wanted"), CONNECTIONS));
+    let delivered = sink.received();
+    let took = span(SPAN).as_secs_f64();
+    let delivered = (sink.received() - delivered) as f64;
+    let accepted = (pulse.accepted() - before.0) as f64;
+    let cpu = stage.cpu() - before.1;
+    pulse.stop();
+    let name = format!("{MATCHING} of {} Triggers match", MATCHING + OTHERS);
+    table.note(&name, "events/s", accepted / took);
+    table.at_least(&name, "deliveries/s to the bare client's requests/s", delivered / took / bare, 0.8);
+    table.note(&name, "CPU s per million deliveries, publishing included", cpu / delivered * 1e6);
+    table.at_most(&name, "CPU per delivery to a proxied request's", cpu / delivered / proxied, 1.3);
+}
+
+fn warm(stage: &Stage, pulse: Pulse) -> (Pulse, (u64, f64)) {
+    span(WARM);
+    let before = (pulse.accepted(), stage.cpu());
+    (pulse, before)
+}
+
+/// From the moment at which the publisher sends to the first byte at the subscriber, at an easy rate.
+fn latency(table: &mut Table) {
+    let sink = Sink::start();
+    let stage = Stage::start(&setup());
+    stage.subscribe("t", &sink, &[]);
+    let folder = stage.appliance.setup().data();
+    let flush_before = rig::flush(&folder);
+    let pulse = Pulse::at_rate(stage.appliance.events(), &call("kit.test"), 16, CALM_RATE);
+    span(WARM);
+    sink.forget_times();
+    let accepted = pulse.accepted();
+    let took = span(SPAN).as_secs_f64();
+    let accepted = (pulse.accepted() - accepted) as f64;
+    let mut times = sink.times();
+    pulse.stop();
+    let flush = median(&mut [flush_before, rig::flush(&folder)]);
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+    table.note("one Trigger at an easy rate", "events/s", accepted / took);
+    table.note("the disk's own write and flush, p50", "µs", flush / MICROSECOND);
+    let limit = (2.0 * flush + 200.0 * MICROSECOND) / MICROSECOND;
+    let p50 = Duration::from_nanos(at(50)).as_secs_f64() / MICROSECOND;
+    let p99 = Duration::from_nanos(at(99)).as_secs_f64() / MICROSECOND;
+    table.at_most("publish to the subscriber, p50", "µs", p50, limit);
+    table.note("publish to the subscriber, p99", "µs", p99);
+}

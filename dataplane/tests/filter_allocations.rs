@@ -1,0 +1,65 @@
+//! What filters take from the allocator for an event: nothing, whether an index of ten thousand is asked or an
+//! expression of five terms.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+
+use sluicegate_dataplane::events::cloudevent::binary;
+use sluicegate_dataplane::events::filter::cesql;
+use sluicegate_dataplane::events::filter::index::Index;
+use sluicegate_dataplane::events::record::{Record, encode_head};
+use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Rule, Subscriber, Target};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+const EVENTS: usize = 1000;
+const SUBSCRIBERS: usize = 10_000;
+const FIVE_TERMS: &str = "type LIKE 'com.example.%' AND source = '/shops/berlin/orders' AND EXISTS subject \
+    AND LENGTH(id) = 36 AND NOT (datacontenttype IN ('text/plain', 'text/html'))";
+
+fn subscriber(filter: Filter) -> Arc<Subscriber> {
+    let target = Target { url: "".into(), authority: "".into(), host: "".into(), port: 80, path: "/".into() };
+    Arc::new(Subscriber {
+        name: Box::default(),
+        label: Box::default(),
+        filter,
+        target,
+        reply: Reply::Reenter,
+        dead_letter: None,
+        delivery: Delivery::ONCE,
+        begin: Begin::Now,
+        tally: Arc::default(),
+    })
+}
+
+fn event() -> Record {
+    let headers: [(&str, &[u8]); 6] = [
+        ("ce-specversion", b"1.0"),
+        ("ce-id", b"4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21"),
+        ("ce-source", b"/shops/berlin/orders"),
+        ("ce-type", b"com.example.order.created"),
+        ("ce-subject", b"orders/1234"),
+        ("content-type", b"application/json"),
+    ];
+    Record::decode(encode_head(&binary::parse(headers, b"").unwrap(), &[], 255).into()).unwrap()
+}
+
+#[test]
+fn a_filter_takes_nothing_from_the_allocator() {
+    let of_type = |ty: String| subscriber(Filter::Exact(vec![("type".into(), ty.into())]));
+    let mut subscribers: Vec<_> = (2..SUBSCRIBERS).map(|n| of_type(format!("com.example.{n}"))).collect();
+    subscribers.push(of_type("com.example.order.created".to_owned()));
+    let sql = Rule::Sql(cesql::parse(FIVE_TERMS).unwrap());
+    subscribers.push(subscriber(Filter::Rules([sql].into())));
+    let (index, event) = (Index::new(&subscribers), event());
+
+    let _profile = dhat::Profiler::builder().testing().build();
+    let before = dhat::HeapStats::get().total_blocks;
+    let mut found = 0;
+    for _ in 0..EVENTS {
+        index.visit(&event, |_| found += 1);
+    }
+    let taken = dhat::HeapStats::get().total_blocks - before;
+    assert_eq!((found, taken), (2 * EVENTS, 0), "matches, allocations");
+}

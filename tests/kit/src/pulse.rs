@@ -1,0 +1,224 @@
+//! Load that goes on until it is told to stop: at a rate, or each connection's next request as soon as the
+//! last is answered.
+//!
+//! A request may carry the moment at which it left ([`STAMP`]), for a fixture of the same process to read: so
+//! the way through the system is timed by one clock.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
+use monoio::net::TcpStream;
+
+use crate::Call;
+use crate::message::Response;
+
+/// Where a call holds this text, each request has the moment at which it left: [`clock`] in hexadecimal.
+pub const STAMP: &str = "-----moment-----";
+/// Read from a connection at a time; answers to events are small.
+const READ_BYTES: usize = 4 * 1024;
+/// Before a connection that broke is opened again.
+const REOPEN: Duration = Duration::from_millis(10);
+
+/// Nanoseconds of this process.
+#[must_use]
+pub fn clock() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(BEGIN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How long ago a request left, by what stands where its call had [`STAMP`].
+#[must_use]
+pub fn since(stamp: &str) -> Option<Duration> {
+    let left = u64::from_str_radix(stamp, 16).ok()?;
+    Some(Duration::from_nanos(clock().saturating_sub(left)))
+}
+
+/// Load under way.
+#[derive(Debug)]
+pub struct Pulse {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    broken: AtomicU64,
+}
+
+impl Pulse {
+    /// Each connection sends when its last request is answered.
+    pub fn flat_out(target: SocketAddr, call: &Call, connections: u32) -> Self {
+        Self::start(target, call, connections, None)
+    }
+
+    /// So many requests a second over all connections, as long as answers come in time.
+    pub fn at_rate(target: SocketAddr, call: &Call, connections: u32, per_second: u32) -> Self {
+        let every = Duration::from_secs(1) * connections / per_second.max(1);
+        Self::start(target, call, connections, Some(every))
+    }
+
+    fn start(target: SocketAddr, call: &Call, connections: u32, every: Option<Duration>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let (told, request) = (Arc::clone(&shared), call.to_bytes(target));
+        let thread = std::thread::spawn(move || {
+            let mut runtime =
+                monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build().unwrap();
+            runtime.block_on(async {
+                let one = |nth| {
+                    // Spread over the time between two requests of one connection.
+                    let first = every.map_or(Duration::ZERO, |every| every * nth / connections);
+                    monoio::spawn(client(target, request.clone(), first, every, Arc::clone(&told)))
+                };
+                let clients: Vec<_> = (0..connections).map(one).collect();
+                for client in clients {
+                    client.await;
+                }
+            });
+        });
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// Requests answered with a 2xx so far.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(SeqCst)
+    }
+
+    /// Requests answered otherwise so far.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(SeqCst)
+    }
+
+    /// Requests that got no answer so far.
+    #[must_use]
+    pub fn broken(&self) -> u64 {
+        self.shared.broken.load(SeqCst)
+    }
+
+    /// Waits for the answers under way. How many were accepted.
+    pub fn stop(mut self) -> u64 {
+        self.end();
+        self.accepted()
+    }
+
+    fn end(&mut self) {
+        self.shared.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+async fn client(
+    target: SocketAddr,
+    mut request: Vec<u8>,
+    first: Duration,
+    every: Option<Duration>,
+    shared: Arc<Shared>,
+) {
+    let stamp = request.windows(STAMP.len()).position(|window| window == STAMP.as_bytes());
+    let mut next = Instant::now() + first;
+    let mut open = None;
+    while !shared.stop.load(SeqCst) {
+        if let Some(every) = every {
+            let now = Instant::now();
+            if next > now {
+                monoio::time::sleep(next - now).await;
+            }
+            next += every;
+        }
+        let Some(mut stream) = connected(open.take(), target).await else {
+            shared.broken.fetch_add(1, SeqCst);
+            monoio::time::sleep(REOPEN).await;
+            continue;
+        };
+        if let Some(at) = stamp {
+            request[at..at + STAMP.len()].copy_from_slice(format!("{:016x}", clock()).as_bytes());
+        }
+        let (sent, back) = stream.write_all(request).await;
+        request = back;
+        let status = if sent.is_ok() { answer(&mut stream).await } else { None };
+        match status {
+            Some(200..=299) => shared.accepted.fetch_add(1, SeqCst),
+            Some(_) => shared.refused.fetch_add(1, SeqCst),
+            None => shared.broken.fetch_add(1, SeqCst),
+        };
+        open = status.map(|_| stream);
+    }
+}
+
+async fn connected(open: Option<TcpStream>, target: SocketAddr) -> Option<TcpStream> {
+    if open.is_some() {
+        return open;
+    }
+    let stream = TcpStream::connect_addr(target).await.ok()?;
+    let _ = stream.set_nodelay(true);
+    Some(stream)
+}
+
+/// The answer's status; `None` when the connection ends before it.
+async fn answer(stream: &mut TcpStream) -> Option<u16> {
+    let mut received = Vec::new();
+    loop {
+        let (read, piece) = stream.read(Vec::with_capacity(READ_BYTES)).await;
+        if read.ok()? == 0 {
+            return None;
+        }
+        received.extend_from_slice(&piece);
+        match Response::parse(&received, false, false) {
+            Ok(Some((response, _))) => return Some(response.status),
+            Ok(None) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::closed_address;
+    use crate::{Answer, EventSink, PATIENCE, wait};
+
+    #[test]
+    fn it_goes_on_until_it_is_stopped_and_every_answer_is_counted() {
+        let sink =
+            EventSink::answering(|event| Answer::status(if event.attempt % 4 == 0 { 503 } else { 202 }));
+        let pulse = Pulse::flat_out(sink.address(), &Call::post("/").header("left", STAMP).body("x"), 4);
+        wait::until(PATIENCE, "answers", || (pulse.accepted() > 100 && pulse.refused() > 20).then_some(()));
+        let refused = pulse.shared.clone();
+        let accepted = pulse.stop();
+        let received = sink.received();
+        assert_eq!(received.len() as u64, accepted + refused.refused.load(SeqCst));
+        assert!(received.iter().all(|request| since(request.header("left").unwrap_or("")).is_some()));
+    }
+
+    #[test]
+    fn a_rate_is_kept_to_from_above() {
+        let sink = EventSink::start();
+        let began = Instant::now();
+        let pulse = Pulse::at_rate(sink.address(), &Call::post("/"), 2, 100);
+        wait::until(PATIENCE, "20 answers", || (pulse.accepted() >= 20).then_some(()));
+        assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn nobody_there_is_no_answer() {
+        let pulse = Pulse::flat_out(closed_address(), &Call::post("/"), 1);
+        wait::until(PATIENCE, "an attempt", || (pulse.broken() > 1).then_some(()));
+        assert_eq!(pulse.stop(), 0);
+    }
+}
