@@ -71,7 +71,7 @@ fn status(code: u16) -> (Duration, Message) {
 
 /// Two seconds well, two seconds not.
 fn flapping(_: u64) -> (Duration, Message) {
-    let is_well = Duration::from_nanos(kit::pulse::clock()).as_secs() / 2 % 2 == 0;
+    let is_well = (Duration::from_nanos(kit::pulse::clock()).as_secs() / 2).is_multiple_of(2);
     status(if is_well { 202 } else { 503 })
 }
 

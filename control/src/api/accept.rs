@@ -1,5 +1,6 @@
 //! What the client wants to read: the object itself, a table, or metadata alone.
 
+use axum::body::to_bytes;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
@@ -33,7 +34,7 @@ pub(super) fn negotiate(headers: &HeaderMap) -> Result<Format, Refusal> {
 fn offer(wanted: &str) -> Option<Format> {
     let mut parts = wanted.split(';').map(str::trim);
     let media = parts.next()?.to_ascii_lowercase();
-    if !matches!(media.as_str(), "application/json" | "application/*" | "*/*") {
+    if !matches!(media.as_str(), "application/json" | "application/yaml" | "application/*" | "*/*") {
         return None;
     }
     let (mut shape, mut group, mut version) = (None, None, None);
@@ -53,6 +54,27 @@ fn offer(wanted: &str) -> Option<Format> {
         }
         _ => None,
     }
+}
+
+/// Whether the type that [`negotiate`] took is YAML.
+pub(super) fn is_yaml(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+    let taken = accept.split(',').find(|wanted| offer(wanted).is_some());
+    taken.is_some_and(|taken| taken.trim_start().to_ascii_lowercase().starts_with("application/yaml"))
+}
+
+/// The same answer in YAML, unless it is no JSON. Not for watches, which have no end.
+pub(super) async fn in_yaml(response: Response) -> Response {
+    let (mut head, body) = response.into_parts();
+    if head.headers.get(header::CONTENT_TYPE).is_none_or(|media| media != "application/json") {
+        return Response::from_parts(head, body);
+    }
+    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // our own answer, written out by now
+    let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let Ok(text) = serde_norway::to_string(&value) else { return Response::from_parts(head, bytes.into()) };
+    head.headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/yaml"));
+    head.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(head, text.into())
 }
 
 /// Answers with JSON that is already written out.

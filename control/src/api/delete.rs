@@ -79,12 +79,16 @@ pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     Ok(accept::json(StatusCode::OK, status.to_string()))
 }
 
+/// Whether all objects of a kind can be deleted at a time: not namespaces, nor kinds with all of their objects.
+pub(super) fn has_collection(meta: &KindMeta) -> bool {
+    meta.plural != NAMESPACE.plural && !customs::is_definition(meta)
+}
+
 /// Deletes what the selectors choose, one by one; answers with what was chosen.
 pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
-    // Not across namespaces, and so not namespaces either; nor kinds with all of their objects.
     let meta = call.target.entry.meta;
-    let across = meta.namespaced && call.target.namespace.is_none();
-    if across || meta.plural == NAMESPACE.plural || customs::is_definition(meta) {
+    let across_namespaces = meta.namespaced && call.target.namespace.is_none();
+    if across_namespaces || !has_collection(meta) {
         return Err(Refusal::method_not_allowed());
     }
     let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;

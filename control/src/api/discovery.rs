@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::kind::{Access, Entry, KindMeta, Registry};
 
 use super::errors::Refusal;
-use super::{Server, accept, object, openapi};
+use super::{Server, accept, delete, object, openapi};
 
 /// The release of Kubernetes whose behaviour is meant.
 const MAJOR: &str = "1";
@@ -173,7 +173,10 @@ fn verbs(entry: &Entry) -> Vec<&'static str> {
         Access::Derived => return vec!["delete", "deletecollection", "get", "list", "watch"],
         Access::Full => {}
     }
-    let mut verbs = vec!["delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+    let mut verbs = vec!["delete", "get", "list", "patch", "update", "watch"];
+    if delete::has_collection(entry.meta) {
+        verbs.insert(1, "deletecollection");
+    }
     if entry.meta.developers_create {
         verbs.insert(0, "create");
     }

@@ -218,6 +218,7 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
     let (head, body) = request.into_parts();
     server.registry = server.customs.now(&server.store, &server.registry);
     let note = server.audit.as_ref().map(|audit| audit.note(&head));
+    let is_yaml = accept::is_yaml(&head.headers);
     let believed = match identity::of(&server, &head) {
         Ok(who) => {
             server.requester = Arc::new(who);
@@ -231,7 +232,10 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
         Ok(()) => dispatch(server, head, body).await,
         Err(refusal) => Err(refusal),
     };
-    let response = answered.unwrap_or_else(Refusal::into_response);
+    let mut response = answered.unwrap_or_else(Refusal::into_response);
+    if is_yaml {
+        response = accept::in_yaml(response).await;
+    }
     if let Some(note) = note {
         note.end(&who, response.status());
     }
@@ -261,6 +265,9 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
     grant::check(&server, &who, &target.action(verb))?;
     let format = accept::negotiate(&head.headers)?;
+    if parameters.watch && accept::is_yaml(&head.headers) {
+        return Err(Refusal::not_acceptable("application/json")); // a stream of documents
+    }
     let call = Call { server, target, parameters, headers: head.headers, format };
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
     answered.map_err(|refusal| refusal.of_method(call.target.entry.meta, verb))

@@ -204,3 +204,24 @@ async fn documents_about_kinds_are_sent_once() {
     assert_eq!(house.ask(Method::POST, path, &definition).await.0, 201);
     assert_ne!(ask("/openapi/v3", "application/json", "").await.headers()["etag"], before);
 }
+
+/// Who asks for YAML gets it, refusals too; a watch is no document.
+#[tokio::test]
+async fn objects_are_written_in_yaml_for_who_asks() {
+    let house = House::open().await;
+    house.widget("one", &json!({})).await;
+    let ask = async |path: String, accept| match house.get_as(&path, accept).await {
+        (code, Value::String(text)) => (code, serde_norway::from_str::<Value>(&text).unwrap()),
+        (_, json) => panic!("{path} is JSON: {json}"),
+    };
+    let (code, one) = ask(format!("{WIDGETS}/one"), "application/yaml").await;
+    assert_eq!((code, &one["metadata"]["name"]), (200, &json!("one")));
+    let (code, list) = ask(WIDGETS.into(), "application/yaml, application/json").await;
+    assert_eq!((code, &list["kind"]), (200, &json!("WidgetList")));
+    let (code, refusal) = ask(format!("{WIDGETS}/two"), "application/yaml").await;
+    assert_eq!((code, &refusal["reason"]), (404, &json!("NotFound")));
+    let (code, refusal) = ask(format!("{WIDGETS}?watch=1"), "application/yaml").await;
+    assert_eq!((code, &refusal["reason"]), (406, &json!("NotAcceptable")));
+    let (_, json) = house.get_as(&format!("{WIDGETS}/one"), "application/json, application/yaml").await;
+    assert_eq!(json["metadata"]["name"], "one");
+}

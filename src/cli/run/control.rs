@@ -89,13 +89,8 @@ async fn live(
         }
     };
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
-    let publisher = Arc::clone(&parts.publisher);
-    tokio::task::spawn_local(serve_admin(
-        parts.admin,
-        hear_admin,
-        publisher,
-        stopped(parts.hand_over.clone()),
-    ));
+    let (publisher, handed) = (Arc::clone(&parts.publisher), stopped(parts.hand_over.clone()));
+    tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, publisher, handed));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
@@ -121,9 +116,8 @@ async fn live(
     if synced.is_err() {
         controllers.abort();
     } else {
-        let hand_over = parts.hand_over.clone();
-        api =
-            Some(tokio::task::spawn_local(entrances.serve(house.router, move || stopped(hand_over.clone()))));
+        let until = parts.hand_over.clone();
+        api = Some(tokio::task::spawn_local(entrances.serve(house.router, move || stopped(until.clone()))));
     }
     drop(say_synced.send(synced));
 

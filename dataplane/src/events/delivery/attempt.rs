@@ -11,8 +11,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
+use super::end::End;
 use super::post::{Post, PostError};
-use super::pump::{End, Job, Leg, Order, Pump};
+use super::pump::{Job, Leg, Order, Pump};
 use super::request::{self, Carried, Failure};
 use super::retry::{Heard, Reason, Verdict, failed, judge};
 use crate::events::Answer;

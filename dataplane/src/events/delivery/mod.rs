@@ -6,6 +6,7 @@
 
 mod ahead;
 mod attempt;
+mod end;
 mod lanes;
 mod place;
 pub mod post;

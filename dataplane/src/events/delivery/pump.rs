@@ -15,6 +15,7 @@ use bytes::Bytes;
 use ring::{Ring, Tick};
 use wal::{AppendError, Bookmark, Position};
 
+use super::end::End;
 use super::lanes::{Lanes, lane};
 use super::place::Place;
 use super::post::Post;
@@ -114,22 +115,6 @@ impl PartialOrd for Retry {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
-}
-
-/// How an event ended for this subscriber.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Delivered,
-    Filtered,
-    DeadLettered,
-    /// Dropped: there is no dead letter sink.
-    Sinkless,
-    /// Dropped: the dead letter sink did not take it.
-    SinkRefused,
-    /// Dropped: too old, or too much.
-    Expired,
-    /// Dropped: the disk changed it.
-    Damaged,
 }
 
 enum Next {
@@ -415,22 +400,7 @@ impl<P: Post> Pump<P> {
     }
 
     fn count(&self, events: u64, end: End) {
-        let order = self.order.borrow();
-        let tally = &order.subscriber.tally;
-        let counter = match end {
-            End::Delivered => &tally.delivered,
-            End::Filtered => &tally.filtered,
-            End::DeadLettered => &tally.dead_lettered,
-            End::Sinkless | End::SinkRefused | End::Expired | End::Damaged => &tally.dropped,
-        };
-        counter.fetch_add(events, Relaxed);
-        match end {
-            End::Sinkless => drop(tally.sinkless.fetch_add(events, Relaxed)),
-            End::SinkRefused => drop(tally.sink_refused.fetch_add(events, Relaxed)),
-            End::Expired => drop(tally.expired.fetch_add(events, Relaxed)),
-            End::Damaged => drop(tally.damaged.fetch_add(events, Relaxed)),
-            _ => {}
-        }
+        end.count(events, &self.order.borrow().subscriber.tally);
         // A count that is off must show in tests, and must not end a subscriber's deliveries.
         debug_assert!(events <= self.pending.get(), "an event is offered before it is settled");
         self.pending.set(self.pending.get().saturating_sub(events));

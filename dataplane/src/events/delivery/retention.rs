@@ -11,8 +11,9 @@ use std::time::Duration;
 use wal::Position;
 
 use super::Desk;
+use super::end::End;
 use super::post::Post;
-use super::pump::{End, Job, Pump};
+use super::pump::{Job, Pump};
 use crate::events::journal::What;
 use crate::events::keeper::Feed;
 use crate::table::Stream;
