@@ -115,6 +115,11 @@ impl Client {
     }
 }
 
+/// Whether a stream failed because the server said goodbye before it saw it: to be asked again elsewhere.
+pub fn is_unprocessed(why: &h2::Error) -> bool {
+    why.is_go_away() && why.is_remote() && why.reason() == Some(h2::Reason::NO_ERROR)
+}
+
 /// Runs both to their ends.
 pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     tokio::join!(one, other)
