@@ -9,6 +9,8 @@ mod run;
 mod selftest;
 mod wal;
 
+use std::process::ExitCode;
+
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
@@ -96,6 +98,18 @@ fn refuse(why: &clap::Error) -> std::process::ExitCode {
                 text.lines().next().unwrap_or("error: unusable arguments")
             );
             USAGE.into()
+        }
+    }
+}
+
+/// What the shell hears of a verb: `Ok(false)` when it did its work and found something wrong.
+fn exit_code(outcome: anyhow::Result<bool>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -226,7 +226,9 @@ fn nothing_is_taken(appliance: &mut Appliance, connection: &mut Connection) {
     let unready =
         wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");
-    assert!(appliance.stderr().contains("the log failed: nothing more is accepted"));
+    wait::until(PATIENCE, "a loud error", || {
+        appliance.stderr().contains("the log failed: nothing more is accepted").then_some(())
+    });
     assert_eq!(Call::get("/healthz").send(appliance.admin()).status, 200);
     assert_eq!(Call::get("/metrics").send(appliance.admin()).status, 200);
     assert!(appliance.is_running());
@@ -278,6 +280,24 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
     appliance.restart();
     assert_eq!(appliance.api().get("ConfigMap", "default", "after").unwrap(), after);
     assert!(version(&appliance.api().create(&map("later", 1))) > version(&after));
+}
+
+/// APP-07, EV-RTE-02: a disk without a block left keeps no appliance from starting: what it holds is delivered.
+#[test]
+fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
+    let Some(disk) = Disk::make() else { return };
+    let (mut appliance, away) = scene(&disk);
+    let mut connection = Connection::open(appliance.events());
+    let accepted: BTreeSet<_> = (0..5).map(|nth| nth.to_string()).collect();
+    for id in &accepted {
+        assert_eq!(post(&mut connection, id).status, 202);
+    }
+    appliance.kill();
+    leave_nothing(&disk);
+    appliance.restart();
+    let sink = EventSink::start_at(away, |_| Answer::status(202));
+    let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
+    assert_eq!(ids(&received), accepted);
 }
 
 /// A limit on the size of files is an error with a name, and not a signal that kills.

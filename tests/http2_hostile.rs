@@ -123,6 +123,17 @@ fn floods_of_cheap_frames_are_cut_and_counted_by_kind() {
     }
 }
 
+/// The events listener cuts and counts floods as the proxy does.
+#[test]
+fn a_flood_on_the_events_listener_is_cut_and_counted() {
+    let appliance = Setup::new(BIN).flag("workers", "1").start();
+    let code = attack(appliance.events(), std::iter::repeat_n(frame(0x6, 0, 0, &[7; 8]), 100_000));
+    assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{code:?}");
+    wait::until(PATIENCE, "the cut", || {
+        (metric(&appliance, "sluicegate_http2_floods_total", "pings") == 1).then_some(())
+    });
+}
+
 /// Rapid reset (CVE-2023-44487): requests that are taken back at once reach the instance in bounded
 /// number.
 #[test]

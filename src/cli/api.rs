@@ -33,16 +33,10 @@ pub(crate) fn run(verb: &Verb) -> ExitCode {
         Verb::Backup(args) => backup(args),
         Verb::Restore(args) => restore(args),
     };
-    match outcome {
-        Ok(told) => {
-            println!("{told}");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("error: {why:#}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code(outcome.map(|told| {
+        println!("{told}");
+        true
+    }))
 }
 
 fn agent() -> ureq::Agent {

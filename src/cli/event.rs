@@ -98,14 +98,7 @@ pub(crate) fn run(verb: &Verb) -> ExitCode {
         Verb::Replay(Replay { order, from }) => send_again(order, from),
         Verb::Redrive(order) => send_again(order, "dead-letters"),
     };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("error: {why:#}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code(outcome)
 }
 
 fn agent() -> ureq::Agent {

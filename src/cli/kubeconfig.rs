@@ -41,16 +41,10 @@ pub(crate) enum Authority {
 }
 
 pub(crate) fn print(args: &Args) -> ExitCode {
-    match decide(args) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("error: {why:#}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code(decide(args).map(|text| {
+        print!("{text}");
+        true
+    }))
 }
 
 fn decide(args: &Args) -> Result<String> {

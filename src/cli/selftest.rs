@@ -77,14 +77,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Some(batch) => writer::append(&args.data, seed, batch).map(|()| true),
         None => campaign(args, seed),
     };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("error: {why:#}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code(outcome)
 }
 
 fn campaign(args: &Args, seed: u64) -> Result<bool> {

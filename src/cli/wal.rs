@@ -62,14 +62,9 @@ pub(crate) fn run(verb: &Verb) -> ExitCode {
         Verb::Dump(order) => each(&order.folder, &mut |log| dump(log, order)),
     };
     match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
         // `dump | head` is no failure.
         Err(why) if is_closed_pipe(&why) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("error: {why:#}");
-            ExitCode::FAILURE
-        }
+        other => super::exit_code(other),
     }
 }
 

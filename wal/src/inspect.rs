@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::codec::Kind;
 use crate::error::Error;
@@ -64,7 +65,7 @@ pub struct StreamInspection {
     /// Events that are there, needed or not.
     pub events: u64,
     /// Subscriber, low mark, events at or after it.
-    pub bookmarks: Vec<(std::sync::Arc<str>, Position, u64)>,
+    pub bookmarks: Vec<(Arc<str>, Position, u64)>,
 }
 
 /// A segment file that was read.

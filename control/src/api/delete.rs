@@ -94,7 +94,6 @@ pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Respo
     let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;
     let options = parse(call, bytes)?;
     let mut listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
-    let meta = call.target.entry.meta;
     listing.items.iter_mut().for_each(|object| *object = faces::shown(meta, object));
     listing.items.retain(|object| selector.matches(&object.value));
     for object in &listing.items {

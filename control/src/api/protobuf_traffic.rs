@@ -23,22 +23,22 @@ const REFERENCE: Shape = Shape::Message(&[
     text(7, "fieldPath"),
 ]);
 
+const SERIES: Shape =
+    Shape::Message(&[one(1, "count", Shape::Number), one(2, "lastObservedTime", Shape::MicroTime)]);
+const SOURCE: Shape = Shape::Message(&[text(1, "component"), text(2, "host")]);
+
 const EVENT: &[Field] = &[
     METADATA,
     one(2, "involvedObject", REFERENCE),
     text(3, "reason"),
     text(4, "message"),
-    one(5, "source", Shape::Message(&[text(1, "component"), text(2, "host")])),
+    one(5, "source", SOURCE),
     one(6, "firstTimestamp", Shape::Time),
     one(7, "lastTimestamp", Shape::Time),
     one(8, "count", Shape::Number),
     text(9, "type"),
     one(10, "eventTime", Shape::MicroTime),
-    one(
-        11,
-        "series",
-        Shape::Message(&[one(1, "count", Shape::Number), one(2, "lastObservedTime", Shape::MicroTime)]),
-    ),
+    one(11, "series", SERIES),
     text(12, "action"),
     one(13, "related", REFERENCE),
     text(14, "reportingComponent"),
@@ -49,11 +49,7 @@ const EVENT: &[Field] = &[
 pub(super) const NEWS: &[Field] = &[
     METADATA,
     one(2, "eventTime", Shape::MicroTime),
-    one(
-        3,
-        "series",
-        Shape::Message(&[one(1, "count", Shape::Number), one(2, "lastObservedTime", Shape::MicroTime)]),
-    ),
+    one(3, "series", SERIES),
     text(4, "reportingController"),
     text(5, "reportingInstance"),
     text(6, "action"),
@@ -62,7 +58,7 @@ pub(super) const NEWS: &[Field] = &[
     one(9, "related", REFERENCE),
     text(10, "note"),
     text(11, "type"),
-    one(12, "deprecatedSource", Shape::Message(&[text(1, "component"), text(2, "host")])),
+    one(12, "deprecatedSource", SOURCE),
     one(13, "deprecatedFirstTimestamp", Shape::Time),
     one(14, "deprecatedLastTimestamp", Shape::Time),
     one(15, "deprecatedCount", Shape::Number),

@@ -1,16 +1,16 @@
 //! Lines as bytes.
 
 use std::io::Write as _;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
 
 use super::{Line, PART_BYTES_MAX};
 
 /// `127.0.0.1 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.0" 200 2326`
 pub(super) fn common(out: &mut Vec<u8>, line: &Line<'_>) {
-    let Moment { year, month, day, hour, minute, second, .. } = Moment::of(line.at);
-    let name = MONTHS[month as usize - 1];
-    put(out, format_args!("{} - - ", line.client));
-    put(out, format_args!("[{day:02}/{name}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] \""));
+    let at = moment(line.at);
+    put(out, format_args!("{} - - [{}] \"", line.client, at.strftime("%d/%b/%Y:%H:%M:%S %z")));
     if line.method.is_empty() {
         out.push(b'-');
     } else {
@@ -23,12 +23,9 @@ pub(super) fn common(out: &mut Vec<u8>, line: &Line<'_>) {
 }
 
 pub(super) fn json(out: &mut Vec<u8>, line: &Line<'_>) {
-    let Moment { year, month, day, hour, minute, second, milli } = Moment::of(line.at);
-    put(out, format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"));
-    put(
-        out,
-        format_args!(".{milli:03}Z\",\"client\":\"{}\",\"protocol\":\"{}\"", line.client, line.protocol),
-    );
+    let at = moment(line.at);
+    put(out, format_args!("{{\"time\":\"{at:.3}\",\"client\":\"{}\"", line.client));
+    put(out, format_args!(",\"protocol\":\"{}\"", line.protocol));
     for (name, part) in [("method", line.method), ("host", line.host), ("path", line.path)] {
         if !part.is_empty() {
             put(out, format_args!(",\"{name}\":\""));
@@ -77,41 +74,9 @@ fn escaped(out: &mut Vec<u8>, part: &[u8], json: bool) {
     }
 }
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
-/// A moment in UTC. Of our own, because a library for time is more than the core has to carry for it.
-struct Moment {
-    year: u64,
-    month: u64,
-    day: u64,
-    hour: u64,
-    minute: u64,
-    second: u64,
-    milli: u32,
-}
-
-impl Moment {
-    fn of(at: SystemTime) -> Self {
-        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let (days, rest) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-        // Years that begin in March have their leap day last; 400 of them have always 146,097 days.
-        let day = days + 719_468; // since the first of March of the year 0
-        let (era, day) = (day / 146_097, day % 146_097);
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let shifted = (5 * day + 2) / 153;
-        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-        Self {
-            year: era * 400 + year + u64::from(month <= 2),
-            month,
-            day: day - (153 * shifted + 2) / 5 + 1,
-            hour: rest / 3600,
-            minute: rest / 60 % 60,
-            second: rest % 60,
-            milli: since.subsec_millis(),
-        }
-    }
+/// Times before 1970 or after the year 9999 are no clock's: they are the first moment.
+fn moment(at: SystemTime) -> Timestamp {
+    Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]
@@ -176,20 +141,5 @@ mod tests {
         assert!(
             text(json, &Line { path: &long, ..super::super::tests::line() }).len() < PART_BYTES_MAX + 500
         );
-    }
-
-    #[test]
-    fn moments_are_those_of_the_calendar() {
-        for (seconds, wanted) in [
-            (0, (1970, 1, 1)),
-            (951_782_400, (2000, 2, 29)),
-            (951_868_800, (2000, 3, 1)),
-            (1_709_164_800, (2024, 2, 29)),
-            (1_735_689_599, (2024, 12, 31)),
-            (4_107_542_400, (2100, 3, 1)),
-        ] {
-            let at = Moment::of(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-            assert_eq!((at.year, at.month, at.day), wanted, "{seconds}");
-        }
     }
 }

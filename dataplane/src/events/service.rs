@@ -21,7 +21,8 @@ use super::resolve::{Resolver, system};
 use super::sender::Sender;
 use crate::core::{self, Local, MakeEvents};
 use crate::counters::CoreCounters;
-use crate::h2::buffered::{self, Opened};
+use crate::h2::buffered;
+use crate::h2::server::Opened;
 use crate::http::codec::RequestView;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Seat;
@@ -57,6 +58,7 @@ pub fn make(config: EventsConfig) -> MakeEvents {
 struct Service {
     ring: Ring,
     limits: HttpLimits,
+    counters: Arc<CoreCounters>,
     events: Rc<Events<Sender>>,
     resolver: Rc<Resolver>,
     reader: RefCell<Reader>,
@@ -78,6 +80,7 @@ impl Service {
         let service = Rc::new(Self {
             ring: proxy.ring.clone(),
             limits: proxy.limits,
+            counters,
             events,
             resolver,
             reader: RefCell::new(tables.reader()),
@@ -135,14 +138,14 @@ impl Service {
 impl core::Events for Service {
     fn connection(self: Rc<Self>, stream: Stream, seat: Seat) -> Local<'static> {
         Box::pin(async move {
-            let (ring, limits) = (self.ring.clone(), self.limits);
+            let (ring, limits, counters) = (self.ring.clone(), self.limits, Arc::clone(&self.counters));
             let mut connection = Downstream::new(&ring, stream, seat, &limits);
             let handler =
                 async move |request: RequestView<'_>, body: Bytes| self.answer(request, &body).await;
             match connection.opening().await {
                 Ok(Spoken::Http2) => {
                     let Downstream { stream, inflow, seat, .. } = connection;
-                    let opened = Opened { ring, limits, stream, held: inflow.held, seat };
+                    let opened = Opened { ring, limits, counters, stream, held: inflow.held, seat };
                     buffered::serve_buffered(opened, BODY_BYTES_MAX, Rc::new(handler)).await;
                 }
                 Ok(Spoken::Http1) => serve_buffered(connection, BODY_BYTES_MAX, &handler).await,

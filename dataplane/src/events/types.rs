@@ -44,8 +44,8 @@ impl Types {
     pub fn note(&self, kind: &str, source: &str, schema: &str) {
         let hash = self.hasher.hash_one((kind, source, schema)).max(1);
         let first = usize::try_from(hash % TYPES_TOLD_MAX as u64).unwrap_or_default();
-        let places = self.slots.iter().cycle().skip(first).take(TYPES_PROBED_MAX);
-        for place in places {
+        for step in 0..TYPES_PROBED_MAX {
+            let place = &self.slots[(first + step) % TYPES_TOLD_MAX];
             let found = place.load(Relaxed);
             if found == hash {
                 return;

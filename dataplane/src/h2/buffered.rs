@@ -1,27 +1,21 @@
 //! A whole HTTP/2 server for small messages: what [`crate::http::server::serve_buffered`] is for HTTP/1.
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
-use ::h2::server::{Builder, Connection, SendResponse};
-use ::h2::{Reason, RecvStream};
+use ::h2::RecvStream;
+use ::h2::server::SendResponse;
 use ::http::{Method, Request, Response};
 use bytes::{Bytes, BytesMut};
-use ring::{Chunk, Ring, Tick};
+use ring::Ring;
 
 use super::heads::from_client;
-use super::io::{Facts, Io};
 use super::limits;
-use super::meter::Meter;
+use super::server::{self, Opened};
 use crate::http::answer::Answer;
 use crate::http::codec::RequestView;
 use crate::http::limits::HttpLimits;
-use crate::http::roster::Seat;
-use crate::http::server::PREFACE;
 use crate::http::wire::by;
-use crate::tls::Wire;
 
 /// What a client that holds too much at a time is told to wait, in seconds.
 const RETRY_AFTER_S: &str = "1";
@@ -31,31 +25,8 @@ struct Room {
     ring: Ring,
     limits: HttpLimits,
     body_bytes_max: usize,
-    /// Kept until the last stream is done.
-    seat: Seat,
-    open: Cell<usize>,
     /// Bytes of bodies that have come and are not answered.
     held: Cell<usize>,
-    idle_since: Cell<Tick>,
-}
-
-/// What happens to a connection next.
-enum Event {
-    Stream(Box<(Request<RecvStream>, SendResponse<Bytes>)>),
-    Flood,
-    Drain,
-    /// Nothing for as long as was to be waited.
-    Quiet,
-    End,
-}
-
-/// A client's connection whose first bytes, in `held`, say that it speaks HTTP/2.
-pub struct Opened {
-    pub ring: Ring,
-    pub limits: HttpLimits,
-    pub stream: Wire,
-    pub held: Chunk,
-    pub seat: Seat,
 }
 
 /// Serves one connection: every request with its whole body to `handler`, many at a time, until the client goes.
@@ -64,78 +35,13 @@ pub async fn serve_buffered<H>(opened: Opened, body_bytes_max: usize, handler: R
 where
     H: AsyncFn(RequestView<'_>, Bytes) -> Answer + 'static,
 {
-    let Opened { ring, limits, stream, held, seat } = opened;
-    let meter = Meter::new(PREFACE.len(), ring.now());
-    let io = Io::new(&ring, stream, held, Some(meter), limits.stall_max);
-    let (facts, due) = (io.facts(), ring.now() + limits.head_max);
-    let Ok(Ok(mut connection)) = by(&ring, Some(due), builder().handshake::<_, Bytes>(io)).await else {
-        return;
-    };
-    let idle_since = Cell::new(ring.now());
-    let (open, held) = (Cell::new(0), Cell::new(0));
-    let room = Rc::new(Room { ring, limits, body_bytes_max, seat, open, held, idle_since });
-    let mut leaving = false;
-    loop {
-        let event = next(&mut connection, &room.seat, &facts, leaving);
-        match by(&room.ring, Some(room.next_look(leaving)), event).await.unwrap_or(Event::Quiet) {
-            Event::Stream(both) => {
-                let guest = Guest::enter(&room);
-                let handler = Rc::clone(&handler);
-                room.ring.spawn(async move { guest.exchange(*both, &*handler).await });
-            }
-            Event::Flood => {
-                connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                let ended = poll_fn(|cx| connection.poll_closed(cx));
-                let _ = by(&room.ring, Some(room.ring.now() + room.limits.linger_max), ended).await;
-                return;
-            }
-            Event::Quiet if room.open.get() > 0 => {}
-            Event::Quiet if leaving => return, // the client does not care
-            Event::Quiet | Event::Drain => {
-                leaving = true;
-                room.idle_since.set(room.ring.now());
-                connection.graceful_shutdown();
-            }
-            Event::End => return,
-        }
-    }
-}
-
-fn builder() -> Builder {
-    let mut builder = Builder::new();
-    builder
-        .max_concurrent_streams(limits::STREAMS_MAX)
-        .initial_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
-        .max_pending_accept_reset_streams(limits::RESET_BEFORE_ACCEPT_MAX)
-        .max_local_error_reset_streams(Some(limits::RESET_BY_US_MAX))
-        .max_send_buffer_size(limits::SEND_BYTES_MAX);
-    builder
-}
-
-async fn next(connection: &mut Connection<Io, Bytes>, seat: &Seat, facts: &Facts, leaving: bool) -> Event {
-    poll_fn(|cx| {
-        let accepted = connection.poll_accept(cx);
-        if facts.flood.get().is_some() {
-            return Poll::Ready(Event::Flood);
-        }
-        match accepted {
-            Poll::Ready(Some(Ok(both))) => return Poll::Ready(Event::Stream(Box::new(both))),
-            Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(Event::End),
-            Poll::Pending => {}
-        }
-        if leaving { Poll::Pending } else { seat.poll_closing(cx).map(|()| Event::Drain) }
+    let (ring, limits) = (opened.ring.clone(), opened.limits);
+    let room = Rc::new(Room { ring, limits, body_bytes_max, held: Cell::new(0) });
+    server::serve(opened, false, |request, respond| {
+        let (guest, handler) = (Guest { room: Rc::clone(&room), held: Cell::new(0) }, Rc::clone(&handler));
+        async move { guest.exchange(request, respond, &*handler).await }
     })
-    .await
-}
-
-impl Room {
-    /// When a connection without an event is worth a look.
-    fn next_look(&self, leaving: bool) -> Tick {
-        let wait = if leaving { self.limits.linger_max } else { self.limits.idle_max };
-        if self.open.get() == 0 { self.idle_since.get() + wait } else { self.ring.now() + wait }
-    }
+    .await;
 }
 
 /// One stream, however it ends.
@@ -146,16 +52,10 @@ struct Guest {
 }
 
 impl Guest {
-    fn enter(room: &Rc<Room>) -> Self {
-        room.open.set(room.open.get() + 1);
-        Self { room: Rc::clone(room), held: Cell::new(0) }
-    }
-
-    async fn exchange<H>(&self, both: (Request<RecvStream>, SendResponse<Bytes>), handler: &H)
+    async fn exchange<H>(&self, request: Request<RecvStream>, respond: SendResponse<Bytes>, handler: &H)
     where
         H: AsyncFn(RequestView<'_>, Bytes) -> Answer,
     {
-        let (request, respond) = both;
         let (parts, body) = request.into_parts();
         let answer = match from_client(&parts, body.is_end_stream()) {
             Err(why) => Answer::text(why.status(), why.sentence()),
@@ -173,7 +73,7 @@ impl Guest {
 
     /// The body; or what its sender is told, if there is somebody to be told.
     async fn whole(&self, mut body: RecvStream) -> Result<Bytes, Option<Answer>> {
-        let Room { ring, limits, body_bytes_max, held, .. } = &*self.room;
+        let Room { ring, limits, body_bytes_max, held } = &*self.room;
         let mut bytes = BytesMut::new();
         loop {
             let piece = match by(ring, Some(ring.now() + limits.stall_max), body.data()).await {
@@ -203,10 +103,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let room = &self.room;
-        room.open.set(room.open.get() - 1);
-        room.held.set(room.held.get() - self.held.get());
-        room.idle_since.set(room.ring.now());
+        self.room.held.set(self.room.held.get() - self.held.get());
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! [`io`] is a socket of the ring as h2 wants one, [`meter`] counts the frames that cost a peer
 //! nothing, [`heads`] turns heads into HTTP/1's and back, so that every rule about a request is judged
-//! in one place, [`client`] keeps connections to instances, [`buffered`] is a server for small messages. Numbers are in [`limits`].
+//! in one place, [`client`] keeps connections to instances, [`server`] those of clients, [`buffered`] serves small
+//! messages whole. Numbers are in [`limits`].
 
 pub mod buffered;
 pub mod client;
@@ -10,4 +11,5 @@ pub mod heads;
 pub mod io;
 pub mod limits;
 pub mod meter;
+pub mod server;
 pub mod trailers;

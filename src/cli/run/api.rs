@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
@@ -71,7 +72,7 @@ impl Entrances {
                 (Entrance::Plain(listener), Authority::Plain)
             };
             all.push(entrance);
-            leave_kubeconfig(config, at, &authority)?;
+            leave_kubeconfig(config, at, &authority);
         }
         if let Some(listener) = socket {
             all.push(Entrance::Socket(tokio::net::UnixListener::from_std(listener).context("api-socket")?));
@@ -135,9 +136,9 @@ fn names(bound: IpAddr) -> Vec<String> {
     names
 }
 
-/// `DATA/api/kubeconfig`, with which kubectl on this host works at once.
-fn leave_kubeconfig(config: &Config, at: SocketAddr, authority: &Authority) -> Result<()> {
-    use std::io::Write as _;
+/// `DATA/api/kubeconfig`, with which kubectl on this host works at once. It is a convenience: a disk that is
+/// full must not keep an appliance from starting that would deliver what it holds and make room by that.
+fn leave_kubeconfig(config: &Config, at: SocketAddr, authority: &Authority) {
     let near = match at.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], at.port())),
         IpAddr::V6(ip) if ip.is_unspecified() => {
@@ -146,12 +147,23 @@ fn leave_kubeconfig(config: &Config, at: SocketAddr, authority: &Authority) -> R
         _ => at,
     };
     let path = kubeconfig::place(&config.data);
+    let text = kubeconfig::text(near, authority, None);
+    if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
+        return;
+    }
+    if let Err(why) = replace(&path, &text) {
+        tracing::warn!(%why, file = %path.display(), "no kubeconfig was left; `sluicegate kubeconfig` prints one");
+    }
+}
+
+/// Writes a file for its owner alone, whole or not at all.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
     let fresh = path.with_extension("new");
-    let written = || -> std::io::Result<()> {
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-        file.write_all(kubeconfig::text(near, authority, None).as_bytes())?;
-        std::fs::rename(&fresh, &path)
-    };
-    written().with_context(|| path.display().to_string())
+    let written =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
+    let renamed = written
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| std::fs::rename(&fresh, path));
+    renamed.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }

@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::json;
 
 use super::path;
+use crate::controllers::managers;
 use crate::controllers::world::{Error, World};
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::shared::{name, namespace};
@@ -32,8 +33,12 @@ fn is_held(broker: &Broker) -> bool {
     broker.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
 }
 
-/// Puts the finalizer on a Broker that `wants` to drain, and takes it off one that does not, any more or yet.
+/// Puts the finalizer on a Broker that `wants` to drain, and takes it off one that does not, any more or yet, if it
+/// is ours to write.
 pub async fn hold(world: &World, broker: &Broker, wants: bool) -> Result<Broker, Error> {
+    if !world.duty.is_ours() {
+        return Ok(broker.clone());
+    }
     let is_new = broker.metadata.deletion_timestamp.is_none();
     match (wants, is_held(broker)) {
         (true, false) if is_new => write(world, broker, true).await,
@@ -49,7 +54,7 @@ async fn write(world: &World, broker: &Broker, held: bool) -> Result<Broker, Err
     // The version makes a crossing write a conflict, and that another look.
     let patch = json!({ "metadata": { "resourceVersion": meta.resource_version, "finalizers": finalizers } });
     let api = world.api::<Broker>(namespace(meta));
-    Ok(api.patch(name(meta), &PatchParams::default(), &Patch::Merge(patch)).await?)
+    Ok(api.patch(name(meta), &managers::patches(), &Patch::Merge(patch)).await?)
 }
 
 /// Lets go of those that have nothing pending any more. Runs for ever.
@@ -57,8 +62,10 @@ pub async fn tend(world: &World) {
     let mut quiet: HashMap<String, u32> = HashMap::new();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if !world.publisher.has_cores() {
-            continue; // a start with large logs takes a while
+        // A start with large logs takes a while; and whoever does not write must not let go what the writer holds.
+        if !world.publisher.has_cores() || !world.duty.is_ours() {
+            quiet.clear();
+            continue;
         }
         let mut brokers = world.brokers.all();
         brokers.retain(|broker| broker.is_ours() && is_leaving(broker));

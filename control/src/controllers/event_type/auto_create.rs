@@ -9,7 +9,7 @@ use dataplane::events::types::Seen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::controllers::world::{Error, World};
-use crate::controllers::{broker, in_memory_channel, service::children::owner};
+use crate::controllers::{broker, in_memory_channel, managers, service::children::owner};
 use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
 use crate::kinds::shared::{KReference, namespace};
 
@@ -54,7 +54,10 @@ async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
     if world.event_types.list(ns).iter().any(|known| is_known(known)) {
         return Ok(());
     }
-    world.create(&wanted).await.map(drop)
+    // Whoever writes elsewhere: only the appliance that an event came to knows of its type, and its name is the same
+    // for all of them.
+    world.api::<EventType>(ns).create(&managers::objects::<EventType>(), &wanted).await?;
+    Ok(())
 }
 
 /// The stream's owner: where it is, and how others refer to it.

@@ -1,0 +1,202 @@
+//! A client's HTTP/2 connection: takes its streams in, bounds it, and ends it politely, whatever it is served
+//! with.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+
+use ::h2::server::{Builder, Connection, SendResponse};
+use ::h2::{Reason, RecvStream};
+use ::http::Request;
+use bytes::Bytes;
+use ring::{Chunk, Ring, Tick};
+
+use super::io::{Facts, Io};
+use super::limits;
+use super::meter::{Flood, Meter};
+use crate::counters::CoreCounters;
+use crate::http::limits::HttpLimits;
+use crate::http::roster::Seat;
+use crate::http::server::PREFACE;
+use crate::http::wire::by;
+use crate::tls::Wire;
+
+/// A connection whose first bytes, in `held`, say that it speaks HTTP/2.
+pub struct Opened {
+    pub ring: Ring,
+    pub limits: HttpLimits,
+    pub counters: Arc<CoreCounters>,
+    pub stream: Wire,
+    pub held: Chunk,
+    pub seat: Seat,
+}
+
+/// Bytes that went over a connection, frames and all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Carried {
+    pub received: u64,
+    pub sent: u64,
+}
+
+/// What a connection and its streams share.
+struct Host {
+    ring: Ring,
+    limits: HttpLimits,
+    counters: Arc<CoreCounters>,
+    peer: Option<SocketAddr>,
+    /// Kept until the last stream is done.
+    seat: Seat,
+    open: Cell<usize>,
+    idle_since: Cell<Tick>,
+}
+
+/// What happens to a connection next.
+enum Event {
+    Stream(Box<(Request<RecvStream>, SendResponse<Bytes>)>),
+    Flood(Flood),
+    Drain,
+    /// Nothing for as long as was to be waited.
+    Quiet,
+    End,
+}
+
+/// Serves one connection, each stream by a task of `exchange`, until its client goes or the core stops. `tunnels`:
+/// clients are told that they may ask for WebSockets (RFC 8441).
+pub async fn serve<F>(
+    opened: Opened,
+    tunnels: bool,
+    exchange: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
+) -> Carried
+where
+    F: Future<Output = ()> + 'static,
+{
+    let Opened { ring, limits, counters, stream, held, seat } = opened;
+    counters.http2_connections.fetch_add(1, Relaxed);
+    let peer = stream.peer_addr().ok();
+    let meter = Meter::new(PREFACE.len(), ring.now());
+    let io = Io::new(&ring, stream, held, Some(meter), limits.stall_max);
+    let (facts, due) = (io.facts(), ring.now() + limits.head_max);
+    if let Ok(Ok(connection)) = by(&ring, Some(due), builder(tunnels).handshake::<_, Bytes>(io)).await {
+        let idle_since = Cell::new(ring.now());
+        let host = Host { ring, limits, counters, peer, seat, open: Cell::new(0), idle_since };
+        Rc::new(host).attend(connection, &facts, exchange).await;
+    }
+    Carried { received: facts.received.get(), sent: facts.sent.get() }
+}
+
+fn builder(tunnels: bool) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(limits::STREAMS_MAX)
+        .initial_window_size(limits::STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
+        .max_pending_accept_reset_streams(limits::RESET_BEFORE_ACCEPT_MAX)
+        .max_local_error_reset_streams(Some(limits::RESET_BY_US_MAX))
+        .max_send_buffer_size(limits::SEND_BYTES_MAX);
+    if tunnels {
+        builder.enable_connect_protocol();
+    }
+    builder
+}
+
+impl Host {
+    async fn attend<F>(
+        self: Rc<Self>,
+        mut connection: Connection<Io, Bytes>,
+        facts: &Facts,
+        exchange: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
+    ) where
+        F: Future<Output = ()> + 'static,
+    {
+        let mut leaving = false;
+        loop {
+            let event =
+                by(&self.ring, Some(self.next_look(leaving)), self.event(&mut connection, facts, leaving));
+            match event.await.unwrap_or(Event::Quiet) {
+                Event::Stream(both) => {
+                    let (request, respond) = *both;
+                    let (open, exchange) = (Open::count(&self), exchange(request, respond));
+                    self.ring.spawn(async move {
+                        exchange.await;
+                        drop(open);
+                    });
+                }
+                Event::Flood(flood) => return self.cut(connection, flood).await,
+                Event::Quiet if self.open.get() > 0 => {}
+                Event::Quiet if leaving => return, // the client does not care
+                Event::Quiet | Event::Drain => {
+                    leaving = true;
+                    self.idle_since.set(self.ring.now());
+                    connection.graceful_shutdown();
+                }
+                Event::End => return,
+            }
+        }
+    }
+
+    async fn event(&self, connection: &mut Connection<Io, Bytes>, facts: &Facts, leaving: bool) -> Event {
+        poll_fn(|cx| {
+            let accepted = connection.poll_accept(cx);
+            if let Some(flood) = facts.flood.get() {
+                return Poll::Ready(Event::Flood(flood));
+            }
+            match accepted {
+                Poll::Ready(Some(Ok(both))) => return Poll::Ready(Event::Stream(Box::new(both))),
+                Poll::Ready(Some(Err(why))) => {
+                    self.note_end(&why);
+                    return Poll::Ready(Event::End);
+                }
+                Poll::Ready(None) => return Poll::Ready(Event::End),
+                Poll::Pending => {}
+            }
+            if leaving { Poll::Pending } else { self.seat.poll_closing(cx).map(|()| Event::Drain) }
+        })
+        .await
+    }
+
+    async fn cut(&self, mut connection: Connection<Io, Bytes>, flood: Flood) {
+        self.counters.http2_floods[flood as usize].fetch_add(1, Relaxed);
+        tracing::info!(peer = ?self.peer, flood = flood.name(), "a connection is cut");
+        connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+        let ended = poll_fn(|cx| connection.poll_closed(cx));
+        let _ = by(&self.ring, Some(self.ring.now() + self.limits.linger_max), ended).await; // either way it ends
+    }
+
+    /// h2 found that the client broke the protocol, or one of h2's own limits.
+    fn note_end(&self, why: &::h2::Error) {
+        if why.is_library() && why.is_go_away() {
+            self.counters.http2_violations.fetch_add(1, Relaxed);
+            tracing::info!(peer = ?self.peer, %why, "a connection is cut");
+        }
+    }
+
+    /// When a connection without an event is worth a look.
+    fn next_look(&self, leaving: bool) -> Tick {
+        let wait = if leaving { self.limits.linger_max } else { self.limits.idle_max };
+        if self.open.get() == 0 { self.idle_since.get() + wait } else { self.ring.now() + wait }
+    }
+}
+
+/// An open stream, however it ends.
+struct Open {
+    host: Rc<Host>,
+}
+
+impl Open {
+    fn count(host: &Rc<Host>) -> Self {
+        host.open.set(host.open.get() + 1);
+        Self { host: Rc::clone(host) }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.host.open.set(self.host.open.get() - 1);
+        self.host.idle_since.set(self.host.ring.now());
+    }
+}
