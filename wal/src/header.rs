@@ -15,6 +15,8 @@ const MAGIC: [u8; 8] = *b"SLUICWAL";
 /// What a segment says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
+    /// [`FORMAT`], or an older one that is read.
+    pub(crate) format: u32,
     /// Position of the segment's first byte.
     pub(crate) base: u64,
     /// Bytes from `base` to the next segment's base, whatever the file's length says.
@@ -40,7 +42,7 @@ impl Header {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut out = [0; SEGMENT_HEADER_BYTES];
         out[0..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        out[8..12].copy_from_slice(&self.format.to_le_bytes());
         out[12..16].copy_from_slice(&self.salt.to_le_bytes());
         out[16..24].copy_from_slice(&self.base.to_le_bytes());
         out[24..28].copy_from_slice(&self.capacity.to_le_bytes());
@@ -79,7 +81,7 @@ impl Header {
                     && base <= BASE_MAX
                     && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&capacity) =>
             {
-                Door::Good(Self { base, capacity, salt })
+                Door::Good(Self { format, base, capacity, salt })
             }
             _ => Door::Torn,
         }
@@ -90,7 +92,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header { base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
+    const HEADER: Header = Header { format: FORMAT, base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
 
     #[test]
     fn each_door_is_told_from_the_others() {
@@ -103,11 +105,8 @@ mod tests {
         let mut newer = good;
         newer[8] = 3;
         assert_eq!(Header::decode(&newer), Door::OtherFormat(3));
-        let mut older = good;
-        older[8] = 1;
-        let crc = crc32c::crc32c(&older[..60]);
-        older[60..64].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Header::decode(&older), Door::Good(HEADER));
+        let older = Header { format: FORMAT_MIN, ..HEADER };
+        assert_eq!(Header::decode(&older.encode()), Door::Good(older));
         let mut flipped = good;
         flipped[20] ^= 1;
         assert_eq!(Header::decode(&flipped), Door::Torn);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::codec::{HEADER_BYTES, Kind, record_bytes};
 use crate::error::{AppendError, Error};
 use crate::flush::{MarkInFlight, Staged};
-use crate::header::{Header, SEGMENT_HEADER_BYTES};
+use crate::header::{FORMAT, Header, SEGMENT_HEADER_BYTES};
 use crate::ledger::{bookmark_bytes, encode_bookmark};
 use crate::limits::{
     CONTROL_SEGMENTS_MAX, RANGES_MAX, RECYCLED_MAX, SPACE_RETRY_MS, control_reserve, snapshot_bytes_max,
@@ -69,9 +69,14 @@ impl Log {
     /// Goes on appending where recovery ended.
     pub(crate) fn continue_tail(&mut self, end: Position) {
         let tail = self.tail();
-        let (Header { base, capacity, .. }, file) = (tail.header, Arc::clone(&tail.file));
+        let (Header { format, base, capacity, .. }, file) = (tail.header, Arc::clone(&tail.file));
         let offset = end.get() - base;
         self.staged.push_back(Staged { base, capacity, file, offset, bytes: Vec::new() });
+        if format < FORMAT {
+            // What that format does not have must not come into this segment. A disk without room for another
+            // keeps no log from opening: events fit here as before.
+            drop(self.roll(For::Control));
+        }
     }
 
     /// The first segment of a log, or the one after a sealed one.
@@ -144,7 +149,7 @@ impl Log {
         let salt =
             crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
         let salt = crc32c::crc32c_append(salt, &self.file_number.to_le_bytes());
-        let header = Header { base, capacity: self.options.segment_bytes, salt };
+        let header = Header { format: FORMAT, base, capacity: self.options.segment_bytes, salt };
         let segment = Segment::new(spare, header)?;
         let bytes = header.encode().to_vec();
         self.staged_bytes += bytes.len();

@@ -144,6 +144,41 @@ fn a_foreign_file_or_another_format_is_refused_by_name_and_left_alone() {
     }
 }
 
+/// Writes `format` into every segment's header.
+fn relabel(folder: &Path, format: u32) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        if bytes.starts_with(b"SLUICWAL") {
+            bytes[8..12].copy_from_slice(&format.to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[..60]);
+            bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+            fs::write(path, bytes).unwrap();
+        }
+    }
+}
+
+/// A folder of the format before is read whole and goes on, in a segment of today's format.
+#[test]
+fn a_log_of_the_older_format_is_read_and_goes_on_in_the_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 100);
+    relabel(folder.path(), 1);
+    let older = newest_file(folder.path());
+    let (mut log, recovery) = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    assert_eq!((recovery.events, recovery.torn_bytes, recovery.holes.len()), (100, 0, 0));
+    assert_eq!(read_all(&log, stream), (0..100).map(event).collect::<Vec<_>>());
+    log.append(stream, 0, &[&event(100)]).unwrap();
+    log.flush_blocking().unwrap();
+    drop(log);
+
+    let newest = newest_file(folder.path());
+    assert_ne!(newest, older);
+    assert_eq!((fs::read(older).unwrap()[8], fs::read(newest).unwrap()[8]), (1, 2));
+    assert_eq!(read_all(&open(folder.path()).0, stream), (0..=100).map(event).collect::<Vec<_>>());
+}
+
 #[test]
 fn after_a_failed_flush_nothing_is_acknowledged_until_the_log_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
