@@ -149,9 +149,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
     for nth in 0..10 {
         assert!(is_refusal(&post(&mut connection, &format!("refused-{nth}"))));
     }
-    wait::until(PATIENCE, "a warning", || {
-        appliance.stderr().contains("events are refused with 503").then_some(())
-    });
+    appliance.wait_says("events are refused with 503");
     let metrics = Call::get("/metrics").send(appliance.admin()).text();
     let refused = metrics.lines().find(|line| line.starts_with("sluicegate_stream_refused_total{")).unwrap();
     assert!(refused.ends_with(" 11"), "{refused}");
@@ -164,7 +162,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
         assert!(response.status == 202 || is_refusal(&response), "{response}");
         (response.status == 202).then(|| accepted.insert(format!("later-{nth}")))
     });
-    wait::until(PATIENCE, "good news", || appliance.stderr().contains("takes events again").then_some(()));
+    appliance.wait_says("takes events again");
 
     appliance.restart();
     let verified = Command::new(BIN).args(["wal", "verify"]).arg(appliance.setup().data()).output().unwrap();
@@ -226,9 +224,7 @@ fn nothing_is_taken(appliance: &mut Appliance, connection: &mut Connection) {
     let unready =
         wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");
-    wait::until(PATIENCE, "a loud error", || {
-        appliance.stderr().contains("the log failed: nothing more is accepted").then_some(())
-    });
+    appliance.wait_says("the log failed: nothing more is accepted");
     assert_eq!(Call::get("/healthz").send(appliance.admin()).status, 200);
     assert_eq!(Call::get("/metrics").send(appliance.admin()).status, 200);
     assert!(appliance.is_running());

@@ -178,8 +178,8 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     std::fs::write(folder.join("c.yaml"), "kind: [\n").unwrap();
     let mut appliance = setup.clone().flag("manifests", &folder.display().to_string()).start();
     assert_eq!(data(&appliance, "shop", "one"), Some(json!({ "a": "1" })));
-    let told = appliance.stderr();
-    assert!(told.contains("a.yaml:11: ConfigMap Bad_Name: ") && told.contains("c.yaml:"), "{told}");
+    appliance.wait_says("a.yaml:11: ConfigMap Bad_Name: ");
+    appliance.wait_says("c.yaml:");
     let failed = |n: u32| {
         let metrics = Call::get("/metrics").send(appliance.admin()).text();
         let line = metrics.lines().find(|line| line.starts_with("sluicegate_manifests_failed"));

@@ -258,6 +258,12 @@ impl Appliance {
         self.process.stderr()
     }
 
+    /// Waits until its standard error holds `text`: what was written is read by a thread, so it may come later than
+    /// the answer that it is about.
+    pub fn wait_says(&self, text: &str) {
+        wait::until(PATIENCE, text, || self.stderr().contains(text).then_some(()));
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.process.child.try_wait().unwrap().is_none()
     }
