@@ -237,7 +237,7 @@ fn the_status_tells_how_far_it_is_and_a_foreign_class_has_none() {
     assert_eq!(Call::get("/").host("foreign.example.com").send(appliance.http()).status, 404);
 }
 
-/// X-KI-11: a port called `h2c` is spoken to in HTTP/2, stream by stream.
+/// X-KI-11, RT-PORT-08: a port called `h2c` is spoken to in HTTP/2, stream by stream.
 #[test]
 fn a_port_named_h2c_is_spoken_to_in_http2() {
     let appliance = appliance();
@@ -250,6 +250,24 @@ fn a_port_named_h2c_is_spoken_to_in_http2() {
     });
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(instance.requests(), 1);
+}
+
+/// RT-PORT-07: a port called `http1` is spoken to in HTTP/1.1, with no word of an upgrade, whatever the client speaks.
+#[test]
+fn a_port_named_http1_is_spoken_to_in_http1_only() {
+    let appliance = appliance();
+    let upstream = Upstream::start("one");
+    backend(appliance.api(), "plain", "http1", &[upstream.address()]);
+    serve(appliance.api(), &ingress("http1", json!([rule(HOST, &[path("", "plain")])])));
+    let answer = run(async {
+        let (client, _ended) = Client::open(appliance.http()).await;
+        client.call(Request::get(format!("http://{HOST}/")).body(()).unwrap()).await.unwrap()
+    });
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let seen: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(seen["headers"]["upgrade"], Value::Null, "{seen}");
+    assert_eq!(seen["headers"]["http2-settings"], Value::Null, "{seen}");
+    assert_eq!(upstream.requests(), 1, "no preface was tried before");
 }
 
 /// APP-16: a restarted appliance routes by its Ingresses before it accepts anything.

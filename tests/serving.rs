@@ -123,7 +123,7 @@ fn a_created_service_becomes_ready_and_answers_at_its_url() {
     assert_eq!((unknown.status, unknown.json()["reason"].as_str()), (404, Some("NotFound")));
 }
 
-/// SRV-SVC-17, SRV-ROUTE-09: the address that other objects of the same host use.
+/// SRV-SVC-17, SRV-ROUTE-09, SRV-VOL-30: the address that other objects of the same host use.
 #[test]
 fn a_service_answers_at_its_internal_address_too() {
     let appliance = appliance();
@@ -319,7 +319,7 @@ fn the_same_template_twice_makes_no_second_revision() {
     assert_eq!(revision_names(api, "hello"), ["hello-00001"]);
 }
 
-/// SRV-REQ-08, SRV-REQ-09, SRV-REV-06, SRV-REV-19: nobody runs, a hundred ask, everybody is answered.
+/// SRV-REQ-08, SRV-REQ-09, SRV-REV-06, SRV-REV-19, RT-LIFE-04: nobody runs, a hundred ask, everybody is answered.
 #[test]
 fn a_sleeping_service_answers_every_request_that_wakes_it() {
     let appliance = appliance();
@@ -329,6 +329,7 @@ fn a_sleeping_service_answers_every_request_that_wakes_it() {
     let url = host(&ready["status"]["url"]);
     for round in 0..2 {
         api.wait_for("Revision", NAMESPACE, "hello-00001", IDLE_PATIENCE, |revision| replicas(revision) == 0);
+        wait::until(PATIENCE, "its end", || instances_of(&appliance, "hello-00001").is_empty().then_some(()));
         let callers: Vec<_> = (0..100)
             .map(|_| {
                 let (http, url) = (appliance.http(), url.clone());

@@ -8,7 +8,7 @@ use sluicegate_control::kinds::serving::route::Route;
 use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::{HasConditions, Verdict, controller};
 
-use crate::house::{House, NS, in_a_house};
+use crate::house::{House, NS, in_a_house, splits};
 
 pub(crate) fn hello(image: &str) -> Value {
     json!({
@@ -239,7 +239,8 @@ fn deleting_a_service_clears_children_instances_and_hosts() {
     });
 }
 
-/// SRV-API-17, SRV-API-26, SRV-TT-02: Route and Configuration work without a Service.
+/// SRV-API-17, SRV-API-26, SRV-CFG-11, SRV-TT-02: Route and Configuration work without a Service, and the Route moves
+/// with what is the latest ready.
 #[test]
 fn a_route_of_its_own_follows_a_configuration_of_its_own() {
     in_a_house(async |house: House| {
@@ -256,6 +257,35 @@ fn a_route_of_its_own_follows_a_configuration_of_its_own() {
         house.create::<Configuration>(configuration).await;
         house.until_ready::<Route>("front").await;
         assert_eq!(house.splits("front.default.test"), [("default/back-00001".into(), 100)]);
+        let next = json!({"spec": {"template": {"spec": {"containers": [{"image": "v2"}]}}}});
+        house.patch::<Configuration>("back", next).await;
+        let moved = [("default/back-00002".to_owned(), 100)];
+        house.until_table("with the next", |table| splits(table, "front.default.test") == moved).await;
+    });
+}
+
+/// SRV-CFG-06: what a Configuration's own metadata says later does not come into Revisions that are there.
+#[test]
+fn a_revision_keeps_its_metadata_when_the_configuration_changes_its_own() {
+    in_a_house(async |house: House| {
+        house.create::<Service>(hello("v1")).await;
+        house.until_ready::<Service>("hello").await;
+        let before = house.until::<Revision>("hello-00001", |_| true).await;
+        let label = json!({"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "later"}}});
+        house.patch::<Configuration>("hello", label).await;
+        house
+            .until::<Configuration>("hello", |c| {
+                c.metadata.labels.as_ref().is_some_and(|l| l.contains_key("team"))
+            })
+            .await;
+        // Whatever that sets off is done when a change behind it is.
+        house.patch::<Service>("hello", image("v2")).await;
+        house.until::<Service>("hello", |service| latest_ready(service) == Some("hello-00002")).await;
+        let after = house.until::<Revision>("hello-00001", |_| true).await;
+        let of = |revision: &Revision| revision.metadata.labels.clone().unwrap_or_default();
+        assert!(!of(&after).contains_key("team"), "{after:?}");
+        let note = after.metadata.annotations.as_ref().and_then(|all| all.get("note"));
+        assert_eq!((note, after.metadata.uid), (None, before.metadata.uid));
     });
 }
 

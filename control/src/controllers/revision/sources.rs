@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// SRV-CON-05, SRV-CON-06, SRV-CON-21, SRV-CON-22, SRV-CON-23, SRV-CON-24, SRV-CON-25, SRV-CON-26, SRV-CON-27,
-    /// SRV-CON-28, SRV-CON-37, SRV-CON-38, SRV-CON-51, SRV-CON-52, SRV-CON-53, SRV-CON-54: one variable, all of an object, and
+    /// SRV-CON-28, SRV-CON-37, SRV-CON-38, SRV-CON-39, SRV-CON-51, SRV-CON-52, SRV-CON-53, SRV-CON-54: one variable, all of an object, and
     /// references to what stands before.
     #[test]
     fn variables_come_from_objects_and_may_be_used_by_later_ones() {

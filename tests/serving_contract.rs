@@ -1,0 +1,106 @@
+//! Small promises of serving that have no room elsewhere: through the built binary.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use kit::api::{condition, is_ready};
+use kit::manifest::{NAMESPACE, greets, service, with};
+use kit::{Appliance, Call, PATIENCE, Setup};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const IMAGE: &str = "example.com/hello";
+const POD: &str = "/spec/template/spec";
+const ANNOTATIONS: &str = "/spec/template/metadata/annotations";
+/// An idle window of 6 s is the shortest that may be asked for; the rest is for a busy machine.
+const IDLE_PATIENCE: Duration = Duration::from_secs(90);
+
+fn host(object: &Value) -> String {
+    object["status"]["url"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned()
+}
+
+fn greeter(appliance: &Appliance, host: &str) -> String {
+    let response = Call::get("/").host(host).send(appliance.http());
+    assert_eq!(response.status, 200, "{response}");
+    response.text().trim().rsplit(' ').next().unwrap().to_owned()
+}
+
+/// SRV-CON-12: nothing reaches an instance before its readiness probe passes, and then it does.
+#[test]
+fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
+    let setup = Setup::new(BIN).hello_image(IMAGE);
+    let gate = setup.write_file("gate", "").with_file_name("open");
+    let appliance = setup.start();
+    let api = appliance.api();
+    let probe =
+        json!({ "exec": { "command": ["test", "-e", gate] }, "periodSeconds": 1, "failureThreshold": 1000 });
+    let containers = json!([{ "image": IMAGE, "readinessProbe": probe }]);
+    api.create(&with(service("hello", IMAGE, "world"), &format!("{POD}/containers"), containers));
+    let waiting = api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+        condition(service, "ConfigurationsReady").is_some_and(|c| c["status"] == "Unknown")
+            && service["status"]["url"].is_string()
+    });
+    assert!(!is_ready(&waiting));
+    let early = Call::get("/").host(&host(&waiting)).send(appliance.http());
+    assert_ne!(early.status, 200, "{early}");
+
+    std::fs::write(&gate, "").unwrap();
+    let ready = api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    assert_eq!(greeter(&appliance, &host(&ready)), "hello-00001");
+}
+
+/// SRV-REV-13: the account is kept as it was given, and one that cannot be is refused.
+#[test]
+fn a_revision_names_its_service_account() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    let of = |account: &str| {
+        with(service("hello", IMAGE, "world"), &format!("{POD}/serviceAccountName"), json!(account))
+    };
+    let refused = api.try_create(&of("Not A Name"));
+    assert_eq!(refused.status, 422, "{refused}");
+    assert!(refused.text().contains("serviceAccountName"), "{refused}");
+    api.create(&of("builder"));
+    let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", PATIENCE, |_| true);
+    assert_eq!(revision["spec"]["serviceAccountName"], "builder");
+}
+
+/// SRV-REQ-10, SRV-REQ-12: requests of one client land on both revisions, and those that wake one up stay with it
+/// while the other is warm.
+#[test]
+fn a_cold_start_does_not_move_requests_to_the_warm_revision() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    let sleepy =
+        with(service("hello", IMAGE, "cold"), ANNOTATIONS, json!({ "autoscaling.knative.dev/window": "6s" }));
+    api.create(&sleepy);
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let warm = with(greets(IMAGE, "warm"), ANNOTATIONS, json!({ "autoscaling.knative.dev/min-scale": "1" }));
+    api.patch("Service", NAMESPACE, "hello", &warm);
+    let both = json!([{ "revisionName": "hello-00001", "percent": 50 }, { "revisionName": "hello-00002", "percent": 50 }]);
+    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+        is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00002"
+    });
+    api.patch("Service", NAMESPACE, "hello", &json!({ "spec": { "traffic": both } }));
+    let ready = api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let asleep = |revision: &Value| revision["status"]["actualReplicas"].as_i64().unwrap_or(0) == 0;
+    api.wait_for("Revision", NAMESPACE, "hello-00001", IDLE_PATIENCE, asleep);
+
+    let callers: Vec<_> = (0..200)
+        .map(|_| {
+            let (http, host) = (appliance.http(), host(&ready));
+            thread::spawn(move || Call::get("/").host(&host).send(http))
+        })
+        .collect();
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for caller in callers {
+        let response = caller.join().unwrap();
+        assert_eq!(response.status, 200, "{response}");
+        *counts.entry(response.text().trim().rsplit(' ').next().unwrap().to_owned()).or_default() += 1;
+    }
+    // 200 tosses of a fair coin lie outside of this once in a hundred million times.
+    let cold = counts.get("hello-00001").copied().unwrap_or(0);
+    assert!((60..=140).contains(&cold), "{counts:?}");
+}
