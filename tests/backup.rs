@@ -53,3 +53,41 @@ fn a_restore_makes_the_objects_what_they_were() {
     assert!(api.get("ConfigMap", "default", "lost").is_some());
     assert!(api.get("ConfigMap", "default", "new").is_none());
 }
+
+/// APP-39: a store that its disk has damaged is not opened; the start ends with a message that
+/// names the file and both ways on, and the first of them works.
+#[test]
+fn a_damaged_store_is_refused_in_words_and_a_backup_brings_it_back() {
+    let appliance = Setup::new(BINARY).start();
+    let kept = appliance.api().create(&map("kept", "crimson-crimson-crimson"));
+    let folder = tempfile::TempDir::new().unwrap();
+    let backup = folder.path().join("objects.jsonl");
+    assert!(tool("backup", &backup, &appliance).status.success());
+    let setup = appliance.setup().clone();
+    let mut appliance = appliance;
+    assert!(appliance.terminate().success());
+    let file = setup.data().join("objects.redb");
+    let whole = std::fs::read(&file).unwrap();
+
+    let flip = |mut bytes: Vec<u8>| {
+        let text = b"crimson-crimson";
+        while let Some(at) = bytes.windows(text.len()).position(|found| found == text) {
+            bytes[at] = b'k';
+        }
+        bytes
+    };
+    for bytes in [flip(whole.clone()), whole[..whole.len() / 3].to_vec(), b"nothing of ours ".repeat(999)] {
+        std::fs::write(&file, &bytes).unwrap();
+        let refusal = setup.refused();
+        assert_eq!(refusal.code, Some(1), "{refusal}");
+        for word in ["objects.redb", "damaged", "sluicegate api restore", "move"] {
+            assert!(refusal.stderr.contains(word), "{word} is missing: {refusal}");
+        }
+    }
+
+    std::fs::rename(&file, folder.path().join("moved-away")).unwrap();
+    let appliance = setup.start();
+    assert!(tool("restore", &backup, &appliance).status.success());
+    let back = appliance.api().get("ConfigMap", "default", "kept").unwrap();
+    assert_eq!(back["metadata"]["uid"], kept["metadata"]["uid"]);
+}

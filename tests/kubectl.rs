@@ -282,5 +282,10 @@ fn an_object_moves_to_server_side_apply_and_controllers_own_theirs() {
         "get events --field-selector involvedObject.kind=Service",
         &["LAST SEEN", "service/hello", "Ready"],
     );
+    desk.expect("events", &["LAST SEEN", "Service/hello", "Ready"]);
+    let of_one = desk.say("events --for ksvc/hello");
+    assert!(of_one.contains("Service/hello") && !of_one.contains("Revision/"), "{of_one}");
+    desk.expect("events --for revision/hello-00001", &["Revision/hello-00001"]);
+    desk.expect("get events.events.k8s.io", &["LAST SEEN", "hello"]);
     desk.say("delete ksvc --all");
 }

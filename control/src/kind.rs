@@ -66,6 +66,14 @@ pub struct KindMeta {
     pub columns: &'static [Column],
 }
 
+impl KindMeta {
+    /// `GROUP/VERSION`, or `v1` in the core group.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.into() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
 /// What happens to fields that a kind's schema does not name (AMB-01).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownFields {
@@ -156,18 +164,19 @@ pub struct Entry {
     pub access: Access,
     /// The kind is a client's own: it is judged by this, and the functions above say nothing of it.
     pub custom: Option<&'static Custom>,
-    /// This is another version than the one that is stored.
+    /// Objects are stored in another form, and there they are judged and owned.
     pub translation: Option<&'static Translation>,
     /// What an author should be told of an object that is taken as it is.
     pub warnings: fn(&Value) -> Vec<String>,
 }
 
-/// The way between a version of a kind and the one that is stored. Neither side loses what the other has.
+/// The way between a form of a kind and the one that is stored. Neither side loses what the other has.
 #[derive(Debug)]
 pub struct Translation {
-    /// Of the version that is stored.
+    /// Of the form that is stored.
     pub stored: &'static KindMeta,
-    /// `spec` from this version to the stored one; what it does not know it leaves, to be refused.
+    /// An object from this form to the stored one, but for its `apiVersion`; what it does not know it leaves,
+    /// to be refused.
     pub store: fn(&mut Value),
     /// And back.
     pub show: fn(&mut Value),
@@ -216,6 +225,12 @@ impl Entry {
         }
     }
 
+    /// The same kind in the form that is stored.
+    #[must_use]
+    pub fn as_stored(self) -> Self {
+        Self { meta: self.stored_meta(), translation: None, ..self }
+    }
+
     /// A kind that a client defined.
     #[must_use]
     pub fn custom(meta: &'static KindMeta, custom: &'static Custom) -> Self {
@@ -231,26 +246,26 @@ impl Entry {
         }
     }
 
-    /// Of the version that is stored.
+    /// Of the form that is stored.
     #[must_use]
     pub fn stored_meta(&self) -> &'static KindMeta {
         self.translation.map_or(self.meta, |translation| translation.stored)
     }
 
-    /// An object in this version becomes one in the stored version.
+    /// An object in this form becomes one in the stored form.
     pub fn store(&self, object: &mut Value) {
         if let Some(translation) = self.translation {
-            (translation.store)(&mut object["spec"]);
-            object["apiVersion"] = format!("{}/{}", self.meta.group, translation.stored.version).into();
+            (translation.store)(object);
+            object["apiVersion"] = translation.stored.api_version().into();
         }
     }
 
-    /// A stored object as this version shows it.
+    /// A stored object in this form.
     #[must_use]
     pub fn show(&self, mut object: Value) -> Value {
         if let Some(translation) = self.translation {
-            (translation.show)(&mut object["spec"]);
-            object["apiVersion"] = format!("{}/{}", self.meta.group, self.meta.version).into();
+            (translation.show)(&mut object);
+            object["apiVersion"] = self.meta.api_version().into();
         }
         object
     }

@@ -43,12 +43,12 @@ fn straighten(schema: &mut Value) {
     for foreign in ["$schema", "$defs", "title", "default"] {
         fields.remove(foreign);
     }
+    without_null(fields);
     // Only a type that contains itself is left as a reference.
     if fields.remove("$ref").is_some() {
         fields.insert("type".into(), "object".into());
         fields.insert(ANYTHING.into(), true.into());
     }
-    without_null(fields);
     one_of_constants(fields);
     if fields.get("format").is_some_and(|format| fields["type"] == "integer" && !known_format(format)) {
         fields.remove("format");
@@ -112,6 +112,7 @@ mod tests {
         names: BTreeMap<String, Value>,
         #[serde(default)]
         branches: Vec<Tree>,
+        parent: Option<Box<Tree>>,
     }
 
     #[derive(JsonSchema)]
@@ -134,6 +135,7 @@ mod tests {
         assert_eq!(properties["kind"]["enum"], json!(["Evergreen", "Deciduous"]));
         assert_eq!(properties["names"]["additionalProperties"][ANYTHING], true);
         assert_eq!(properties["branches"]["items"][ANYTHING], true);
+        assert_eq!(properties["parent"][ANYTHING], true);
         let text = schema.to_string();
         for foreign in ["$ref", "$defs", "$schema", "null", "anyOf", "oneOf", "default"] {
             assert!(!text.contains(foreign), "{foreign} in {text}");

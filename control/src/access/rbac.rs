@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{Action, MASTERS};
-use crate::store::{Key, Memory, Stored};
+use crate::store::{Head, Key, Memory, Stored};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const ACCOUNT: &str = "system:serviceaccount:";
@@ -36,14 +36,16 @@ pub fn allows_path(memory: &Memory, user: &str, groups: &[String], verb: &str, p
 pub fn rules(memory: &Memory, user: &str, groups: &[String], namespace: &str) -> Vec<Value> {
     let mut found = Vec::new();
     for binding in all(memory, "clusterrolebindings", None) {
-        if is_bound(&binding.value, user, groups) {
-            found.extend(rules_of(memory, &binding.value["roleRef"], ""));
+        let binding = binding.value();
+        if is_bound(&binding, user, groups) {
+            found.extend(rules_of(memory, &binding["roleRef"], ""));
         }
     }
     if !namespace.is_empty() {
         for binding in all(memory, "rolebindings", Some(namespace)) {
-            if is_bound(&binding.value, user, groups) {
-                found.extend(rules_of(memory, &binding.value["roleRef"], namespace));
+            let binding = binding.value();
+            if is_bound(&binding, user, groups) {
+                found.extend(rules_of(memory, &binding["roleRef"], namespace));
             }
         }
     }
@@ -73,7 +75,7 @@ pub fn rules_of(memory: &Memory, reference: &Value, namespace: &str) -> Vec<Valu
     let cluster_wide = reference["kind"] == "ClusterRole";
     let (plural, namespace) = if cluster_wide { ("clusterroles", "") } else { ("roles", namespace) };
     let key = Key { resource: resource(plural), namespace: namespace.into(), name: name.into() };
-    memory.get(&key).map_or_else(Vec::new, |role| effective(memory, &role.value))
+    memory.get(&key).map_or_else(Vec::new, |role| effective(memory, &role.value()))
 }
 
 /// A role's own rules, and for an aggregated one those of all that it selects.
@@ -82,27 +84,26 @@ fn effective(memory: &Memory, role: &Value) -> Vec<Value> {
     let selectors: Vec<&Value> = list(&role["aggregationRule"]["clusterRoleSelectors"]).collect();
     if !selectors.is_empty() {
         for other in all(memory, "clusterroles", None) {
-            let labels = &other.value["metadata"]["labels"];
-            if selectors.iter().any(|selector| selects(selector, labels)) {
-                rules.extend(list(&other.value["rules"]).cloned());
+            if selectors.iter().any(|selector| selects(selector, &other.head)) {
+                rules.extend(list(&other.value()["rules"]).cloned());
             }
         }
     }
     rules
 }
 
-fn selects(selector: &Value, labels: &Value) -> bool {
+fn selects(selector: &Value, head: &Head) -> bool {
     let pairs = selector["matchLabels"].as_object().into_iter().flatten();
     let mut expressions = list(&selector["matchExpressions"]);
-    pairs.into_iter().all(|(key, value)| labels[key] == *value)
+    pairs.into_iter().all(|(key, value)| value.as_str().is_some_and(|value| head.label(key) == Some(value)))
         && expressions.all(|one| {
-            let label = &labels[one["key"].as_str().unwrap_or("")];
-            let listed = list(&one["values"]).any(|value| value == label);
+            let label = head.label(one["key"].as_str().unwrap_or(""));
+            let listed = label.is_some() && list(&one["values"]).any(|value| value.as_str() == label);
             match one["operator"].as_str() {
                 Some("In") => listed,
                 Some("NotIn") => !listed,
-                Some("Exists") => label.is_string(),
-                Some("DoesNotExist") => label.is_null(),
+                Some("Exists") => label.is_some(),
+                Some("DoesNotExist") => label.is_none(),
                 _ => false,
             }
         })
@@ -260,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_aggregation_selects_by_labels_and_expressions() {
-        let labels = json!({ "a": "1" });
+        let head = Head::of(&json!({ "metadata": { "labels": { "a": "1" } } }));
         for (selector, selected) in [
             (json!({ "matchLabels": { "a": "1" } }), true),
             (json!({ "matchLabels": { "a": "2" } }), false),
@@ -269,7 +270,7 @@ mod tests {
             (json!({ "matchExpressions": [{ "key": "b", "operator": "DoesNotExist" }] }), true),
             (json!({ "matchExpressions": [{ "key": "b", "operator": "Exists" }] }), false),
         ] {
-            assert_eq!(selects(&selector, &labels), selected, "{selector}");
+            assert_eq!(selects(&selector, &head), selected, "{selector}");
         }
     }
 }

@@ -4,11 +4,13 @@ use axum::body::to_bytes;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::store::Stored;
 
 use super::errors::Refusal;
+use super::yaml;
 
 const OFFERED: &str = "application/json, application/yaml";
 
@@ -71,7 +73,7 @@ pub(super) async fn in_yaml(response: Response) -> Response {
     }
     let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // our own answer, written out by now
     let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let Ok(text) = serde_norway::to_string(&value) else { return Response::from_parts(head, bytes.into()) };
+    let text = yaml::write(&value);
     head.headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/yaml"));
     head.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(head, text.into())
@@ -84,9 +86,14 @@ pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response {
 
 /// The object without anything but its metadata.
 pub(super) fn metadata_only(object: &Stored) -> Value {
-    json!({
-        "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": object.value["metadata"],
-    })
+    #[derive(Deserialize)]
+    struct Only {
+        metadata: Value,
+    }
+    let only: Option<Only> = serde_json::from_slice(&object.json).ok(); // we wrote it
+    partial(only.map_or(Value::Null, |only| only.metadata))
+}
+
+pub(super) fn partial(metadata: Value) -> Value {
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
 }

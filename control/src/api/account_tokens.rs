@@ -50,11 +50,8 @@ pub(super) fn answer(
         let why = format!("Invalid value: {seconds}: must be between {SECONDS_MIN} and {SECONDS_MAX}");
         return Err(Refusal::invalid_field(meta, name, "spec.expirationSeconds", why));
     }
-    let account = Account {
-        namespace: namespace.into(),
-        name: name.into(),
-        uid: stored.value["metadata"]["uid"].as_str().unwrap_or("").into(),
-    };
+    let account =
+        Account { namespace: namespace.into(), name: name.into(), uid: stored.head.uid.to_string() };
     let now = Timestamp::now().as_second();
     let token = signer
         .sign(&account, &audiences, now, seconds)

@@ -9,6 +9,7 @@
 //! never go back, so watchers see a restore as the changes that it is. What is not in the backup goes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -27,6 +28,8 @@ pub const PATH: &str = "/sluicegate/backup";
 const FORMAT: u64 = 1;
 /// Bytes of a backup that is taken in; all of it is looked at before anything is changed.
 pub(super) const BACKUP_BYTES_MAX: usize = 1 << 30;
+/// How long sending it may take: all of its bytes at 2 MiB a second.
+const BACKUP_MAX: Duration = Duration::from_secs(512);
 /// Writes under way at a time, so that they share commits.
 const WRITES_AT_ONCE_MAX: usize = 256;
 
@@ -78,8 +81,9 @@ fn backup(store: &Store) -> Response {
 }
 
 async fn restore(store: &Store, body: Body) -> Result<Response, Refusal> {
-    let bytes = axum::body::to_bytes(body, BACKUP_BYTES_MAX)
-        .await
+    let read = tokio::time::timeout(BACKUP_MAX, axum::body::to_bytes(body, BACKUP_BYTES_MAX)).await;
+    let bytes = read
+        .map_err(|_| Refusal::too_slow(BACKUP_MAX))?
         .map_err(|why| Refusal::bad_request(format!("the backup could not be read: {why}")))?;
     let rows = check(&bytes).map_err(|why| Refusal::bad_request(format!("this is no backup: {why}")))?;
     let kept: BTreeSet<Key> = rows.iter().map(|(key, _)| key.clone()).collect();
@@ -117,9 +121,9 @@ impl From<StoreError> for Skip {
 fn put(view: &View, key: Key, object: Option<Value>) -> Result<Change, Skip> {
     let there = view.get(&key);
     Ok(match (object, there) {
-        (None, Some(there)) => Change::Delete(key, there.value.clone()),
+        (None, Some(there)) => Change::Delete(key, there.value()),
         (None, None) => return Err(Skip::Gone),
-        (Some(object), Some(there)) if object == there.value => Change::Keep(there),
+        (Some(object), Some(there)) if object == there.value() => Change::Keep(there),
         (Some(object), _) => Change::Put(key, object),
     })
 }

@@ -1,5 +1,7 @@
 //! Request bodies: bounded, and parsed without trusting their shape.
 
+use std::time::Duration;
+
 use axum::body::{Body, to_bytes};
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -12,11 +14,15 @@ use super::protobuf::{self, Wrong};
 /// Largest request body, in bytes; the figure that Kubernetes documents.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// How long a request's body may take; the time that Kubernetes gives a request.
+pub const BODY_MAX: Duration = Duration::from_secs(60);
+
 const ACCEPTED: &str = "application/json, application/yaml";
 
 /// Reads the whole body.
 pub(super) async fn read(body: Body) -> Result<Bytes, Refusal> {
-    to_bytes(body, BODY_BYTES_MAX).await.map_err(|why| {
+    let read = tokio::time::timeout(BODY_MAX, to_bytes(body, BODY_BYTES_MAX)).await;
+    read.map_err(|_| Refusal::too_slow(BODY_MAX))?.map_err(|why| {
         let mut cause: Option<&dyn std::error::Error> = Some(&why);
         while let Some(error) = cause {
             // The limit's error type is private to a crate below axum; its text is all there is.

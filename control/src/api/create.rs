@@ -8,7 +8,7 @@ use crate::store::{Change, View, events, lifecycle};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, apply, body, faces, fields, get, rehearse};
+use super::{Call, apply, body, fields, get, rehearse};
 
 pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let entry = call.target.entry;
@@ -36,7 +36,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         if view.get(&key).is_some() {
             return Err(Refusal::already_exists(meta, &key.name));
         }
-        let change = faces::kept(meta, apply::track(Change::Put(key, object), None, &writer));
+        let change = apply::track(Change::Put(key, object), None, &writer);
         Ok(if dry_run { rehearse(change) } else { change })
     });
     let written = written.await?;
@@ -52,9 +52,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
 pub(super) fn check_home(view: &View, meta: &KindMeta, name: &str, namespace: &str) -> Result<(), Refusal> {
     match view.get(&lifecycle::namespace_key(namespace)) {
         None => Err(Refusal::not_found(&crate::kinds::core::NAMESPACE, namespace)),
-        Some(home) if lifecycle::is_deleting(&home.value) => {
-            Err(Refusal::namespace_terminating(meta, name, namespace))
-        }
+        Some(home) if home.head.deleting => Err(Refusal::namespace_terminating(meta, name, namespace)),
         Some(_) => Ok(()),
     }
 }

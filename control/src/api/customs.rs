@@ -8,14 +8,17 @@ use serde_json::Value;
 
 use crate::kind::{Entry, KindMeta, Registry, Resource as _};
 use crate::kinds::custom;
-use crate::store::{Key, Store, Stored};
+use crate::store::{Key, Store};
 
+use super::Call;
 use super::errors::Refusal;
-use super::{Call, object};
 
 /// Different shapes of kinds that one run of the program takes in. Each stays in memory until the end; a
 /// definition beyond is stored and not served before a restart.
 pub(super) const SHAPES_MAX: usize = 2_000;
+
+/// Under what definitions are stored.
+const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 #[derive(Debug, Default)]
 pub(super) struct Customs {
@@ -24,9 +27,8 @@ pub(super) struct Customs {
 
 #[derive(Debug, Default)]
 struct Last {
-    /// The definitions' versions, and all kinds by them.
-    versions: Vec<u64>,
-    registry: Option<Arc<Registry>>,
+    /// The last change of any definition, and all kinds after it.
+    registry: Option<(u64, Arc<Registry>)>,
     /// By the text of their spec: a definition that is written again as it was makes no new one.
     shapes: HashMap<String, Entry>,
 }
@@ -34,21 +36,21 @@ struct Last {
 impl Customs {
     /// All kinds that are served now.
     pub(super) fn now(&self, store: &Store, fixed: &Arc<Registry>) -> Arc<Registry> {
-        let listing = store.read().list(&object::resource_of(&CustomResourceDefinition::META), None);
-        let theirs: Vec<Arc<Stored>> = listing.items.into_iter().filter(|one| !is_ours(fixed, one)).collect();
-        if theirs.is_empty() {
-            return Arc::clone(fixed);
-        }
-        let versions: Vec<u64> = theirs.iter().map(|one| one.resource_version).collect();
+        let memory = store.read();
+        let changed = memory.last_change(DEFINITIONS);
         let mut last = self.lock();
-        if let Some(registry) = last.registry.clone().filter(|_| last.versions == versions) {
-            return registry;
+        if let Some((_, registry)) = last.registry.as_ref().filter(|(at, _)| *at == changed) {
+            return Arc::clone(registry);
         }
-        let mut registry = Registry::clone(fixed);
-        registry.entries.extend(theirs.iter().filter_map(|one| last.entry(&one.value["spec"])));
-        let registry = Arc::new(registry);
-        last.versions = versions;
-        last.registry = Some(Arc::clone(&registry));
+        let mut all = memory.list(&DEFINITIONS.into(), None).items;
+        drop(memory);
+        all.retain(|one| !is_fixed(fixed, &one.key.name));
+        let mut registry = Arc::clone(fixed);
+        if !all.is_empty() {
+            let theirs = all.iter().filter_map(|one| last.entry(&one.value()["spec"]));
+            Arc::make_mut(&mut registry).entries.extend(theirs);
+        }
+        last.registry = Some((changed, Arc::clone(&registry)));
         registry
     }
 
@@ -74,10 +76,6 @@ impl Last {
 }
 
 /// Whether the definition is of a kind that is part of the appliance.
-fn is_ours(fixed: &Registry, definition: &Stored) -> bool {
-    is_fixed(fixed, &definition.key.name)
-}
-
 fn is_fixed(fixed: &Registry, name: &str) -> bool {
     let named = |meta: &KindMeta| {
         name.strip_prefix(meta.plural).and_then(|rest| rest.strip_prefix('.')) == Some(meta.group)
@@ -103,7 +101,7 @@ pub(super) fn check(call: &Call, name: &str) -> Result<(), Refusal> {
 pub(super) fn objects_of(call: &Call, definition: &Key) -> Vec<Key> {
     let memory = call.server.store.read();
     let Some(stored) = memory.get(definition) else { return Vec::new() };
-    let spec = &stored.value["spec"];
+    let spec = &stored.value()["spec"];
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let resource: Arc<str> = format!("{}/{}", text(&spec["group"]), text(&spec["names"]["plural"])).into();
     memory.list(&resource, None).items.iter().map(|object| object.key.clone()).collect()

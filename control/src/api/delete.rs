@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::kind::KindMeta;
 use crate::kinds::core::NAMESPACE;
 use crate::store::lifecycle::{self, Policy};
-use crate::store::{Stored, Written};
+use crate::store::{Opened, Written};
 
 use super::accept;
 use super::errors::Refusal;
@@ -58,13 +58,13 @@ pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     }
     let written = remove(call, key, options).await?;
     let object = written.object();
-    if matches!(written, Written::Put(_)) || lifecycle::is_held(&object.key, &object.value) {
+    if matches!(written, Written::Put(_)) || lifecycle::is_held(&object.key, &object.value()) {
         return Ok(get::one(call, StatusCode::OK, object));
     }
     let mut details = json!({
         "name": &*object.key.name,
         "kind": meta.plural,
-        "uid": object.value["metadata"]["uid"],
+        "uid": &*object.head.uid,
     });
     if !meta.group.is_empty() {
         details["group"] = meta.group.into();
@@ -94,8 +94,8 @@ pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Respo
     let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;
     let options = parse(call, bytes)?;
     let mut listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
-    listing.items.iter_mut().for_each(|object| *object = faces::shown(meta, object));
-    listing.items.retain(|object| selector.matches(&object.value));
+    listing.items.iter_mut().for_each(|object| *object = faces::shown(&call.target.entry, object));
+    listing.items.retain(|object| selector.matches(object));
     for object in &listing.items {
         match remove(call, object.key.clone(), options.clone()).await {
             Err(refusal) if refusal.code != StatusCode::NOT_FOUND => return Err(refusal),
@@ -110,7 +110,7 @@ async fn remove(call: &Call, key: crate::store::Key, options: Options) -> Result
     let meta = call.target.entry.meta;
     let now = object::now();
     let write = call.server.store.write(move |view| {
-        let before = view.get(&key).ok_or_else(|| Refusal::not_found(meta, &key.name))?;
+        let before = view.get(&key).ok_or_else(|| Refusal::not_found(meta, &key.name))?.open();
         check_preconditions(meta, &before, &options.preconditions)?;
         let change = lifecycle::begin_delete(&before, options.policy, &now);
         Ok::<_, Refusal>(if options.dry_run { rehearse(change) } else { change })
@@ -118,7 +118,7 @@ async fn remove(call: &Call, key: crate::store::Key, options: Options) -> Result
     write.await
 }
 
-fn check_preconditions(meta: &KindMeta, before: &Stored, wanted: &Preconditions) -> Result<(), Refusal> {
+fn check_preconditions(meta: &KindMeta, before: &Opened, wanted: &Preconditions) -> Result<(), Refusal> {
     let metadata = &before.value["metadata"];
     for (wanted, found, said) in [
         (&wanted.uid, &metadata["uid"], "UID"),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::kind::{Access, Entry, KindMeta, Registry};
 
 use super::errors::Refusal;
-use super::{Server, accept, delete, object, openapi};
+use super::{Server, accept, delete, openapi};
 
 /// The release of Kubernetes whose behaviour is meant.
 const MAJOR: &str = "1";
@@ -257,5 +257,5 @@ fn document(document: &Value) -> Response {
 /// `apis/GROUP/VERSION`, or `api/v1`: where a kind's version lives.
 pub(super) fn root(meta: &KindMeta) -> String {
     let at = if meta.group.is_empty() { "api" } else { "apis" };
-    format!("{at}/{}", object::api_version(meta))
+    format!("{at}/{}", meta.api_version())
 }

@@ -256,6 +256,11 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why)
     }
 
+    pub(super) fn too_slow(most: std::time::Duration) -> Self {
+        let why = format!("the body did not arrive within {} seconds", most.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", why)
+    }
+
     pub(super) fn expired(why: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", why)
     }
@@ -325,6 +330,7 @@ impl From<StoreError> for Refusal {
     fn from(why: StoreError) -> Self {
         match why {
             StoreError::TooLarge { .. } => Self::too_large(crate::store::OBJECT_BYTES_MAX),
+            StoreError::TooDeep => Self::bad_request(why.to_string()),
             StoreError::Full { .. } => {
                 let mut refusal =
                     Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why.to_string());

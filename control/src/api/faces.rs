@@ -1,44 +1,32 @@
-//! Events are one kind of object under two groups: here they are turned to the one that is asked for.
+//! Objects that are kept in one form and shown in others: older and newer versions of a kind, and events, which
+//! are one kind under two groups.
+//!
+//! What comes in is turned into the kept form before it is judged, owned and stored; what goes out is turned
+//! here. [`crate::kind::Translation`] has the two ways.
 
 use std::sync::Arc;
 
-use crate::kind::KindMeta;
-use crate::kinds::news::{self, NEWS};
-use crate::store::{Change, Event, Stored};
-
-/// Whether objects of this kind are kept as another's.
-pub(super) fn is_turned(meta: &KindMeta) -> bool {
-    meta.group == NEWS.group && meta.plural == NEWS.plural
-}
+use crate::kind::Entry;
+use crate::store::{Event, Stored};
 
 /// The object as this kind shows it.
-pub(super) fn shown(meta: &KindMeta, object: &Arc<Stored>) -> Arc<Stored> {
-    if !is_turned(meta) {
+pub(super) fn shown(entry: &Entry, object: &Arc<Stored>) -> Arc<Stored> {
+    if entry.translation.is_none() {
         return Arc::clone(object);
     }
-    let value = news::shown(&object.value);
-    let json = value.to_string().into();
-    Arc::new(Stored { key: object.key.clone(), resource_version: object.resource_version, value, json })
-}
-
-/// The change as the store takes it.
-pub(super) fn kept(meta: &KindMeta, change: Change) -> Change {
-    match change {
-        Change::Put(key, value) if is_turned(meta) => Change::Put(key, news::kept(&value)),
-        Change::Delete(key, value) if is_turned(meta) => Change::Delete(key, news::kept(&value)),
-        other => other,
-    }
+    let value = entry.show(object.value());
+    Arc::new(Stored::new(object.key.clone(), object.resource_version, &value))
 }
 
 /// What happened, to the object as this kind shows it.
-pub(super) fn happened(meta: &KindMeta, event: &Arc<Event>) -> Arc<Event> {
-    if !is_turned(meta) {
+pub(super) fn happened(entry: &Entry, event: &Arc<Event>) -> Arc<Event> {
+    if entry.translation.is_none() {
         return Arc::clone(event);
     }
     Arc::new(Event {
         revision: event.revision,
-        before: event.before.as_ref().map(|before| shown(meta, before)),
-        object: shown(meta, &event.object),
+        before: event.before.as_ref().map(|before| shown(entry, before)),
+        object: shown(entry, &event.object),
         deleted: event.deleted,
     })
 }

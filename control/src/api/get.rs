@@ -9,7 +9,7 @@ use crate::store::Stored;
 
 use super::accept::{self, Format};
 use super::errors::Refusal;
-use super::{Call, faces, object, table};
+use super::{Call, faces, table};
 
 pub(super) fn get(call: &Call) -> Result<Response, Refusal> {
     let key = call.key()?;
@@ -27,9 +27,7 @@ pub(super) fn get(call: &Call) -> Result<Response, Refusal> {
 
 /// Answers with one object in the form asked for.
 pub(super) fn one(call: &Call, status: StatusCode, object: &Arc<Stored>) -> Response {
-    let object = &*faces::shown(call.target.entry.meta, object);
-    let shown = object::shown(&call.target.entry, object);
-    let object = shown.as_ref().unwrap_or(object);
+    let object = &*faces::shown(&call.target.entry, object);
     match call.format {
         Format::Object => accept::json(status, object.json.clone()),
         Format::Metadata => accept::json(status, accept::metadata_only(object).to_string()),

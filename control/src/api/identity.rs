@@ -89,7 +89,7 @@ fn lives(store: &Store, account: &Account) -> bool {
         namespace: account.namespace.as_str().into(),
         name: account.name.as_str().into(),
     };
-    store.read().get(&key).is_some_and(|found| found.value["metadata"]["uid"] == account.uid)
+    store.read().get(&key).is_some_and(|found| *found.head.uid == *account.uid)
 }
 
 /// `kubectl --as`: who may impersonate counts as whom he names.

@@ -15,7 +15,7 @@ use super::accept::{self, Format};
 use super::errors::Refusal;
 use super::parameters::{Match, Parameters};
 use super::selectors::Selector;
-use super::{Call, faces, object, table};
+use super::{Call, faces, table};
 
 /// Where the next page starts, and of which moment. Opaque to clients.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,11 +32,11 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
     if let Some((namespace, name)) = &after {
         items.retain(|o| (&*o.key.namespace, &*o.key.name) > (namespace.as_str(), name.as_str()));
     }
-    let meta = call.target.entry.meta;
-    if faces::is_turned(meta) {
-        items.iter_mut().for_each(|object| *object = faces::shown(meta, object));
+    let entry = &call.target.entry;
+    if entry.translation.is_some() {
+        items.iter_mut().for_each(|object| *object = faces::shown(entry, object));
     }
-    items.retain(|object| selector.matches(&object.value));
+    items.retain(|object| selector.matches(object));
 
     let mut metadata = json!({ "resourceVersion": listing.revision.to_string() });
     let limit = call.parameters.limit;
@@ -51,17 +51,13 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
     Ok(many(call, &items, metadata))
 }
 
-/// Answers with several objects in the form asked for.
+/// Answers with several objects, which are in the kind's form, as what was asked for.
 pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Response {
-    let entry = &call.target.entry;
-    let meta = entry.meta;
-    let shown: Option<Vec<Arc<Stored>>> =
-        items.iter().map(|stored| object::shown(entry, stored).map(Arc::new)).collect();
-    let items = shown.as_deref().filter(|_| entry.translation.is_some()).unwrap_or(items);
+    let meta = call.target.entry.meta;
     match call.format {
         Format::Object => {
             let head = json!({
-                "apiVersion": object::api_version(meta),
+                "apiVersion": meta.api_version(),
                 "kind": format!("{}List", meta.kind),
                 "metadata": metadata,
             });

@@ -62,7 +62,7 @@ pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) ->
     let key = Key { resource, namespace: namespace.into(), name: name.into() };
     let pod = server.store.read().get(&key).cloned();
     let pod = pod.ok_or_else(|| Refusal::not_found(&Pod::META, name))?;
-    let container = &pod.value["status"]["containerStatuses"][0];
+    let container = &pod.value()["status"]["containerStatuses"][0];
     if let Some(wanted) = asked.container.as_deref().filter(|wanted| !wanted.is_empty())
         && container["name"] != wanted
     {
@@ -74,7 +74,7 @@ pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) ->
         let called = container["name"].as_str().unwrap_or("");
         return Err(Refusal::bad_request(format!("{which} {called:?} in pod {name:?} not found")));
     };
-    let revision = pod.value["metadata"]["labels"][NAMED].as_str().unwrap_or("");
+    let revision = pod.head.label(NAMED).unwrap_or("");
     let log = Log::open(&runtime::log_file(folder, namespace, revision, id));
     let since = asked.since_seconds.map(|seconds| Timestamp::now().as_second() - seconds);
     let since = since.and_then(|second| Timestamp::from_second(second).ok()).or(asked.since_time);
@@ -115,7 +115,7 @@ struct Followed {
 impl Followed {
     fn goes_on(&self) -> bool {
         let memory = self.server.store.read();
-        let container = |pod: &Stored| number(&pod.value["status"]["containerStatuses"][0]["containerID"]);
+        let container = |pod: &Stored| number(&pod.value()["status"]["containerStatuses"][0]["containerID"]);
         memory.get(&self.pod).and_then(|pod| container(pod)) == Some(self.id)
     }
 }

@@ -38,12 +38,16 @@ mod rules;
 mod seed;
 mod seed_roles;
 mod selectors;
+pub mod serve;
 mod settings;
 mod shelf;
 mod strategic;
+mod swagger;
+mod swagger_protobuf;
 mod table;
 mod update;
 mod watch;
+mod yaml;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,7 +73,7 @@ use shelf::Shelf;
 
 pub use audit::Audit;
 pub use backup::PATH as BACKUP_PATH;
-pub use body::BODY_BYTES_MAX;
+pub use body::{BODY_BYTES_MAX, BODY_MAX};
 pub use identity::{Believed, Peer, Signer};
 pub use seed::seed;
 
@@ -166,7 +170,7 @@ impl Call {
     }
 
     fn resource(&self) -> Arc<str> {
-        object::resource_of(self.target.entry.meta)
+        object::resource_of(self.target.entry.stored_meta())
     }
 
     /// Who the fields of this write belong to: whom the request names, or else the program that sent it.
@@ -180,7 +184,7 @@ impl Call {
             manager,
             status: self.target.status,
             now: object::now(),
-            meta: self.target.entry.meta,
+            meta: self.target.entry.stored_meta(),
         }
     }
 
@@ -208,8 +212,7 @@ fn rehearse(change: Change) -> Change {
     match change {
         Change::Keep(object) => Change::Keep(object),
         Change::Put(key, value) | Change::Delete(key, value) => {
-            let json = value.to_string().into();
-            Change::Keep(Arc::new(Stored { key, resource_version: 0, value, json }))
+            Change::Keep(Arc::new(Stored::new(key, 0, &value)))
         }
     }
 }

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::kind::{Denied, Entry, KindMeta, Requester};
 use crate::store::lifecycle::{finish, has_generation};
-use crate::store::{Change, Key, Stored};
+use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::rules::{
     check_finalizers, check_identity, check_labels, check_name, check_namespace, check_owners, check_shape,
     text,
 };
-use super::{apply, customs, faces, seed};
+use super::{apply, customs, seed};
 
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
@@ -86,7 +86,7 @@ pub(super) fn prepare_new(
     check_name(meta, &name)?;
     metadata.insert("uid".into(), birth.uid.clone().into());
     metadata.insert("creationTimestamp".into(), birth.now.clone().into());
-    let resource = resource_of(meta);
+    let resource = resource_of(entry.stored_meta());
     let key = Key { resource, namespace: namespace.unwrap_or("").into(), name: name.as_str().into() };
     if has_generation(&key) {
         metadata.insert("generation".into(), 1.into());
@@ -111,7 +111,7 @@ pub(super) fn prepare_new(
 /// A write of everything but `status`.
 pub(super) fn prepare_update(
     entry: &Entry,
-    before: &Arc<Stored>,
+    before: &Opened,
     mut new: Value,
     requester: &Requester,
 ) -> Result<Change, Refusal> {
@@ -150,7 +150,7 @@ pub(super) fn prepare_update(
 /// A write of `status` alone.
 pub(super) fn prepare_status(
     entry: &Entry,
-    before: &Arc<Stored>,
+    before: &Opened,
     mut new: Value,
     requester: &Requester,
 ) -> Result<Change, Refusal> {
@@ -181,10 +181,10 @@ fn admit(
     requester: &Requester,
     name: &str,
 ) -> Result<Value, Refusal> {
-    let meta = entry.stored_meta();
+    let meta = entry.meta;
     let mut object =
         entry.judge(new, before, requester).map_err(|denied| Refusal::denied(meta, name, denied))?;
-    let metadata = check_shape(meta, &mut object)?;
+    let metadata = check_shape(entry.stored_meta(), &mut object)?;
     check_labels(meta, name, metadata)?;
     check_owners(meta, name, metadata)?;
     Ok(object)
@@ -198,7 +198,7 @@ fn establish(meta: &KindMeta, object: &mut Value) {
     }
 }
 
-fn restore_status(meta: &KindMeta, before: &Stored, object: &mut Value) {
+fn restore_status(meta: &KindMeta, before: &Opened, object: &mut Value) {
     if !meta.has_status {
         return;
     }
@@ -223,21 +223,7 @@ fn remove(object: &mut Value, field: &str) {
     }
 }
 
-/// The object as another version of its kind shows it; `None` in the version that is stored.
-pub(super) fn shown(entry: &Entry, object: &Stored) -> Option<Stored> {
-    entry.translation?;
-    let value = entry.show(object.value.clone());
-    let json = value.to_string().into();
-    Some(Stored { key: object.key.clone(), resource_version: object.resource_version, value, json })
-}
-
 /// Under what objects of this kind are stored.
 pub(super) fn resource_of(meta: &KindMeta) -> Arc<str> {
-    let group = if faces::is_turned(meta) { "" } else { meta.group };
-    format!("{group}/{}", meta.plural).into()
-}
-
-/// `GROUP/VERSION`, or `v1` in the core group.
-pub(super) fn api_version(meta: &KindMeta) -> String {
-    if meta.group.is_empty() { meta.version.into() } else { format!("{}/{}", meta.group, meta.version) }
+    format!("{}/{}", meta.group, meta.plural).into()
 }

@@ -17,25 +17,26 @@ use super::Server;
 use super::discovery::{groups, kinds, root, versions};
 use super::errors::Refusal;
 use super::shelf::{Printed, Shelf};
+use super::{swagger, swagger_protobuf};
 
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const TITLE: &str = "Sluicegate";
-/// Where schemas stand in a document of version 3, and of version 2.
-const V3: &str = "#/components/schemas/";
-const V2: &str = "#/definitions/";
+/// Where schemas stand in a document.
+const SCHEMAS: &str = "#/components/schemas/";
 /// The one schema that all kinds share.
-const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+pub(super) const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// `rest` is the path behind `/openapi/`.
 pub(super) fn answer(server: &Server, rest: &[&str], head: &Parts) -> Result<Response, Refusal> {
     let (registry, shelf, headers) = (&server.registry, &server.shelf, &head.headers);
     let (group, version) = match rest {
         ["v2"] if wants_only_protobuf(headers) => {
-            return Ok(shelf.take(registry, "v2 protobuf", PROTOBUF, swagger_without_kinds).answer(headers));
+            let written = || swagger_protobuf::encode(&swagger::document(registry));
+            return Ok(shelf.take(registry, "v2 protobuf", PROTOBUF, written).answer(headers));
         }
         ["v2"] => {
-            let written = || swagger(registry).to_string().into_bytes();
+            let written = || swagger::document(registry).to_string().into_bytes();
             return Ok(shelf.take(registry, "v2", JSON, written).answer(headers));
         }
         ["v3"] => {
@@ -92,44 +93,23 @@ fn group_version(
         let document = json!({
             "openapi": "3.0.0",
             "info": info(),
-            "paths": entries.iter().flat_map(|entry| paths(entry.meta, V3)).collect::<Map<_, _>>(),
-            "components": { "schemas": schemas(&entries, V3) },
+            "paths": entries.iter().flat_map(|entry| paths(entry.meta)).collect::<Map<_, _>>(),
+            "components": { "schemas": schemas(&entries, SCHEMAS) },
         });
         document.to_string().into_bytes()
     }))
 }
 
-fn swagger(registry: &Registry) -> Value {
-    let entries: Vec<&Entry> = registry.entries.iter().collect();
-    json!({
-        "swagger": "2.0",
-        "info": info(),
-        "paths": {},
-        "definitions": schemas(&entries, V2),
-    })
-}
-
-/// A protobuf `Document` that has a version, a title and no kinds. kubectl reads version 2 in this
-/// form only, and only for kinds that it did not find in version 3.
-fn swagger_without_kinds() -> Vec<u8> {
-    fn field(number: u8, content: &[u8]) -> Vec<u8> {
-        let length = u8::try_from(content.len()).expect("three constants, shorter than 128 bytes together");
-        [&[number << 3 | 2, length], content].concat()
-    }
-    let info = [field(1, TITLE.as_bytes()), field(2, env!("CARGO_PKG_VERSION").as_bytes())].concat();
-    [field(1, b"2.0"), field(2, &info)].concat()
-}
-
-fn info() -> Value {
+pub(super) fn info() -> Value {
     json!({ "title": TITLE, "version": env!("CARGO_PKG_VERSION") })
 }
 
 /// The collection's and the object's operations.
-fn paths(meta: &'static KindMeta, schemas: &str) -> [(String, Value); 2] {
+fn paths(meta: &'static KindMeta) -> [(String, Value); 2] {
     let space = if meta.namespaced { "/namespaces/{namespace}" } else { "" };
     let collection = format!("/{}{space}/{}", root(meta), meta.plural);
     let one = format!("{collection}/{{name}}");
-    let reference = format!("{schemas}{}", schema_name(meta));
+    let reference = format!("{SCHEMAS}{}", schema_name(meta));
     let operation = |action: &str| {
         json!({
             "x-kubernetes-action": action,
@@ -166,7 +146,7 @@ fn query(name: &str) -> Value {
 }
 
 /// The kinds' schemas and those they refer to, below `at`.
-fn schemas(entries: &[&Entry], at: &str) -> Map<String, Value> {
+pub(super) fn schemas(entries: &[&Entry], at: &str) -> Map<String, Value> {
     let of_kinds = entries.iter().map(|entry| (schema_name(entry.meta), schema(entry, at)));
     let mut schemas: Map<String, Value> = of_kinds.collect();
     schemas.insert(METADATA.into(), schema::of::<ObjectMeta>());
@@ -191,12 +171,12 @@ fn schema(entry: &Entry, at: &str) -> Value {
     schema
 }
 
-fn type_of(meta: &KindMeta) -> Value {
+pub(super) fn type_of(meta: &KindMeta) -> Value {
     json!({ "group": meta.group, "version": meta.version, "kind": meta.kind })
 }
 
 /// `dev.knative.serving.v1.Service`: the group's parts turned round.
-fn schema_name(meta: &KindMeta) -> String {
+pub(super) fn schema_name(meta: &KindMeta) -> String {
     let mut parts: Vec<&str> = meta.group.split('.').rev().collect();
     if meta.group.is_empty() {
         parts = vec!["io", "k8s", "api", "core"];

@@ -11,7 +11,7 @@ use crate::kind::KindMeta;
 use crate::store::OBJECT_BYTES_MAX;
 
 use super::errors::Refusal;
-use super::{Call, apply, body, faces, fields, get, object, rehearse, strategic};
+use super::{Call, apply, body, fields, get, object, rehearse, strategic};
 
 /// Operations of one JSON patch; Kubernetes' figure.
 const OPERATIONS_MAX: usize = 10_000;
@@ -56,8 +56,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);
     let written = call.server.store.write(move |view| {
-        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?;
-        let before = faces::shown(entry.meta, &before);
+        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
         let new = lay(&patch, entry.show(before.value.clone()))
             .map_err(|why| Refusal::unfit_patch(entry.meta, &key.name, &why))?;
         let found = fields::check(&entry, validation, &new, Vec::new())?;
@@ -67,7 +66,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
         } else {
             object::prepare_update(&entry, &before, new, &requester)?
         };
-        let change = faces::kept(entry.meta, apply::track(change, Some(&before), &writer));
+        let change = apply::track(change, Some(&before), &writer);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());

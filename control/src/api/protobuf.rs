@@ -243,6 +243,53 @@ mod tests {
         assert_eq!(time(&never, "%Y"), Err(Wrong::Malformed));
     }
 
+    /// The two groups have one kind's name and different numbers: the envelope says which it is.
+    #[test]
+    fn an_event_of_either_group_keeps_its_fields() {
+        let body = |version: &[u8], fields: &[Vec<u8>]| {
+            let type_meta = [field(1, version), field(2, b"Event")].concat();
+            [MAGIC.to_vec(), field(1, &type_meta), field(2, &fields.concat())].concat()
+        };
+        let about = [field(1, b"Service"), field(3, b"hello"), field(7, b"")].concat();
+        let stamp = [vec![1 << 3, 0xe8, 0x07], vec![2 << 3, 0xc0, 0x96, 0xb1, 0x02]].concat();
+        let series = [vec![1 << 3, 2], field(2, &stamp)].concat();
+        let new = [
+            field(1, &field(1, b"e")),
+            field(2, &stamp),
+            field(3, &series),
+            field(4, b"example.com/c"),
+            field(6, b"Start"),
+            field(7, b"Failed"),
+            field(8, &about),
+            field(10, b"why"),
+            field(11, b"Warning"),
+            vec![15 << 3, 3],
+        ];
+        let expected = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e" },
+            "eventTime": "1970-01-01T00:16:40.005000Z", "reportingController": "example.com/c", "action": "Start",
+            "series": { "count": 2, "lastObservedTime": "1970-01-01T00:16:40.005000Z" }, "reason": "Failed",
+            "regarding": { "kind": "Service", "name": "hello" }, "note": "why", "type": "Warning",
+            "deprecatedCount": 3,
+        });
+        assert_eq!(decode("Event", &body(b"events.k8s.io/v1", &new)), Ok(expected));
+        let old = [
+            field(2, &about),
+            field(3, b"Ready"),
+            field(4, b"is ready"),
+            field(6, &stamp),
+            vec![8 << 3, 3],
+            field(9, b"Normal"),
+            field(14, b"c"),
+        ];
+        let expected = json!({
+            "apiVersion": "v1", "kind": "Event", "involvedObject": { "kind": "Service", "name": "hello" },
+            "reason": "Ready", "message": "is ready", "firstTimestamp": "1970-01-01T00:16:40Z", "count": 3,
+            "type": "Normal", "reportingComponent": "c",
+        });
+        assert_eq!(decode("Event", &body(b"v1", &old)), Ok(expected));
+    }
+
     /// An access review as kubectl's `auth can-i` writes it.
     #[test]
     fn a_review_keeps_what_is_asked() {

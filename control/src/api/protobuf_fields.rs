@@ -115,6 +115,9 @@ const SECRET: &[Field] = &[
     one(5, "immutable", Shape::Bool),
 ];
 
+const SESSION_AFFINITY: Shape =
+    Shape::Message(&[one(1, "clientIP", Shape::Message(&[one(1, "timeoutSeconds", Shape::NumberOrNone)]))]);
+
 const SERVICE: &[Field] = &[
     METADATA,
     one(
@@ -138,13 +141,20 @@ const SERVICE: &[Field] = &[
             text(4, "type"),
             many(5, "externalIPs", Shape::Text),
             text(7, "sessionAffinity"),
+            text(8, "loadBalancerIP"),
+            many(9, "loadBalancerSourceRanges", Shape::Text),
             text(10, "externalName"),
             text(11, "externalTrafficPolicy"),
+            one(12, "healthCheckNodePort", Shape::Number),
             one(13, "publishNotReadyAddresses", Shape::Bool),
+            one(14, "sessionAffinityConfig", SESSION_AFFINITY),
             text(17, "ipFamilyPolicy"),
             many(18, "clusterIPs", Shape::Text),
             many(19, "ipFamilies", Shape::Text),
+            one(20, "allocateLoadBalancerNodePorts", Shape::Bool),
+            text(21, "loadBalancerClass"),
             text(22, "internalTrafficPolicy"),
+            text(23, "trafficDistribution"),
         ]),
     ),
 ];

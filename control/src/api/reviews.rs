@@ -8,7 +8,7 @@ use crate::access::{Action, rbac};
 use crate::kind::Requester;
 
 use super::errors::Refusal;
-use super::{Call, accept, body, fields, object};
+use super::{Call, accept, body, fields};
 
 pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let meta = call.target.entry.meta;
@@ -21,7 +21,7 @@ pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
         .entry
         .judge(asked, None, requester)
         .map_err(|denied| Refusal::denied(meta, "", denied))?;
-    review["apiVersion"] = object::api_version(meta).into();
+    review["apiVersion"] = meta.api_version().into();
     review["kind"] = meta.kind.into();
     review["status"] = verdict(call, requester, &review["spec"]);
     Ok(fields::warn(accept::json(StatusCode::CREATED, review.to_string()), &warnings))

@@ -3,12 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::kind::KindMeta;
-use crate::store::Stored;
-use crate::store::lifecycle::is_deleting;
+use crate::store::Opened;
 
 use super::errors::Refusal;
 use super::names;
-use super::object::api_version;
 
 /// Bytes of all annotations of an object, keys and values; Kubernetes' figure.
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
@@ -17,7 +15,7 @@ pub(super) fn check_shape<'a>(
     meta: &KindMeta,
     object: &'a mut Value,
 ) -> Result<&'a mut Map<String, Value>, Refusal> {
-    let version = api_version(meta);
+    let version = meta.api_version();
     let fields =
         object.as_object_mut().ok_or_else(|| Refusal::bad_request("the body has to be one object"))?;
     for (field, expected, said) in
@@ -42,7 +40,7 @@ pub(super) fn check_shape<'a>(
 /// The same object, and not an older view of it.
 pub(super) fn check_identity<'a>(
     meta: &KindMeta,
-    before: &Stored,
+    before: &Opened,
     new: &'a mut Value,
 ) -> Result<&'a mut Map<String, Value>, Refusal> {
     let metadata = check_shape(meta, new)?;
@@ -191,8 +189,8 @@ pub(super) fn check_owners(
 }
 
 /// Who is being deleted gets no new reasons to stay.
-pub(super) fn check_finalizers(meta: &KindMeta, before: &Stored, object: &Value) -> Result<(), Refusal> {
-    if !is_deleting(&before.value) {
+pub(super) fn check_finalizers(meta: &KindMeta, before: &Opened, object: &Value) -> Result<(), Refusal> {
+    if !before.head.deleting {
         return Ok(());
     }
     let list = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();

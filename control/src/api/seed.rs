@@ -75,10 +75,12 @@ fn make(view: &View, entry: &Entry, object: Value, namespace: Option<&str>) -> R
 /// Stores a definition, unless it is there as it should be.
 fn define(view: &View, wanted: Value) -> Result<Change, Refusal> {
     let (key, mut object) = new(&Entry::of::<CustomResourceDefinition>(), wanted)?;
-    let Some(before) = view.get(&key) else { return Ok(Change::Put(key, object)) };
+    let Some(before) = view.get(&key).map(|before| before.open()) else {
+        return Ok(Change::Put(key, object));
+    };
     let same = |field: &str| before.value["metadata"][field] == object["metadata"][field];
     if before.value["spec"] == object["spec"] && same("labels") && same("annotations") {
-        return Ok(Change::Keep(before));
+        return Ok(Change::Keep(before.stored));
     }
     for kept in ["uid", "creationTimestamp"] {
         object["metadata"][kept] = before.value["metadata"][kept].clone();
@@ -93,9 +95,9 @@ async fn forget_others(store: &Store, definitions: &[Value]) -> Result<(), Refus
     let stored = store.read().list(&object::resource_of(&CustomResourceDefinition::META), None);
     let known = |name: &str| definitions.iter().any(|one| one["metadata"]["name"] == name);
     // What a client wrote says who wrote it; what we wrote does not.
-    let ours = |object: &Stored| object.value["metadata"]["managedFields"].is_null();
+    let ours = |object: &Stored| object.value()["metadata"]["managedFields"].is_null();
     for object in stored.items.into_iter().filter(|object| ours(object) && !known(&object.key.name)) {
-        let gone = move |_: &View| Ok::<_, Refusal>(Change::Delete(object.key.clone(), object.value.clone()));
+        let gone = move |_: &View| Ok::<_, Refusal>(Change::Delete(object.key.clone(), object.value()));
         store.write(gone).await?;
     }
     Ok(())

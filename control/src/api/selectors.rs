@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::store::Stored;
+
 use super::errors::Refusal;
 
 /// Both selectors of a request. All parts must hold.
@@ -60,6 +62,7 @@ const FIELDS: [(&str, &str); 21] = [
     ("status.phase", "/status/phase"),
 ];
 const NAME: &str = "/metadata/name";
+const NAMESPACE: &str = "/metadata/namespace";
 
 impl Selector {
     pub(super) fn parse(labels: &str, fields: &str) -> Result<Self, Refusal> {
@@ -76,11 +79,19 @@ impl Selector {
         self.fields.push(FieldRequirement { field: NAME, equal: true, value: name.into() });
     }
 
-    pub(super) fn matches(&self, object: &Value) -> bool {
-        let metadata = &object["metadata"];
-        self.labels.iter().all(|part| part.holds(metadata["labels"][&part.key].as_str()))
+    pub(super) fn matches(&self, object: &Stored) -> bool {
+        // Most ask for labels and names alone, which are at hand.
+        let mut opened = None;
+        self.labels.iter().all(|part| part.holds(object.head.label(&part.key)))
             && self.fields.iter().all(|part| {
-                let found = object.pointer(part.field).and_then(Value::as_str).unwrap_or("");
+                let found = match part.field {
+                    NAME => &*object.key.name,
+                    NAMESPACE => &*object.key.namespace,
+                    field => {
+                        let value: &Value = opened.get_or_insert_with(|| object.value());
+                        value.pointer(field).and_then(Value::as_str).unwrap_or("")
+                    }
+                };
                 (found == part.value) == part.equal
             })
     }
@@ -192,12 +203,20 @@ fn label_value(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::store::Key;
+
+    fn stored(object: &Value) -> Stored {
+        let key = Key { resource: "/things".into(), namespace: "s".into(), name: "n".into() };
+        Stored::new(key, 1, object)
+    }
 
     fn matches(selector: &str, labels: &Value) -> bool {
-        Selector::parse(selector, "").unwrap().matches(&json!({ "metadata": { "labels": labels } }))
+        let object = stored(&json!({ "metadata": { "labels": labels } }));
+        Selector::parse(selector, "").unwrap().matches(&object)
     }
 
     /// APP-25: equality and set form, joined by commas.
@@ -211,6 +230,37 @@ mod tests {
         }
         for fails in ["a=x", "a=b,c in (x,e)", "!a", "f", "a!=b", "c notin (d)", "f in (x)"] {
             assert!(!matches(fails, &labels), "{fails}");
+        }
+    }
+
+    proptest! {
+        /// A selector that is put together from parts means what its parts mean; any other text is refused or
+        /// means something, and never more than that.
+        #[test]
+        fn a_selector_means_what_its_parts_mean(
+            parts in proptest::collection::vec(("[a-c]", 0..7, "[x-z]?", "[x-z]?"), 0..5),
+            labels in proptest::collection::btree_map("[a-c]", "[x-z]?", 0..3),
+            noise in "[a-c=!,() innot-]{0,24}",
+        ) {
+            let (mut text, mut expected) = (Vec::new(), true);
+            for (key, form, one, other) in parts {
+                let label = labels.get(&key);
+                let is = |value: &str| label.is_some_and(|label| label == value);
+                let (part, holds) = match form {
+                    0 => (key.clone(), label.is_some()),
+                    1 => (format!("!{key}"), label.is_none()),
+                    2 => (format!("{key} = {one}"), is(&one)),
+                    3 => (format!("{key}=={one}"), is(&one)),
+                    4 => (format!("{key} != {one}"), !is(&one)),
+                    5 => (format!("{key} in ({one}, {other})"), is(&one) || is(&other)),
+                    _ => (format!("{key} notin ({one},{other})"), !is(&one) && !is(&other)),
+                };
+                text.push(part);
+                expected &= holds;
+            }
+            let text = text.join(",");
+            prop_assert_eq!(matches(&text, &json!(labels)), expected, "{}", text);
+            let _ = Selector::parse(&noise, &noise).map(|selector| selector.matches(&stored(&json!({}))));
         }
     }
 
@@ -233,11 +283,12 @@ mod tests {
     /// APP-26
     #[test]
     fn a_field_selector_knows_name_and_namespace() {
-        let object = json!({ "metadata": { "name": "n", "namespace": "s" } });
+        let object = stored(&json!({ "metadata": { "name": "n", "namespace": "s" }, "type": "Normal" }));
         let matches = |fields: &str| Selector::parse("", fields).unwrap().matches(&object);
         assert!(matches("metadata.name=n,metadata.namespace==s"));
         assert!(!matches("metadata.name!=n"));
         assert!(!matches("metadata.namespace=x"));
+        assert!(matches("type=Normal,reason!=x,metadata.name=n") && !matches("type=Warning"));
         assert_eq!(Selector::parse("", "spec.x=1").unwrap_err().code, 400);
     }
 }

@@ -43,6 +43,7 @@ fn key(namespace: &str, name: &str) -> Key {
 }
 
 fn data(map: &Stored) -> Data {
-    let pairs = map.value["data"].as_object().into_iter().flatten();
+    let map = map.value();
+    let pairs = map["data"].as_object().into_iter().flatten();
     pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }

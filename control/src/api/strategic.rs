@@ -9,19 +9,33 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
 
-/// Lists of objects whose elements are merged by a key; all other lists are replaced.
-const KEYED_LISTS: [(&str, &str); 5] = [
-    ("ownerReferences", "uid"),
-    ("conditions", "type"),
-    ("ports", "port"),
-    ("secrets", "name"),
-    ("imagePullSecrets", "name"),
+/// In what, which lists of objects are merged by a key; all other lists are replaced, an EndpointSlice's ports too.
+const KEYED_LISTS: [(&str, &str, &str); 5] = [
+    ("metadata", "ownerReferences", "uid"),
+    ("status", "conditions", "type"),
+    ("spec", "ports", "port"),
+    ("", "secrets", "name"),
+    ("", "imagePullSecrets", "name"),
 ];
 /// Lists of plain values that are merged as sets.
-const SETS: [&str; 1] = ["finalizers"];
+const SETS: [(&str, &str); 1] = [("metadata", "finalizers")];
 
-/// Applies `patch` to `target`. Recursion is bounded by the patch's depth, which its parser bounds.
-pub(super) fn merge(target: &mut Value, patch: &Value) -> Result<(), String> {
+/// Whether the list `name` of the field `parent` is merged; and by which key, if its elements have one.
+pub(super) fn merging(parent: &str, name: &str) -> Option<Option<&'static str>> {
+    let key = KEYED_LISTS
+        .iter()
+        .find(|(within, list, _)| (*within, *list) == (parent, name))
+        .map(|(_, _, key)| *key);
+    (key.is_some() || SETS.contains(&(parent, name))).then_some(key)
+}
+
+/// Applies `patch` to an object. Recursion is bounded by the patch's depth, which its parser bounds.
+pub(super) fn merge(object: &mut Value, patch: &Value) -> Result<(), String> {
+    merge_into(object, patch, "")
+}
+
+/// The same to what the field `parent` holds; to the whole object if that is empty.
+fn merge_into(target: &mut Value, patch: &Value, parent: &str) -> Result<(), String> {
     let Some(fields) = patch.as_object() else {
         *target = patch.clone();
         return Ok(());
@@ -45,12 +59,12 @@ pub(super) fn merge(target: &mut Value, patch: &Value) -> Result<(), String> {
         into.retain(|name, _| kept.iter().any(|one| one == name.as_str()));
     }
     for (name, value) in fields {
-        merge_field(into, name, value)?;
+        merge_field(into, parent, name, value)?;
     }
     Ok(())
 }
 
-fn merge_field(into: &mut Map<String, Value>, name: &str, value: &Value) -> Result<(), String> {
+fn merge_field(into: &mut Map<String, Value>, parent: &str, name: &str, value: &Value) -> Result<(), String> {
     if let Some(list) = name.strip_prefix(DELETE_FROM) {
         let gone = value.as_array().ok_or("$deleteFromPrimitiveList has to be a list")?;
         if let Some(list) = into.get_mut(list).and_then(Value::as_array_mut) {
@@ -66,8 +80,10 @@ fn merge_field(into: &mut Map<String, Value>, name: &str, value: &Value) -> Resu
         Value::Null => {
             into.remove(name);
         }
-        Value::Object(_) => merge(into.entry(name).or_insert(Value::Null), value)?,
-        Value::Array(elements) => merge_list(into.entry(name).or_insert(Value::Null), name, elements)?,
+        Value::Object(_) => merge_into(into.entry(name).or_insert(Value::Null), value, name)?,
+        Value::Array(elements) => {
+            merge_list(into.entry(name).or_insert(Value::Null), merging(parent, name), name, elements)?;
+        }
         plain => {
             into.insert(name.into(), plain.clone());
         }
@@ -75,9 +91,13 @@ fn merge_field(into: &mut Map<String, Value>, name: &str, value: &Value) -> Resu
     Ok(())
 }
 
-fn merge_list(target: &mut Value, name: &str, elements: &[Value]) -> Result<(), String> {
-    let key = KEYED_LISTS.iter().find(|(list, _)| *list == name).map(|(_, key)| *key);
-    let set = SETS.contains(&name);
+fn merge_list(
+    target: &mut Value,
+    merging: Option<Option<&str>>,
+    name: &str,
+    elements: &[Value],
+) -> Result<(), String> {
+    let (key, set) = (merging.flatten(), merging == Some(None));
     let replace = elements.iter().any(|one| one[DIRECTIVE] == "replace");
     if replace || (key.is_none() && !set) || !target.is_array() {
         *target = Value::Array(Vec::new());
@@ -100,10 +120,10 @@ fn merge_list(target: &mut Value, name: &str, elements: &[Value]) -> Result<(), 
                 list.remove(place);
             }
             (true, None) => {}
-            (false, Some(place)) => merge(&mut list[place], element)?,
+            (false, Some(place)) => merge_into(&mut list[place], element, name)?,
             (false, None) => {
                 let mut new = Value::Null;
-                merge(&mut new, element)?;
+                merge_into(&mut new, element, name)?;
                 list.push(new);
             }
         }
@@ -113,6 +133,7 @@ fn merge_list(target: &mut Value, name: &str, elements: &[Value]) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -124,6 +145,7 @@ mod tests {
 
     #[test]
     fn keyed_lists_merge_by_key_and_others_are_replaced() {
+        let within = |spec: Value| json!({ "spec": spec });
         let target = json!({ "ports": [{ "port": 80, "name": "a" }, { "port": 81 }], "args": [1, 2] });
         let patch = json!({
             "ports": [{ "port": 80, "name": "b" }, { "port": 81, "$patch": "delete" }, { "port": 82 }],
@@ -131,14 +153,21 @@ mod tests {
             "args": [3],
         });
         let expected = json!({ "ports": [{ "port": 80, "name": "b" }, { "port": 82 }], "args": [3] });
-        assert_eq!(merged(target, &patch), expected);
+        assert_eq!(merged(within(target), &within(patch)), within(expected));
+        // A slice's ports stand elsewhere, and are one value.
+        let slice = json!({ "ports": [{ "port": 80 }, { "port": 81 }] });
+        assert_eq!(
+            merged(slice, &json!({ "ports": [{ "port": 80 }] })),
+            json!({ "ports": [{ "port": 80 }] })
+        );
     }
 
     #[test]
     fn finalizers_are_a_set_and_can_be_taken_out_one_by_one() {
-        let target = json!({ "finalizers": ["a", "b"] });
-        let patch = json!({ "$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["b", "c"] });
-        assert_eq!(merged(target, &patch), json!({ "finalizers": ["b", "c"] }));
+        let within = |metadata: Value| json!({ "metadata": metadata });
+        let target = within(json!({ "finalizers": ["a", "b"] }));
+        let patch = within(json!({ "$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["b", "c"] }));
+        assert_eq!(merged(target, &patch), within(json!({ "finalizers": ["b", "c"] })));
     }
 
     #[test]
@@ -153,6 +182,37 @@ mod tests {
             assert_eq!(merged(target.clone(), &patch), expected);
         }
         assert!(merge(&mut target.clone(), &json!({ "$patch": 5 })).is_err());
-        assert!(merge(&mut target.clone(), &json!({ "ports": [{}] })).is_err());
+        assert!(merge(&mut target.clone(), &json!({ "spec": { "ports": [{}] } })).is_err());
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i8>().prop_map(Value::from),
+            "(delete|replace|merge|a|b)".prop_map(Value::from),
+        ];
+        let name = "(spec|metadata|ports|port|finalizers|conditions|type|a|b|[$]patch|[$]retainKeys|[$]deleteFromPrimitiveList/finalizers)";
+        leaf.prop_recursive(4, 30, 4, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(name, inner, 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Whatever is sent is applied or refused in words; what is applied is so when it is sent again.
+        #[test]
+        fn any_patch_fits_or_is_refused_and_a_second_time_changes_nothing(target in any_value(), patch in any_value()) {
+            let mut once = target;
+            if merge(&mut once, &patch).is_ok() && !patch.to_string().contains('$') {
+                let mut twice = once.clone();
+                // A list of its own may hold what its elements are merged by twice.
+                if merge(&mut twice, &patch).is_ok() && !patch.to_string().contains("ports") && !patch.to_string().contains("conditions") {
+                    prop_assert_eq!(twice, once);
+                }
+            }
+        }
     }
 }

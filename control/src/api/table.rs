@@ -46,11 +46,14 @@ pub(super) fn of(
 
 fn row(meta: &KindMeta, object: &Stored, include: IncludeObject, now: Timestamp) -> Value {
     let mut cells = if names_itself(meta) { Vec::new() } else { vec![Value::from(&*object.key.name)] };
-    cells.extend(meta.columns.iter().map(|column| cell(column, &object.value, now)));
+    let mut value = object.value();
+    cells.extend(meta.columns.iter().map(|column| cell(column, &value, now)));
     match include {
         IncludeObject::None => json!({ "cells": cells }),
-        IncludeObject::Metadata => json!({ "cells": cells, "object": accept::metadata_only(object) }),
-        IncludeObject::Object => json!({ "cells": cells, "object": object.value }),
+        IncludeObject::Metadata => {
+            json!({ "cells": cells, "object": accept::partial(value["metadata"].take()) })
+        }
+        IncludeObject::Object => json!({ "cells": cells, "object": value }),
     }
 }
 

@@ -4,7 +4,7 @@ use axum::response::Response;
 use http::StatusCode;
 
 use super::errors::Refusal;
-use super::{Call, apply, body, faces, fields, get, object, rehearse};
+use super::{Call, apply, body, fields, get, object, rehearse};
 
 pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let key = call.key()?;
@@ -17,14 +17,13 @@ pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let (new, duplicates) = body::written(&call.headers, entry.meta.kind, bytes, validation)?;
     let warnings = fields::check(&entry, validation, &new, duplicates)?;
     let written = call.server.store.write(move |view| {
-        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?;
-        let before = faces::shown(entry.meta, &before);
+        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
         let change = if status {
             object::prepare_status(&entry, &before, new, &requester)?
         } else {
             object::prepare_update(&entry, &before, new, &requester)?
         };
-        let change = faces::kept(entry.meta, apply::track(change, Some(&before), &writer));
+        let change = apply::track(change, Some(&before), &writer);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());

@@ -23,7 +23,7 @@ use super::crowd::{Place, Stay};
 use super::errors::Refusal;
 use super::parameters::Match;
 use super::selectors::Selector;
-use super::{Call, faces, object, path::Target, table};
+use super::{Call, faces, path::Target, table};
 
 /// A watch without `timeoutSeconds` ends after this; clients start another one where it stopped.
 const WATCH_SECONDS_DEFAULT: u64 = 30 * 60;
@@ -174,8 +174,8 @@ impl Watcher {
     fn tell_initial(&mut self, lines: &mut Vec<u8>) {
         for _ in 0..EVENTS_AT_ONCE_MAX {
             let Some(object) = self.initial.pop_front() else { break };
-            let object = faces::shown(self.target.entry.meta, &object);
-            if self.selector.matches(&object.value) {
+            let object = faces::shown(&self.target.entry, &object);
+            if self.selector.matches(&object) {
                 self.write(lines, "ADDED", &object);
             }
         }
@@ -202,7 +202,7 @@ impl Watcher {
                     let caught_up = events.len() < EVENTS_AT_ONCE_MAX;
                     self.reached = reached;
                     for event in events {
-                        self.tell(lines, &faces::happened(self.target.entry.meta, &event));
+                        self.tell(lines, &faces::happened(&self.target.entry, &event));
                     }
                     if caught_up {
                         return;
@@ -214,8 +214,8 @@ impl Watcher {
 
     /// An object that begins or ceases to match a selector appears or disappears for this watcher.
     fn tell(&self, lines: &mut Vec<u8>, event: &Event) {
-        let was_in = event.before.as_ref().is_some_and(|before| self.selector.matches(&before.value));
-        let is_in = !event.deleted && self.selector.matches(&event.object.value);
+        let was_in = event.before.as_ref().is_some_and(|before| self.selector.matches(before));
+        let is_in = !event.deleted && self.selector.matches(&event.object);
         match (was_in, is_in) {
             (false, true) => self.write(lines, "ADDED", &event.object),
             (true, true) => self.write(lines, "MODIFIED", &event.object),
@@ -228,16 +228,13 @@ impl Watcher {
     /// The object as this watcher knew it, with the version at which it left.
     fn write_last_match(&self, lines: &mut Vec<u8>, event: &Event) {
         let Some(before) = &event.before else { return };
-        let mut value = before.value.clone();
+        let mut value = before.value();
         value["metadata"]["resourceVersion"] = event.revision.to_string().into();
-        let json = value.to_string().into();
-        let left = Stored { key: before.key.clone(), resource_version: event.revision, value, json };
+        let left = Stored::new(before.key.clone(), event.revision, &value);
         self.write(lines, "DELETED", &left);
     }
 
     fn write(&self, lines: &mut Vec<u8>, what: &str, object: &Stored) {
-        let shown = object::shown(&self.target.entry, object);
-        let object = shown.as_ref().unwrap_or(object);
         match self.format {
             Format::Object => write_line(lines, what, &object.json),
             Format::Metadata => {
@@ -261,7 +258,7 @@ impl Watcher {
         let bookmark: Value = match self.format {
             Format::Object => json!({
                 "kind": meta.kind,
-                "apiVersion": object::api_version(meta),
+                "apiVersion": meta.api_version(),
                 "metadata": metadata,
             }),
             Format::Metadata => json!({

@@ -299,6 +299,7 @@ async fn work(world: &World) {
             Kind::Configuration => configuration::reconcile(world, &item).await,
             Kind::Revision => revision::reconcile(world, &item).await,
             Kind::Pods => pods::reconcile(world, &item).await,
+            Kind::Scaling => revision::show_scaling(world, &item).await,
             Kind::Route => route::reconcile(world, &item).await,
             Kind::DomainMapping => domain_mapping::reconcile(world, &item).await,
             Kind::Broker => broker::reconcile(world, &item).await,

@@ -23,6 +23,8 @@ pub enum Kind {
     Revision,
     /// The instances of a Revision.
     Pods,
+    /// How a Revision is scaled, as its objects say it.
+    Scaling,
     Route,
     DomainMapping,
     Broker,

@@ -54,7 +54,7 @@ pub fn registry() -> Registry {
         Entry::of::<networking::ingress::Ingress>(),
     ]);
     entries.extend(data::entries());
-    entries.push(Entry::of::<k8s_openapi::api::events::v1::Event>());
+    entries.push(news::entry());
     Registry { entries }
 }
 

@@ -4,11 +4,12 @@
 
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::column;
 use super::core::CORE;
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource};
+use super::data::EVENT;
+use crate::kind::{Column, Denied, Entry, KindMeta, Problems, Requester, Resource, Translation};
 
 /// Bytes of a note; Kubernetes' figure.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -48,31 +49,45 @@ const NAMES: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
     ("source", "deprecatedSource"),
 ];
-const VERSION: &str = "events.k8s.io/v1";
 
-/// A kept event as this group shows it. One that is shown already stays as it is.
+/// The row of the kind: events are kept, and owned, as the core group's, and judged by this group's rules.
 #[must_use]
-pub fn shown(event: &Value) -> Value {
-    turned(event, VERSION, |name| NAMES.iter().find(|(core, _)| *core == name).map(|(_, new)| *new))
+pub fn entry() -> Entry {
+    static TRANSLATION: Translation = Translation { stored: &EVENT, store: keep, show };
+    let entry = Entry::of::<Event>();
+    Entry { admit, translation: Some(&TRANSLATION), ..entry }
 }
 
-/// An event of either group as it is kept.
-#[must_use]
-pub fn kept(event: &Value) -> Value {
-    turned(event, "v1", |name| NAMES.iter().find(|(_, new)| *new == name).map(|(core, _)| *core))
+/// Takes a kept event and gives one.
+fn admit(mut event: Value, before: Option<&Value>, requester: &Requester) -> Result<Value, Denied> {
+    let mut before = before.cloned();
+    for event in std::iter::once(&mut event).chain(&mut before) {
+        show(event);
+        event["apiVersion"] = NEWS.api_version().into();
+    }
+    let mut event = (Entry::of::<Event>().admit)(event, before.as_ref(), requester)?;
+    keep(&mut event);
+    event["apiVersion"] = EVENT.api_version().into();
+    Ok(event)
 }
 
-fn turned(event: &Value, version: &str, other: impl Fn(&str) -> Option<&'static str>) -> Value {
-    let Some(fields) = event.as_object().filter(|_| event["apiVersion"] != version) else {
-        return event.clone();
-    };
-    let renamed = fields.iter().map(|(name, value)| {
-        let name = other(name).map_or_else(|| name.clone(), str::to_owned);
-        (name, value.clone())
-    });
-    let mut turned: Map<String, Value> = renamed.collect();
-    turned.insert("apiVersion".into(), version.into());
-    Value::Object(turned)
+fn show(event: &mut Value) {
+    rename(event, |name| NAMES.iter().find(|(core, _)| *core == name).map(|(_, new)| *new));
+}
+
+fn keep(event: &mut Value) {
+    // The other group's names mean nothing in this one.
+    if let Some(fields) = event.as_object_mut() {
+        fields.retain(|name, _| !NAMES.iter().any(|(core, _)| core == name));
+    }
+    rename(event, |name| NAMES.iter().find(|(_, new)| *new == name).map(|(core, _)| *core));
+}
+
+fn rename(event: &mut Value, other: impl Fn(&str) -> Option<&'static str>) {
+    if let Value::Object(fields) = event {
+        let old = std::mem::take(fields);
+        fields.extend(old.into_iter().map(|(name, value)| (other(&name).map_or(name, str::to_owned), value)));
+    }
 }
 
 impl Resource for Event {
@@ -141,13 +156,15 @@ mod tests {
             "involvedObject": { "name": "b" }, "message": "is ready", "count": 2, "source": { "component": "c" },
             "firstTimestamp": "1", "lastTimestamp": "2", "reportingComponent": "c", "reportingInstance": "i",
         });
-        let new = shown(&core);
+        let entry = entry();
+        let new = entry.show(core.clone());
         assert_eq!((&new["note"], &new["regarding"]["name"]), (&json!("is ready"), &json!("b")));
         assert_eq!((&new["reportingController"], &new["deprecatedCount"]), (&json!("c"), &json!(2)));
-        assert!(new.get("message").is_none() && new["apiVersion"] == VERSION);
-        assert_eq!(shown(&new), new);
-        assert_eq!(kept(&new), core);
-        assert_eq!(kept(&core), core);
+        assert!(new.get("message").is_none() && new["apiVersion"] == "events.k8s.io/v1");
+        let mut back = new;
+        back["message"] = "of no meaning here".into();
+        entry.store(&mut back);
+        assert_eq!(back, core);
     }
 
     #[test]

@@ -73,11 +73,10 @@ impl Source {
 
     /// Reading blocks, and a disk may be slow: not on the control thread.
     async fn read(&self) -> Contents {
-        let path = self.path.clone();
-        if !self.is_folder && !path.exists() {
-            return Contents::default();
-        }
-        let reading = tokio::task::spawn_blocking(move || read::read(&path));
+        let (path, may_be_gone) = (self.path.clone(), !self.is_folder);
+        let reading = tokio::task::spawn_blocking(move || {
+            if may_be_gone && !path.exists() { Contents::default() } else { read::read(&path) }
+        });
         reading.await.unwrap_or_else(|why| {
             let complaint = Complaint { path: self.path.clone(), line: 0, why: why.to_string() };
             Contents { complaints: vec![complaint], ..Contents::default() }

@@ -2,26 +2,31 @@
 //!
 //! ```text
 //! table objects   RESOURCE \0 NAMESPACE \0 NAME  ->  the object as JSON
-//! table facts     "format"                       ->  1
+//! table facts     "format"                       ->  2
 //!                 "revision"                     ->  the newest resourceVersion ever given out
+//!                 "print"                        ->  sum of the objects' prints
 //! ```
-//! The revision stands apart from the objects because a deletion uses one up and leaves no object.
+//! The revision stands apart from the objects because a deletion uses one up and leaves no object. The print
+//! says whether they are what was written: the database looks at its own checksums only after a crash, and a bit
+//! that a disk turned over would otherwise be served.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::backend::{Faults, Noted};
 use super::history::Event;
-use super::{Key, StoreError, Stored};
+use super::{Head, Key, StoreError, Stored};
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
+/// Has no print, and gets one when it is opened.
+const FORMAT_WITHOUT_PRINT: u64 = 1;
 const FILE: &str = "objects.redb";
 
 /// Pages the database may keep, in bytes. Memory already holds every object, so this only serves
@@ -55,9 +60,16 @@ impl Disk {
     /// Reads what a database holds.
     pub(super) fn over(open: Open, path: PathBuf) -> Result<(Self, Contents), StoreError> {
         let faults = Faults::default();
-        let disk = Self { database: Some(open(&faults)?), faults, open, path };
-        let contents = disk.load().map_err(|why| disk.unread(why))?;
-        Ok((disk, contents))
+        // The database asserts much about its own pages, and a disk may have made something else of them.
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let disk = Self { database: Some(open(&faults)?), faults, open, path: path.clone() };
+            let contents = disk.load().map_err(|why| disk.unread(why))?;
+            Ok((disk, contents))
+        }));
+        opened.unwrap_or_else(|_| {
+            let what = "its pages make no sense".to_owned();
+            Err(StoreError::Damaged { path, what })
+        })
     }
 
     /// Makes the changes durable, all or none.
@@ -76,11 +88,11 @@ impl Disk {
             why if !self.faults.only_room() => why,
             why => self.refused(&why),
         })?);
-        let revision = self.revision().map_err(|why| match why {
+        let revision = self.fact("revision").map_err(|why| match why {
             why if self.faults.only_room() => self.refused(&why),
             why => self.damaged(&why),
         })?;
-        Ok(revision)
+        Ok(revision.unwrap_or(0))
     }
 
     fn refused(&self, why: &dyn ToString) -> StoreError {
@@ -105,36 +117,69 @@ impl Disk {
         self.database.as_ref().ok_or(redb::Error::PreviousIo)
     }
 
-    fn revision(&self) -> Result<u64, redb::Error> {
+    fn fact(&self, name: &str) -> Result<Option<u64>, redb::Error> {
         let facts = self.database()?.begin_read()?.open_table(FACTS)?;
-        Ok(facts.get("revision")?.map_or(0, |revision| revision.value()))
+        Ok(facts.get(name)?.map(|fact| fact.value()))
     }
 
     fn try_commit(&self, revision: u64, events: &[Arc<Event>]) -> Result<(), redb::Error> {
         let transaction = self.database()?.begin_write()?;
         {
             let mut objects = transaction.open_table(OBJECTS)?;
+            let mut facts = transaction.open_table(FACTS)?;
+            let mut sum = facts.get("print")?.map_or(0, |print| print.value());
             for event in events {
                 let key = encode(&event.object.key);
+                if let Some(before) = &event.before {
+                    sum = sum.wrapping_sub(print(&key, &before.json));
+                }
+                if !event.deleted {
+                    sum = sum.wrapping_add(print(&key, &event.object.json));
+                }
                 if event.deleted {
                     objects.remove(key.as_str())?;
                 } else {
                     objects.insert(key.as_str(), &*event.object.json)?;
                 }
             }
-            transaction.open_table(FACTS)?.insert("revision", revision)?;
+            facts.insert("revision", revision)?;
+            facts.insert("print", sum)?;
         }
         transaction.commit()?;
         Ok(())
     }
 
     fn load(&self) -> Result<Contents, Unread> {
+        let format = self.begin()?;
+        let contents = self.contents()?;
+        let sum = contents
+            .objects
+            .iter()
+            .fold(0_u64, |sum, object| sum.wrapping_add(print(&encode(&object.key), &object.json)));
+        let known = self.fact("print")?.unwrap_or(0);
+        if format == FORMAT && known != sum {
+            return Err(Unread::Told(self.damaged(&"its objects are not those that were written")));
+        }
+        if format != FORMAT {
+            let transaction = self.database()?.begin_write().map_err(redb::Error::from)?;
+            {
+                let mut facts = transaction.open_table(FACTS).map_err(redb::Error::from)?;
+                facts.insert("print", sum).map_err(redb::Error::from)?;
+                facts.insert("format", FORMAT).map_err(redb::Error::from)?;
+            }
+            transaction.commit().map_err(redb::Error::from)?;
+        }
+        Ok(contents)
+    }
+
+    /// Makes the tables of a new file; answers the format.
+    fn begin(&self) -> Result<u64, Unread> {
         let transaction = self.database()?.begin_write().map_err(redb::Error::from)?;
-        {
+        let format = {
             let mut facts = transaction.open_table(FACTS).map_err(redb::Error::from)?;
             let found = facts.get("format").map_err(redb::Error::from)?.map(|format| format.value());
             match found {
-                Some(FORMAT) => {}
+                Some(FORMAT | FORMAT_WITHOUT_PRINT) => {}
                 Some(found) => {
                     let path = self.path.clone();
                     return Err(Unread::Told(StoreError::Format { path, found, known: FORMAT }));
@@ -144,13 +189,15 @@ impl Disk {
                 }
             }
             transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
-        }
+            found.unwrap_or(FORMAT)
+        };
         transaction.commit().map_err(redb::Error::from)?;
+        Ok(format)
+    }
 
+    fn contents(&self) -> Result<Contents, Unread> {
+        let revision = self.fact("revision")?.unwrap_or(0);
         let transaction = self.database()?.begin_read().map_err(redb::Error::from)?;
-        let facts = transaction.open_table(FACTS).map_err(redb::Error::from)?;
-        let revision =
-            facts.get("revision").map_err(redb::Error::from)?.map_or(0, |revision| revision.value());
         let mut objects = Vec::new();
         let table = transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
         for row in table.iter().map_err(redb::Error::from)? {
@@ -212,11 +259,20 @@ fn encode(key: &Key) -> String {
     format!("{}\0{}\0{}", key.resource, key.namespace, key.name)
 }
 
+/// Of one object. Prints are added up, so each bit of one has to hang on each bit of the checksums.
+fn print(key: &str, json: &[u8]) -> u64 {
+    let sums = (u64::from(crc32c::crc32c(key.as_bytes())) << 32) | u64::from(crc32c::crc32c(json));
+    let mixed = (sums ^ (sums >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 fn parse(key: &str, json: &[u8]) -> Option<Stored> {
     let mut parts = key.split('\0');
     let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
     let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.into() };
     let value: serde_json::Value = serde_json::from_slice(json).ok()?;
     let resource_version = value["metadata"]["resourceVersion"].as_str()?.parse().ok()?;
-    Some(Stored { key, resource_version, value, json: Bytes::copy_from_slice(json) })
+    let json = bytes::Bytes::copy_from_slice(json);
+    Some(Stored { key, resource_version, head: Head::of(&value), json })
 }

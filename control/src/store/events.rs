@@ -48,7 +48,7 @@ pub async fn trim(store: &Store, namespace: Option<&str>, now: Timestamp) -> Res
         let decide = move |view: &View| {
             let there = view.get(&object.key);
             Ok::<_, StoreError>(match there.filter(|now| now.resource_version == object.resource_version) {
-                Some(there) => Change::Delete(there.key.clone(), there.value.clone()),
+                Some(there) => Change::Delete(there.key.clone(), there.value()),
                 // Gone already, or seen again meanwhile.
                 None => Change::Keep(object),
             })
@@ -74,7 +74,7 @@ fn doomed(events: &[Arc<Stored>], now: Timestamp) -> Vec<Arc<Stored>> {
 
 /// The latest of the times that an event names, in seconds.
 fn last_seen(object: &Stored) -> i64 {
-    let value = &object.value;
+    let value = object.value();
     let times = [&value["lastTimestamp"], &value["eventTime"], &value["metadata"]["creationTimestamp"]];
     let seconds = |time: &Value| Some(time.as_str()?.parse::<Timestamp>().ok()?.as_second());
     times.into_iter().filter_map(seconds).max().unwrap_or(0)
@@ -91,7 +91,7 @@ mod tests {
         let key = Key { resource: EVENTS.into(), namespace: namespace.into(), name: name.into() };
         let seen = Timestamp::from_second(seen).unwrap().to_string();
         let value = json!({ "lastTimestamp": seen });
-        Arc::new(Stored { key, resource_version: version, value, json: "".into() })
+        Arc::new(Stored::new(key, version, &value))
     }
 
     #[test]

@@ -11,8 +11,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
 use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
-use super::memory::owners;
-use super::{Change, Event, Key, Memory, Store, StoreError, Stored, View};
+use super::{Change, Event, Key, Memory, Opened, Store, StoreError, Stored, View};
 
 /// Deletions asked for at a time, so that they share commits.
 const DELETIONS_AT_ONCE_MAX: usize = 64;
@@ -89,14 +88,12 @@ fn everywhere(memory: &Memory) -> BTreeSet<Place> {
 }
 
 fn places_of(object: &Stored) -> impl Iterator<Item = Place> + use<> {
-    let deleting = lifecycle::is_deleting(&object.value);
-    let waits = deleting
-        && (lifecycle::has_finalizer(&object.value, FOREGROUND)
-            || lifecycle::has_finalizer(&object.value, ORPHAN));
+    let head = &object.head;
+    let waits = head.deleting && (head.has_finalizer(FOREGROUND) || head.has_finalizer(ORPHAN));
     let key = &object.key;
-    let child = owners(&object.value).next().is_some().then(|| Place::Child(key.clone()));
+    let child = head.owners().next().is_some().then(|| Place::Child(key.clone()));
     let owner = waits.then(|| Place::Owner(key.clone()));
-    let namespace = (deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
+    let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
     [child, owner, namespace].into_iter().flatten()
 }
 
@@ -105,10 +102,9 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     let object = &event.object;
     let mut places = Vec::new();
     if event.deleted {
-        let uid = object.value["metadata"]["uid"].as_str().unwrap_or("");
-        places.extend(memory.dependents(uid).map(|child| Place::Child(child.key.clone())));
+        places.extend(memory.dependents(&object.head.uid).map(|child| Place::Child(child.key.clone())));
         let home = lifecycle::namespace_key(&object.key.namespace);
-        if memory.get(&home).is_some_and(|home| lifecycle::is_deleting(&home.value)) {
+        if memory.get(&home).is_some_and(|home| home.head.deleting) {
             places.push(Place::Namespace(home));
         }
     } else {
@@ -116,7 +112,7 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
-        let waiting = owners(&before.value).filter_map(|uid| memory.by_uid(uid));
+        let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
         places.extend(waiting.flat_map(|owner| places_of(owner)));
     }
     places
@@ -146,7 +142,7 @@ async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreEr
     let children: Vec<Arc<Stored>> = {
         let memory = store.read();
         let Some(owner) = memory.get(&key) else { return Ok(()) };
-        memory.dependents(owner.value["metadata"]["uid"].as_str().unwrap_or("")).cloned().collect()
+        memory.dependents(&owner.head.uid).cloned().collect()
     };
     for child in children {
         let (now, key) = (now.clone(), child.key.clone());
@@ -160,7 +156,7 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
     let deletions = stream::iter(inside).map(|inside| {
         let now = now.clone();
         write(store, move |view| {
-            let object = view.get(&inside).ok_or(Skip::Fine)?;
+            let object = view.get(&inside).ok_or(Skip::Fine)?.open();
             Ok(lifecycle::begin_delete(&object, Policy::Background, &now))
         })
     });
@@ -177,22 +173,19 @@ async fn write(
     decide: impl FnOnce(&View) -> Result<Change, Skip> + Send + 'static,
 ) -> Result<(), StoreError> {
     match store.write(decide).await {
-        Ok(_) | Err(Skip::Fine | Skip::Store(StoreError::TooLarge { .. } | StoreError::Abandoned)) => Ok(()),
+        Ok(_) | Err(Skip::Fine) => Ok(()),
+        Err(Skip::Store(StoreError::TooLarge { .. } | StoreError::TooDeep | StoreError::Abandoned)) => Ok(()),
         Err(Skip::Store(why)) => Err(why),
     }
 }
 
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
 fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
-    let child = view.get(key).ok_or(Skip::Fine)?;
+    let child: Opened = view.get(key).ok_or(Skip::Fine)?.open();
     let references = child.value["metadata"]["ownerReferences"].as_array().ok_or(Skip::Fine)?;
     let owner = |reference: &Value| view.by_uid(reference["uid"].as_str().unwrap_or(""));
-    let leaves_it = |owner: &Stored| {
-        lifecycle::is_deleting(&owner.value) && lifecycle::has_finalizer(&owner.value, ORPHAN)
-    };
-    let goes_with_it = |owner: &Stored| {
-        lifecycle::is_deleting(&owner.value) && lifecycle::has_finalizer(&owner.value, FOREGROUND)
-    };
+    let leaves_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(ORPHAN);
+    let goes_with_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(FOREGROUND);
     let kept: Vec<Value> = references
         .iter()
         .filter(|reference| owner(reference).is_some_and(|owner| !leaves_it(&owner)))
@@ -201,9 +194,8 @@ fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
     let orphaned = references.iter().any(|reference| owner(reference).is_some_and(|owner| leaves_it(&owner)));
     let stays = kept.iter().any(|reference| owner(reference).is_some_and(|owner| !goes_with_it(&owner)));
     if !stays && !orphaned && !references.is_empty() {
-        let uid = child.value["metadata"]["uid"].as_str().unwrap_or("");
         // A child that is waited for waits for its own children.
-        let in_order = !kept.is_empty() && !view.dependents(uid).is_empty();
+        let in_order = !kept.is_empty() && !view.dependents(&child.head.uid).is_empty();
         let policy = if in_order { Policy::Foreground } else { Policy::Background };
         return Ok(lifecycle::begin_delete(&child, policy, now));
     }
@@ -221,18 +213,18 @@ fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
 
 /// Lets an owner go when no dependent holds it any more.
 fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
-    let owner = view.get(key).filter(|owner| lifecycle::is_deleting(&owner.value)).ok_or(Skip::Fine)?;
-    let uid = owner.value["metadata"]["uid"].as_str().unwrap_or("");
+    let owner = view.get(key).filter(|owner| owner.head.deleting).ok_or(Skip::Fine)?.open();
+    let uid = &*owner.head.uid;
     let children = view.dependents(uid);
     let blocks = |child: &Arc<Stored>| {
-        let references = child.value["metadata"]["ownerReferences"].as_array();
-        let mut references = references.into_iter().flatten();
+        let child = child.value();
+        let mut references = child["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         references.any(|reference| reference["uid"] == uid && reference["blockOwnerDeletion"] == true)
     };
-    if lifecycle::has_finalizer(&owner.value, ORPHAN) && children.is_empty() {
+    if owner.head.has_finalizer(ORPHAN) && children.is_empty() {
         return Ok(lifecycle::finish(&owner, lifecycle::without_finalizer(&owner.value, ORPHAN)));
     }
-    if lifecycle::has_finalizer(&owner.value, FOREGROUND) && !children.iter().any(blocks) {
+    if owner.head.has_finalizer(FOREGROUND) && !children.iter().any(blocks) {
         return Ok(lifecycle::finish(&owner, lifecycle::without_finalizer(&owner.value, FOREGROUND)));
     }
     Err(Skip::Fine)
@@ -240,7 +232,7 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
 
 /// Lets a namespace go when it is empty. Nothing new can come in: creation asks the same view.
 fn judge_namespace(view: &View, key: &Key) -> Result<Change, Skip> {
-    let namespace = view.get(key).filter(|found| lifecycle::is_deleting(&found.value)).ok_or(Skip::Fine)?;
+    let namespace = view.get(key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
     if !view.namespace_is_empty(&key.name) {
         return Err(Skip::Fine);
     }

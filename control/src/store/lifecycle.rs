@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Change, Key, Stored};
+use super::{Change, Key, Opened};
 
 /// Held by the collector until the dependents that block are gone.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -29,7 +29,7 @@ pub enum Policy {
 
 /// Deletes `before`, or marks it when something holds it. Asking twice changes nothing.
 #[must_use]
-pub fn begin_delete(before: &Arc<Stored>, policy: Policy, now: &str) -> Change {
+pub fn begin_delete(before: &Opened, policy: Policy, now: &str) -> Change {
     let mut object = before.value.clone();
     let metadata = &mut object["metadata"];
     let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
@@ -60,9 +60,9 @@ pub fn begin_delete(before: &Arc<Stored>, policy: Policy, now: &str) -> Change {
 
 /// Ends a change: what is as before stays untouched, and who only waited for its finalizers goes.
 #[must_use]
-pub fn finish(before: &Arc<Stored>, object: Value) -> Change {
+pub fn finish(before: &Opened, object: Value) -> Change {
     if object == before.value {
-        return Change::Keep(Arc::clone(before));
+        return Change::Keep(Arc::clone(&before.stored));
     }
     if is_deleting(&object) && !is_held(&before.key, &object) {
         return Change::Delete(before.key.clone(), object);
@@ -80,11 +80,6 @@ pub fn is_deleting(object: &Value) -> bool {
 pub fn is_held(key: &Key, object: &Value) -> bool {
     let some = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
     some(&object["metadata"]["finalizers"]) || (is_namespace(key) && some(&object["spec"]["finalizers"]))
-}
-
-#[must_use]
-pub fn has_finalizer(object: &Value, name: &str) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|list| list.iter().any(|one| one == name))
 }
 
 /// The object without one of its finalizers.

@@ -1,24 +1,25 @@
 //! All objects in memory, in list order, with the ways in that readers need.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::history::{Event, Expired, History};
+use super::stored::{ByKey, ByUid};
 use super::{Key, Stored};
 
 /// The state as of [`Memory::revision`], with the changes that led there.
 #[derive(Debug)]
 pub struct Memory {
     revision: u64,
-    objects: BTreeMap<Key, Arc<Stored>>,
-    /// `metadata.uid` of each object.
-    by_uid: HashMap<String, Key>,
+    objects: BTreeSet<ByKey>,
+    /// Those that have a uid: all, but for tests.
+    by_uid: HashSet<ByUid>,
     /// An owner's uid, and who names it in `ownerReferences`.
-    by_owner: HashMap<String, BTreeSet<Key>>,
+    by_owner: HashMap<Box<str>, BTreeSet<ByKey>>,
     history: History,
+    /// The last change of each kind that changed since the start: as many as kinds were ever written.
+    touched: HashMap<Arc<str>, u64>,
 }
 
 /// What one list request saw.
@@ -32,10 +33,11 @@ impl Memory {
     pub(super) fn new(revision: u64, objects: Vec<Arc<Stored>>) -> Self {
         let mut memory = Self {
             revision,
-            objects: BTreeMap::new(),
-            by_uid: HashMap::new(),
+            objects: BTreeSet::new(),
+            by_uid: HashSet::new(),
             by_owner: HashMap::new(),
             history: History::starting_at(revision),
+            touched: HashMap::new(),
         };
         for object in objects {
             memory.insert(object);
@@ -51,28 +53,34 @@ impl Memory {
 
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<&Arc<Stored>> {
-        self.objects.get(key)
+        self.objects.get(key).map(|found| &found.0)
+    }
+
+    /// Rises whenever an object of this kind changes; 0 before that.
+    #[must_use]
+    pub fn last_change(&self, resource: &str) -> u64 {
+        self.touched.get(resource).copied().unwrap_or(0)
     }
 
     /// The object that carries this uid.
     #[must_use]
     pub fn by_uid(&self, uid: &str) -> Option<&Arc<Stored>> {
-        self.by_uid.get(uid).and_then(|key| self.objects.get(key))
+        self.by_uid.get(uid).map(|found| &found.0)
     }
 
     /// The objects whose ownerReferences name `owner`.
     pub fn dependents(&self, owner: &str) -> impl Iterator<Item = &Arc<Stored>> {
-        self.by_owner.get(owner).into_iter().flatten().filter_map(|key| self.objects.get(key))
+        self.by_owner.get(owner).into_iter().flatten().map(|found| &found.0)
     }
 
     /// Every object of every kind.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Stored>> {
-        self.objects.values()
+        self.objects.iter().map(|found| &found.0)
     }
 
     /// Every object of every kind in one namespace. Looks at all objects.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Stored>> {
-        self.objects.values().filter(move |object| &*object.key.namespace == namespace)
+        self.all().filter(move |object| &*object.key.namespace == namespace)
     }
 
     /// The objects of one kind, in one namespace or in all, as they are now.
@@ -128,6 +136,10 @@ impl Memory {
     pub(super) fn apply(&mut self, event: Arc<Event>) {
         assert!(event.revision > self.revision, "revisions rise");
         self.revision = event.revision;
+        match self.touched.get_mut(&event.object.key.resource) {
+            Some(last) => *last = event.revision,
+            None => drop(self.touched.insert(Arc::clone(&event.object.key.resource), event.revision)),
+        }
         if let Some(before) = &event.before {
             self.remove(before);
         }
@@ -138,21 +150,19 @@ impl Memory {
     }
 
     fn insert(&mut self, object: Arc<Stored>) {
-        if let Some(uid) = uid(&object.value) {
-            self.by_uid.insert(uid.into(), object.key.clone());
+        if !object.head.uid.is_empty() {
+            self.by_uid.replace(ByUid(Arc::clone(&object)));
         }
-        for owner in owners(&object.value) {
-            self.by_owner.entry(owner.into()).or_default().insert(object.key.clone());
+        for owner in object.head.owners() {
+            self.by_owner.entry(owner.into()).or_default().replace(ByKey(Arc::clone(&object)));
         }
-        self.objects.insert(object.key.clone(), object);
+        self.objects.replace(ByKey(object));
     }
 
     fn remove(&mut self, object: &Stored) {
         self.objects.remove(&object.key);
-        if let Some(uid) = uid(&object.value) {
-            self.by_uid.remove(uid);
-        }
-        for owner in owners(&object.value) {
+        self.by_uid.remove(&*object.head.uid);
+        for owner in object.head.owners() {
             if let Some(owned) = self.by_owner.get_mut(owner) {
                 owned.remove(&object.key);
                 if owned.is_empty() {
@@ -172,18 +182,8 @@ impl Memory {
             namespace: namespace.unwrap_or("").into(),
             name: "".into(),
         };
-        self.objects.range((Bound::Included(first), Bound::Unbounded)).map(|(_, object)| object).take_while(
+        self.objects.range((Bound::Included(first), Bound::Unbounded)).map(|found| &found.0).take_while(
             move |o| o.key.resource == *resource && namespace.is_none_or(|name| &*o.key.namespace == name),
         )
     }
-}
-
-fn uid(object: &Value) -> Option<&str> {
-    object["metadata"]["uid"].as_str()
-}
-
-/// The uids in an object's `ownerReferences`.
-pub(super) fn owners(object: &Value) -> impl Iterator<Item = &str> {
-    let references = object["metadata"]["ownerReferences"].as_array();
-    references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
 }

@@ -12,6 +12,7 @@ pub mod gc;
 mod history;
 pub mod lifecycle;
 mod memory;
+mod stored;
 mod writer;
 
 #[cfg(test)]
@@ -21,12 +22,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use history::{Event, Expired, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX};
 pub use memory::{Listing, Memory};
+pub use stored::{Head, Opened, Stored};
 pub use writer::View;
 
 use disk::{Contents, Disk};
@@ -40,6 +41,10 @@ pub const WRITES_WAITING_MAX: usize = 1024;
 /// patched beyond what could be sent back.
 pub const OBJECT_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// Levels of nesting of a stored object, its list of field owners included, which is a little deeper than what it
+/// is about. JSON is read back up to 127 levels, and a backup adds one.
+pub const OBJECT_DEPTH_MAX: usize = 120;
+
 /// Names an object. The order is the order of lists: namespace, then name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -48,17 +53,6 @@ pub struct Key {
     /// Empty for cluster-wide kinds.
     pub namespace: Box<str>,
     pub name: Box<str>,
-}
-
-/// One version of one object. Never changes.
-#[derive(Debug)]
-pub struct Stored {
-    pub key: Key,
-    pub resource_version: u64,
-    /// Holds `metadata.resourceVersion`.
-    pub value: Value,
-    /// `value`, written out once for the disk, for every reader and every watcher.
-    pub json: Bytes,
 }
 
 /// What a writer wants done.
@@ -95,7 +89,9 @@ pub enum StoreError {
     InUse(PathBuf),
     #[error("{path} has format {found}, this program reads {known}")]
     Format { path: PathBuf, found: u64, known: u64 },
-    #[error("{path} is damaged ({what}); restore it from a backup or move it away to start empty")]
+    #[error(
+        "{path} is damaged ({what}); move it away to start empty, and bring a backup back with `sluicegate api restore FILE`"
+    )]
     Damaged { path: PathBuf, what: String },
     #[error("cannot use {path}: {what}")]
     Unusable { path: PathBuf, what: String },
@@ -113,6 +109,8 @@ pub enum StoreError {
     Abandoned,
     #[error("the object is {bytes} bytes, limit {OBJECT_BYTES_MAX}")]
     TooLarge { bytes: usize },
+    #[error("the object nests more than {OBJECT_DEPTH_MAX} levels")]
+    TooDeep,
 }
 
 /// All objects.

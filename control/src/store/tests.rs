@@ -147,6 +147,24 @@ async fn a_full_disk_refuses_and_recovers_by_itself() {
     assert!(refused > 3, "the commits found room {refused} times");
 }
 
+/// What is written can be read again, also by the next start: deeper objects are refused.
+#[tokio::test]
+async fn an_object_that_nests_too_deep_is_refused() {
+    let disk = FrailDisk::default();
+    let store = open(&disk);
+    let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let put = |levels: usize| {
+        let value = json!({ "metadata": { "name": "deep" }, "spec": nested(levels) });
+        store.write::<StoreError>(move |_| Ok(Change::Put(key("deep"), value)))
+    };
+    let deepest = super::OBJECT_DEPTH_MAX - 1; // around it is the object itself
+    put(deepest).await.unwrap();
+    assert!(matches!(put(deepest + 1).await, Err(StoreError::TooDeep)));
+    assert_eq!(store.read().get(&key("deep")).unwrap().value()["spec"], nested(deepest));
+    drop(store);
+    assert_eq!(open(&disk).read().get(&key("deep")).unwrap().value()["spec"], nested(deepest));
+}
+
 #[tokio::test]
 async fn history_lets_go_of_its_oldest_changes_when_they_are_too_many_bytes() {
     let store = open(&FrailDisk::default());
@@ -170,15 +188,14 @@ async fn a_list_of_a_past_moment_undoes_what_came_after() {
     put(&store, "kept", 2).await.unwrap();
     put(&store, "new", 1).await.unwrap();
     let gone = key("gone");
-    let removed: Result<Written, StoreError> = store
-        .write(move |view| Ok(Change::Delete(gone.clone(), view.get(&gone).unwrap().value.clone())))
-        .await;
+    let removed: Result<Written, StoreError> =
+        store.write(move |view| Ok(Change::Delete(gone.clone(), view.get(&gone).unwrap().value()))).await;
     removed.unwrap();
     let memory = store.read();
     let resource = key("").resource;
     let sizes = |listing: super::Listing| -> Vec<(String, usize)> {
         let items = listing.items.iter();
-        items.map(|o| (o.key.name.to_string(), o.value["data"].as_str().unwrap().len())).collect()
+        items.map(|o| (o.key.name.to_string(), o.value()["data"].as_str().unwrap().len())).collect()
     };
     let past = sizes(memory.list_at(&resource, Some("n"), then).unwrap());
     assert_eq!(past, [("gone".into(), 1), ("kept".into(), 1)]);
@@ -192,10 +209,91 @@ async fn decisions_of_one_batch_see_each_other() {
     let store = open(&FrailDisk::default());
     let add = || {
         store.write::<StoreError>(|view| {
-            let count = view.get(&key("count")).map_or(0, |found| found.value["count"].as_u64().unwrap());
+            let count = view.get(&key("count")).map_or(0, |found| found.value()["count"].as_u64().unwrap());
             Ok(Change::Put(key("count"), json!({ "metadata": {}, "count": count + 1 })))
         })
     };
     futures_util::future::join_all((0..500).map(|_| add())).await;
-    assert_eq!(store.read().get(&key("count")).unwrap().value["count"], 500);
+    assert_eq!(store.read().get(&key("count")).unwrap().value()["count"], 500);
+}
+
+/// Wherever the disk turns bits over or ends early, the objects that were written are shown, or the file is told
+/// to be damaged with what to do: never other objects, and never a panic.
+#[tokio::test]
+async fn what_a_disk_made_of_the_objects_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    for (nth, bytes) in [10, 100, 1000, 5000, 300].into_iter().enumerate() {
+        put(&store, &format!("object-{nth}"), bytes).await.unwrap();
+    }
+    let all = |store: &Store| -> Vec<bytes::Bytes> {
+        store.read().all().map(|object| object.json.clone()).collect()
+    };
+    let written = all(&store);
+    drop(store);
+    let file = folder.path().join("objects.redb");
+    let whole = std::fs::read(&file).unwrap();
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (mut told, mut silent) = (0, 0);
+    for round in 0..200 {
+        let mut bytes = whole.clone();
+        match round % 4 {
+            0 => bytes.truncate(rng.usize(..whole.len())),
+            1 => {
+                // In the text of an object: the database itself does not notice.
+                let places: Vec<usize> = bytes
+                    .windows(8)
+                    .enumerate()
+                    .filter(|(_, text)| *text == b"xxxxxxxx")
+                    .map(|(at, _)| at)
+                    .collect();
+                bytes[places[rng.usize(..places.len())]] = b'y';
+            }
+            2 => bytes[rng.usize(..whole.len())] ^= 1 << rng.u32(..8),
+            _ => {
+                let from = rng.usize(..whole.len() - 4096);
+                bytes[from..from + 4096].fill(0);
+            }
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        match Store::open(folder.path()) {
+            Ok(store) => {
+                silent += 1;
+                assert_eq!(all(&store), written, "round {round}");
+            }
+            Err(why) => {
+                told += 1;
+                assert!(
+                    matches!(why, StoreError::Damaged { .. } | StoreError::Format { .. }),
+                    "{round}: {why:?}"
+                );
+            }
+        }
+    }
+    assert!(told > 50 && silent > 0, "{told} told, {silent} silent");
+}
+
+#[tokio::test]
+async fn a_file_of_the_first_format_gets_its_print() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    put(&store, "kept", 10).await.unwrap();
+    drop(store);
+    let facts: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("facts");
+    let file = folder.path().join("objects.redb");
+    {
+        let database = Database::create(&file).unwrap();
+        let transaction = database.begin_write().unwrap();
+        {
+            let mut facts = transaction.open_table(facts).unwrap();
+            facts.remove("print").unwrap();
+            facts.insert("format", 1).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    for _ in 0..2 {
+        let store = Store::open(folder.path()).unwrap();
+        assert!(store.read().get(&key("kept")).is_some());
+        put(&store, "more", 10).await.unwrap();
+    }
 }

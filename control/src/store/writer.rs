@@ -5,13 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::disk::Disk;
 use super::history::Event;
-use super::{Change, Key, Memory, OBJECT_BYTES_MAX, StoreError, Stored, Written, read};
+use super::{Change, Key, Memory, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError, Stored, Written, read};
 
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
 const BATCH_WRITES_MAX: usize = 256;
@@ -55,7 +54,7 @@ impl View {
     /// The object that carries this uid.
     #[must_use]
     pub fn by_uid(&self, uid: &str) -> Option<Arc<Stored>> {
-        let staged = self.staged.values().flatten().find(|object| object.value["metadata"]["uid"] == uid);
+        let staged = self.staged.values().flatten().find(|object| &*object.head.uid == uid);
         if staged.is_some() {
             return staged.cloned();
         }
@@ -79,7 +78,7 @@ impl View {
             .filter(|object| !self.staged.contains_key(&object.key))
             .cloned()
             .collect();
-        let owned = |object: &&Arc<Stored>| super::memory::owners(&object.value).any(|uid| uid == owner);
+        let owned = |object: &&Arc<Stored>| object.head.owners().any(|uid| uid == owner);
         found.extend(self.staged.values().flatten().filter(owned).cloned());
         found
     }
@@ -92,14 +91,16 @@ impl View {
         };
         let revision = self.revision + 1;
         value["metadata"]["resourceVersion"] = Value::String(revision.to_string());
-        let json = Bytes::from(value.to_string());
-        if json.len() > OBJECT_BYTES_MAX {
-            return Err(StoreError::TooLarge { bytes: json.len() });
+        if !is_within(&value, OBJECT_DEPTH_MAX) {
+            return Err(StoreError::TooDeep);
+        }
+        let before = self.get(&key);
+        let object = Arc::new(Stored::new(key, revision, &value));
+        if object.json.len() > OBJECT_BYTES_MAX {
+            return Err(StoreError::TooLarge { bytes: object.json.len() });
         }
 
         self.revision = revision;
-        let before = self.get(&key);
-        let object = Arc::new(Stored { key, resource_version: revision, value, json });
         let after = (!deleted).then(|| Arc::clone(&object));
         self.staged.insert(object.key.clone(), after);
         self.events.push(Arc::new(Event { revision, before, object: Arc::clone(&object), deleted }));
@@ -120,6 +121,15 @@ impl View {
         drop(memory);
         self.staged.clear();
         announce.send_replace(self.revision);
+    }
+}
+
+/// Whether the value nests no more than `levels`. Looks no deeper than that.
+fn is_within(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels > 0 && items.iter().all(|inner| is_within(inner, levels - 1)),
+        Value::Object(fields) => levels > 0 && fields.values().all(|inner| is_within(inner, levels - 1)),
+        _ => true,
     }
 }
 

@@ -260,3 +260,36 @@ async fn the_account_of_followers_may_what_controllers_may_and_no_more() {
     let (_, ours) = house.get(&format!("{ROLES}/sluicegate-controller")).await;
     assert_eq!(told["rules"], ours["rules"]);
 }
+
+/// What a cluster is given to run a follower: every document has its kind's shape, and no field that the kind does
+/// not know.
+#[test]
+fn the_manifests_of_a_follower_fit_their_kinds() {
+    use k8s_openapi::api::{apps::v1::Deployment, core::v1 as core, rbac::v1 as rbac};
+    fn strange<T: serde::de::DeserializeOwned>(document: Value) -> Vec<String> {
+        let mut strange = Vec::new();
+        let read: Result<T, _> =
+            serde_ignored::deserialize(document.clone(), |path| strange.push(path.to_string()));
+        assert!(read.is_ok(), "{:?}: {document}", read.err());
+        strange
+    }
+    let text = include_str!("../../../deploy/follow.yaml");
+    let documents = serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap());
+    let mut kinds = Vec::new();
+    for document in documents {
+        let kind = document["kind"].as_str().unwrap().to_owned();
+        let strange = match kind.as_str() {
+            "Namespace" => strange::<core::Namespace>(document),
+            "ServiceAccount" => strange::<core::ServiceAccount>(document),
+            "ConfigMap" => strange::<core::ConfigMap>(document),
+            "Service" => strange::<core::Service>(document),
+            "ClusterRole" => strange::<rbac::ClusterRole>(document),
+            "ClusterRoleBinding" => strange::<rbac::ClusterRoleBinding>(document),
+            "Deployment" => strange::<Deployment>(document),
+            other => panic!("{other} is not looked at"),
+        };
+        assert!(strange.is_empty(), "{kind}: {strange:?}");
+        kinds.push(kind);
+    }
+    assert!(kinds.iter().any(|kind| kind == "Deployment") && kinds.len() >= 7, "{kinds:?}");
+}

@@ -182,6 +182,6 @@ pub(crate) async fn served(house: &House) -> Client {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = api::router(house.store.clone(), house.registry.clone());
-    tokio::spawn(axum::serve(listener, router).into_future());
+    tokio::spawn(api::serve::serve(listener, router, api::door::by_address, std::future::pending()));
     Client::try_from(Config::new(format!("http://{address}").parse().unwrap())).unwrap()
 }

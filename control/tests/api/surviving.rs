@@ -101,7 +101,7 @@ fn what_was_acknowledged_survives_a_kill() {
     let mut seen = std::collections::BTreeSet::new();
     for object in &acknowledged {
         let found = memory.by_uid(object["metadata"]["uid"].as_str().unwrap()).unwrap();
-        assert_eq!(found.value, *object);
+        assert_eq!(found.value(), *object);
         assert!(seen.insert(version(object)), "given out twice");
         assert!(version(object) <= memory.revision());
     }

@@ -9,8 +9,9 @@ use anyhow::{Context, Result, anyhow};
 use axum::Router;
 use control::access::selfmade::SelfMade;
 use control::access::tokens::Tokens;
-use control::api::door::{Door, Papers};
-use control::api::{Audit, Believed, Peer, Signer, Surroundings};
+use control::api::door::{self, Door, Papers};
+use control::api::serve::serve;
+use control::api::{Audit, Believed, Signer, Surroundings};
 use futures_util::future;
 
 use crate::cli::kubeconfig::{self, Authority};
@@ -83,22 +84,18 @@ impl Entrances {
     /// Serves `until` then; requests under way still end.
     pub(super) async fn serve<U>(self, router: Router, until: impl Fn() -> U)
     where
-        U: Future<Output = ()> + Send + 'static,
+        U: Future<Output = ()>,
     {
         future::join_all(self.0.into_iter().map(|one| one.serve(router.clone(), until()))).await;
     }
 }
 
 impl Entrance {
-    async fn serve(self, router: Router, until: impl Future<Output = ()> + Send + 'static) {
-        let service = router.into_make_service_with_connect_info::<Peer>();
-        let served = match self {
-            Self::Plain(listener) => axum::serve(listener, service).with_graceful_shutdown(until).await,
-            Self::Tls(door) => axum::serve(*door, service).with_graceful_shutdown(until).await,
-            Self::Socket(listener) => axum::serve(listener, service).with_graceful_shutdown(until).await,
-        };
-        if let Err(why) = served {
-            tracing::error!(%why, "a listener of the API ended");
+    async fn serve(self, router: Router, until: impl Future<Output = ()>) {
+        match self {
+            Self::Plain(listener) => serve(listener, router, door::by_address, until).await,
+            Self::Tls(door) => serve(*door, router, |_, peer| peer.clone(), until).await,
+            Self::Socket(listener) => serve(listener, router, door::by_user, until).await,
         }
     }
 }

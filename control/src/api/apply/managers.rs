@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::kind::KindMeta;
-use crate::store::{Change, Stored};
+use crate::store::{Change, Opened};
 
-use super::super::object;
 use super::super::parameters::MANAGER_BYTES_MAX;
 use super::fields::Fields;
 
@@ -91,7 +90,7 @@ impl Writer {
         Owner {
             manager: self.manager.clone(),
             operation: operation.into(),
-            api_version: object::api_version(self.meta),
+            api_version: self.meta.api_version(),
             time: self.now.clone(),
             subresource: if self.status { "status".into() } else { String::new() },
             fields,
@@ -179,7 +178,7 @@ pub(super) fn note_applied(
 }
 
 /// Notes who changed what by a plain write: the changed fields are the writer's now, and nobody else's.
-pub(in super::super) fn track(change: Change, before: Option<&Stored>, writer: &Writer) -> Change {
+pub(in super::super) fn track(change: Change, before: Option<&Opened>, writer: &Writer) -> Change {
     match change {
         Change::Put(key, mut object) => {
             note_written(&mut object, before.map(|before| &before.value), writer);

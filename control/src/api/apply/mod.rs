@@ -15,11 +15,11 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
-use crate::store::{Change, Key, Stored};
+use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, create, faces, fields as validation, get, rehearse};
+use super::{Call, create, fields as validation, get, rehearse, rules};
 
 pub(super) use managers::{Writer, chosen, track};
 
@@ -44,8 +44,12 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     }
     let writer = call.writer();
     let validation = call.validation();
-    let (wanted, duplicates) = parse(bytes)?;
+    let (mut wanted, duplicates) = parse(bytes)?;
     let warnings = validation::check(&entry, validation, &wanted, duplicates)?;
+    rules::check_shape(entry.meta, &mut wanted)?;
+    // Owners speak of the form that is stored, so that clients of all forms meet in it.
+    entry.store(&mut wanted);
+    let stored = entry.as_stored();
     let intent = Intent { writer, force: call.parameters.force.unwrap_or(false), wanted };
 
     let namespace = call.target.namespace.clone();
@@ -55,13 +59,12 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let created = Arc::new(OnceLock::new());
     let tell = Arc::clone(&created);
     let written = call.server.store.write(move |view| {
-        let before = view.get(&key).map(|before| faces::shown(entry.meta, &before));
-        let change = match before {
-            Some(before) => intent.onto(&before, &entry.show(before.value.clone()), |merged| {
+        let change = match view.get(&key).map(|before| before.open()) {
+            Some(before) => intent.onto(&before, |merged| {
                 if intent.writer.status {
-                    object::prepare_status(&entry, &before, merged, &requester)
+                    object::prepare_status(&stored, &before, merged, &requester)
                 } else {
-                    object::prepare_update(&entry, &before, merged, &requester)
+                    object::prepare_update(&stored, &before, merged, &requester)
                 }
             })?,
             None if intent.writer.status => return Err(Refusal::not_found(entry.meta, &key.name)),
@@ -74,14 +77,13 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 let mut new = intent.wanted.clone();
                 name_it(&mut new, &key)?;
                 let (key, object) =
-                    object::prepare_new(&entry, new, namespace.as_deref(), &requester, &birth)?;
+                    object::prepare_new(&stored, new, namespace.as_deref(), &requester, &birth)?;
                 if let Some(namespace) = &namespace {
                     create::check_home(view, entry.meta, &key.name, namespace)?;
                 }
                 intent.first(key, object)
             }
         };
-        let change = faces::kept(entry.meta, change);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let object = written.await?;
@@ -148,18 +150,16 @@ impl Intent {
         Change::Put(key, object)
     }
 
-    /// Lays the intent over what is stored, in the version that the client speaks; `admit` is the way in of any
-    /// other update.
+    /// Lays the intent over what is stored; `admit` is the way in of any other update.
     fn onto(
         &self,
-        before: &Arc<Stored>,
-        shown: &Value,
+        before: &Opened,
         admit: impl FnOnce(Value) -> Result<Change, Refusal>,
     ) -> Result<Change, Refusal> {
         let mine = self.fields();
         let (last, mut others) = managers::split(&before.value, &self.writer);
-        let mut merged = merge::merge("", Some(shown), &self.wanted);
-        self.settle(shown, &merged, &mine, &mut others)?;
+        let mut merged = merge::merge("", Some(&before.value), &self.wanted);
+        self.settle(&before.value, &merged, &mine, &mut others)?;
 
         let mut gone = last;
         gone.subtract(&mine);
@@ -168,12 +168,12 @@ impl Intent {
 
         let (key, mut object) = match admit(merged)? {
             Change::Put(key, object) => (key, object),
-            Change::Keep(same) => (same.key.clone(), same.value.clone()),
+            Change::Keep(same) => (same.key.clone(), same.value()),
             leaves @ Change::Delete(..) => return Ok(leaves),
         };
         managers::note_applied(&mut object, Some(&before.value), others, &self.writer, mine);
         let same = object == before.value;
-        Ok(if same { Change::Keep(Arc::clone(before)) } else { Change::Put(key, object) })
+        Ok(if same { Change::Keep(Arc::clone(&before.stored)) } else { Change::Put(key, object) })
     }
 
     /// Takes contested fields from their owners by force, or refuses.

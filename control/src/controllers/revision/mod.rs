@@ -12,7 +12,7 @@ use kube::api::Patch;
 use serde_json::{Value, json};
 
 use super::managers;
-use super::queue::Item;
+use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
 use crate::kinds::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTING_STATE, ROUTING_STATE_MODIFIED,
@@ -43,13 +43,24 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     after.status = Some(status(&revision, unrunnable.as_ref(), &world.fleet.observe(&key), now()));
     world.publisher.flow().await;
     world.set_status(&*revision, &after).await?;
-    let scale = scale::scale(&after, &world.settings().autoscaler);
-    autoscaler::keep(world, &after, &scale).await?;
+    // Apart, because four writes would stand between a new Revision's instance and its readiness.
+    world.look_at(Item::new(Kind::Scaling, &item.namespace, &item.name));
     if let Some(patch) = routing_patch(world, &revision).filter(|_| world.duty.is_ours()) {
         let api: Api<Revision> = world.api(&item.namespace);
         api.patch(&item.name, &managers::patches(), &Patch::Merge(patch)).await?;
     }
     Ok(())
+}
+
+/// Keeps the Revision's PodAutoscaler and Metric. Looked at after each look at the Revision, so a status that is
+/// on its way here is shown when it arrives.
+pub async fn show_scaling(world: &World, item: &Item) -> Result<(), Error> {
+    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
+    if revision.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let scale = scale::scale(&revision, &world.settings().autoscaler);
+    autoscaler::keep(world, &revision, &scale).await
 }
 
 /// Declares the Revision to the fleet and to the cores; says why not if it cannot run.

@@ -58,8 +58,11 @@ struct SpecV1Beta3 {
 /// The version that describes events by their attributes.
 #[must_use]
 pub fn v1beta3() -> Entry {
-    static TRANSLATION: Translation =
-        Translation { stored: &EventType::META, store: from_attributes, show: to_attributes };
+    static TRANSLATION: Translation = Translation {
+        stored: &EventType::META,
+        store: |object| from_attributes(&mut object["spec"]),
+        show: |object| to_attributes(&mut object["spec"]),
+    };
     Entry::of::<EventType>().version::<EventTypeV1Beta3>(&V1BETA3, &TRANSLATION)
 }
 

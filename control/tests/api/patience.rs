@@ -1,0 +1,94 @@
+//! Clients that take their time: each gets so much of it, and nobody else waits.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use futures_util::stream;
+use http::Method;
+use sluicegate_control::api::serve::{HEAD_BYTES_MAX, HEAD_MAX, serve};
+use sluicegate_control::api::{self, BODY_MAX, door};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, pause};
+
+use crate::support::{House, MAPS};
+
+/// APP-19: a body that does not end is answered in words once its time is over.
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_answered_408() {
+    let house = House::real().await;
+    pause();
+    let started = Instant::now();
+    let slow = stream::unfold(b"{\"metadata\":".to_vec(), |bytes| async {
+        if bytes.is_empty() {
+            std::future::pending::<()>().await
+        }
+        Some((Ok::<_, Infallible>(bytes), Vec::new()))
+    });
+    let (code, status) = house.ask_as(Method::POST, MAPS, "application/json", Body::from_stream(slow)).await;
+    assert_eq!((code, status["reason"].as_str()), (408, Some("Timeout")), "{status}");
+    assert!(status["message"].as_str().unwrap().contains("60 seconds"), "{status}");
+    assert!(started.elapsed() >= BODY_MAX);
+}
+
+/// The API on a socket; it ends when the sender is dropped.
+async fn open(house: &House) -> (TcpStream, oneshot::Sender<()>, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = api::router(house.store.clone(), house.registry.clone());
+    let (end, ended) = oneshot::channel::<()>();
+    let until = async { drop(ended.await) };
+    let server = tokio::spawn(serve(listener, router, door::by_address, until));
+    (TcpStream::connect(address).await.unwrap(), end, server)
+}
+
+/// A connection that never says what it wants is let go, and so are its descriptor and its place.
+#[tokio::test]
+async fn a_head_that_does_not_arrive_ends_its_connection() {
+    let house = House::real().await;
+    let (mut stream, _end, _server) = open(&house).await;
+    pause();
+    let started = Instant::now();
+    stream.write_all(b"GET /version HTTP/1.1\r\nHost: ").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await; // closed or reset
+    assert!(started.elapsed() >= HEAD_MAX, "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn a_head_beyond_its_limit_is_refused() {
+    let house = House::real().await;
+    let (mut stream, _end, _server) = open(&house).await;
+    let mut head = b"GET /version HTTP/1.1\r\nHost: a\r\nX: ".to_vec();
+    head.resize(HEAD_BYTES_MAX, b'x'); // not a byte more: what is left unread would cut off the answer
+    stream.write_all(&head).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 431");
+}
+
+/// Who waits for nothing is let go at once; a request under way still ends.
+#[tokio::test]
+async fn a_listener_that_ends_lets_requests_end() {
+    let house = House::real().await;
+    let (mut stream, end, server) = open(&house).await;
+    let body = r#"{"metadata":{"name":"late"}}"#;
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Its head was taken when a later connection is answered.
+    let mut other = TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap();
+    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    other.read_exact(&mut [0; 15]).await.unwrap();
+    drop(end);
+    let _ = other.read_to_end(&mut Vec::new()).await; // closed or reset
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    server.await.unwrap();
+}
