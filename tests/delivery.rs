@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use kit::manifest::with;
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -273,4 +273,26 @@ fn an_endless_echo_ends_at_its_hop_limit() {
     wait::nothing(SILENCE, "the echo went on", || (sink.received().len() > 4).then_some(()));
     let spent = Event::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
     assert_eq!(spent.status, 400, "{spent}");
+}
+
+/// A fan-out that has hundreds of requests in flight to one address opens a connection for each place, and
+/// then goes on with those.
+#[test]
+fn a_fan_out_to_one_address_keeps_its_connections() {
+    const TRIGGERS: usize = 8;
+    const EVENTS: usize = 400;
+    /// Requests in flight to one subscriber from one core.
+    const WINDOW: usize = 64;
+    let sink = EventSink::answering(|_| Answer::status(202).after(Duration::from_millis(100)));
+    let appliance = kit::scene::with_broker(&Setup::new(BIN).flag("workers", "1"));
+    for n in 0..TRIGGERS {
+        subscribe(appliance.api(), &format!("t{n}"), &sink.url(), &[]);
+    }
+    let mut connection = Connection::open(appliance.events());
+    for n in 0..EVENTS {
+        assert_eq!(connection.call(&Event::new(&n.to_string()).binary(BROKER)).status, 202);
+    }
+    sink.wait_for(TRIGGERS * EVENTS, PATIENCE);
+    let opened = sink.connections();
+    assert!(opened <= (TRIGGERS * WINDOW) as u64, "{opened} connections for {} requests", TRIGGERS * EVENTS);
 }

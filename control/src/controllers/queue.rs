@@ -31,6 +31,7 @@ pub enum Kind {
     InMemoryChannel,
     Subscription,
     EventType,
+    EventPolicy,
     Sequence,
     Parallel,
     Ingress,
