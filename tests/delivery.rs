@@ -296,3 +296,30 @@ fn a_fan_out_to_one_address_keeps_its_connections() {
     let opened = sink.connections();
     assert!(opened <= (TRIGGERS * WINDOW) as u64, "{opened} connections for {} requests", TRIGGERS * EVENTS);
 }
+
+/// EV-ADR-10: a host that the operator routes is a destination like any other.
+#[test]
+fn a_routed_host_is_a_destination() {
+    let sink = EventSink::start();
+    let appliance = kit::scene::with_broker(&Setup::new(BIN).route("sink.test", sink.address()));
+    subscribe(appliance.api(), "t", "http://sink.test/in", &[]);
+    post(&appliance, &Event::new("1"));
+    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+}
+
+/// EV-RTE-05, EV-TRG-13: a Trigger that is not Ready, here for want of its dead letter sink, gets its events all the same.
+#[test]
+fn a_trigger_that_is_not_ready_gets_events_too() {
+    let sink = EventSink::start();
+    let appliance = appliance();
+    let nowhere = json!({ "apiVersion": "v1", "kind": "Service", "name": "none" });
+    let lost = json!({ "deadLetterSink": { "ref": nowhere } });
+    let object = with(kit::manifest::trigger("t", "main", &sink.url()), "/spec/delivery", lost);
+    appliance.api().create(&object);
+    appliance.api().wait_for("Trigger", "default", "t", PATIENCE, |object| {
+        kit::api::condition(object, "Ready")
+            .is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
+    });
+    post(&appliance, &Event::new("1"));
+    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+}
