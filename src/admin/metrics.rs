@@ -235,9 +235,7 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         }),
         ("stream_refused", "Events refused", |t| &t.refused),
         ("stream_over_quota", "Of those: because a quota was used up", |t| &t.over_quota),
-        ("stream_unauthorized", "Of the refused: because of who the sender is, or is not", |t| {
-            &t.unauthorized
-        }),
+        ("stream_unauthorized", "Of the refused: because of who sent it", |t| &t.unauthorized),
     ];
     for (name, help, pick) in counts {
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;

@@ -276,7 +276,7 @@ impl Resource for EventPolicy {
         if !settings.event_features.authenticates() {
             let why = "authentication-oidc feature not enabled: set it in ConfigMap config-features of \
                        knative-eventing first";
-            problems.add("", why);
+            problems.add("spec", why);
         }
     }
 }
