@@ -196,6 +196,16 @@ fn a_certificate_of_its_own_making_is_enough() {
         assert!(told.contains("namespace/default"), "{told}{}", String::from_utf8_lossy(&said.stderr));
     }
 
+    // The API is found and believed by a kubeconfig, also by the tools of our own.
+    let redriven = Command::new(BINARY)
+        .args(["event", "redrive", "--trigger", "default/none", "--patch", "{\"uri\":\"http://a/\"}"])
+        .args(["--admin", &appliance.admin().to_string(), "--kubeconfig"])
+        .arg(folder.join("kubeconfig"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&redriven.stderr).into_owned();
+    assert!(told.contains("there is no Trigger and no Subscription default/none"), "{told}");
+
     appliance.restart();
     assert_eq!(get(appliance.api().address().port(), "s3cret"), "200", "the authority stays");
 }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use kit::manifest::with;
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -273,4 +273,53 @@ fn an_endless_echo_ends_at_its_hop_limit() {
     wait::nothing(SILENCE, "the echo went on", || (sink.received().len() > 4).then_some(()));
     let spent = Event::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
     assert_eq!(spent.status, 400, "{spent}");
+}
+
+/// A fan-out that has hundreds of requests in flight to one address opens a connection for each place, and
+/// then goes on with those.
+#[test]
+fn a_fan_out_to_one_address_keeps_its_connections() {
+    const TRIGGERS: usize = 8;
+    const EVENTS: usize = 400;
+    /// Requests in flight to one subscriber from one core.
+    const WINDOW: usize = 64;
+    let sink = EventSink::answering(|_| Answer::status(202).after(Duration::from_millis(100)));
+    let appliance = kit::scene::with_broker(&Setup::new(BIN).flag("workers", "1"));
+    for n in 0..TRIGGERS {
+        subscribe(appliance.api(), &format!("t{n}"), &sink.url(), &[]);
+    }
+    let mut connection = Connection::open(appliance.events());
+    for n in 0..EVENTS {
+        assert_eq!(connection.call(&Event::new(&n.to_string()).binary(BROKER)).status, 202);
+    }
+    sink.wait_for(TRIGGERS * EVENTS, PATIENCE);
+    let opened = sink.connections();
+    assert!(opened <= (TRIGGERS * WINDOW) as u64, "{opened} connections for {} requests", TRIGGERS * EVENTS);
+}
+
+/// EV-ADR-10: a host that the operator routes is a destination like any other.
+#[test]
+fn a_routed_host_is_a_destination() {
+    let sink = EventSink::start();
+    let appliance = kit::scene::with_broker(&Setup::new(BIN).route("sink.test", sink.address()));
+    subscribe(appliance.api(), "t", "http://sink.test/in", &[]);
+    post(&appliance, &Event::new("1"));
+    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+}
+
+/// EV-RTE-05, EV-TRG-13: a Trigger that is not Ready, here for want of its dead letter sink, gets its events all the same.
+#[test]
+fn a_trigger_that_is_not_ready_gets_events_too() {
+    let sink = EventSink::start();
+    let appliance = appliance();
+    let nowhere = json!({ "apiVersion": "v1", "kind": "Service", "name": "none" });
+    let lost = json!({ "deadLetterSink": { "ref": nowhere } });
+    let object = with(kit::manifest::trigger("t", "main", &sink.url()), "/spec/delivery", lost);
+    appliance.api().create(&object);
+    appliance.api().wait_for("Trigger", "default", "t", PATIENCE, |object| {
+        kit::api::condition(object, "Ready")
+            .is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
+    });
+    post(&appliance, &Event::new("1"));
+    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 }

@@ -148,6 +148,9 @@ fn objects_are_made_changed_and_deleted_by_every_verb() {
     desk.expect("delete cm map", &["deleted"]);
     desk.say("create secret generic s --from-literal=a=b");
     desk.say("create sa robot");
+    let token =
+        desk.say("create token robot --audience eventing.knative.dev/broker/default/main --duration 1h");
+    assert_eq!(token.trim().split('.').count(), 3, "{token}");
     desk.say("create role reader --verb=get --resource=configmaps");
     desk.say("create rolebinding readers --role=reader --serviceaccount=default:robot");
     desk.expect("get secret,sa,role,rolebinding", &["secret/s", "robot", "reader", "readers"]);
@@ -192,6 +195,7 @@ fn a_service_lives_and_ends_under_kubectl() {
 fn kinds_are_listed_explained_and_shown() {
     let Some(desk) = Desk::open() else { return };
     desk.expect("version -o json", &["serverVersion"]);
+    desk.expect("explain eventpolicy.spec.from", &["FIELDS", "sub"]);
     desk.expect("api-versions", &["serving.knative.dev/v1", "coordination.k8s.io/v1", "v1"]);
     desk.expect(
         "api-resources --verbs=list,watch,patch -o wide",

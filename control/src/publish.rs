@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use dataplane::events::admission::Admission;
 use dataplane::events::types::Seen;
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
@@ -67,6 +68,8 @@ pub struct StreamSpec {
     pub quota: Arc<Quota>,
     /// Its owner is being deleted: what is there is still delivered.
     pub is_closed: bool,
+    /// Who may send from outside; `None`: everybody.
+    pub admission: Option<Arc<Admission>>,
     /// Somebody wants to know which types of events come.
     pub tells_types: bool,
 }

@@ -72,7 +72,14 @@ fn events(c: &mut Criterion) {
 }
 
 fn subscriber(filter: Filter) -> Arc<Subscriber> {
-    let target = Target { url: "".into(), authority: "".into(), host: "".into(), port: 80, path: "/".into() };
+    let target = Target {
+        url: "".into(),
+        authority: "".into(),
+        host: "".into(),
+        port: 80,
+        path: "/".into(),
+        pass: None,
+    };
     let delivery = Delivery::ONCE;
     let (name, label) = (Box::default(), Box::default());
     let (reply, dead_letter, tally) = (Reply::Reenter, None, Arc::default());

@@ -73,6 +73,7 @@ fn table(port: u16) -> Table {
             host: "127.0.0.1".into(),
             port,
             path: "/".into(),
+            pass: None,
         },
         reply: Reply::Reenter,
         dead_letter: None,
@@ -88,6 +89,7 @@ fn table(port: u16) -> Table {
         in_order: false,
         is_closed: false,
         types: None,
+        admission: None,
         subscribers: vec![Arc::new(subscriber)],
         tally: Arc::default(),
     };

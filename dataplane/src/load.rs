@@ -129,6 +129,8 @@ pub struct StreamTally {
     pub accepted_unflushed: AtomicU64,
     /// Of the refused: because a quota was used up.
     pub over_quota: AtomicU64,
+    /// Of the refused: because nobody knew the sender, or because he may not send it.
+    pub unauthorized: AtomicU64,
     /// Bytes in the logs that some subscriber still needs. Not a count: it falls.
     pub kept_bytes: AtomicU64,
 }

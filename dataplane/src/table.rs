@@ -15,6 +15,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::events::admission::{Admission, Pass};
 use crate::events::cloudevent::Mode;
 use crate::events::filter::cesql::Expression;
 use crate::events::limits::UNHURRIED_FLUSH;
@@ -145,6 +146,8 @@ pub struct Stream {
     pub is_closed: bool,
     /// Notes which types of events come, if anybody wants to know.
     pub types: Option<Arc<Types>>,
+    /// Who may send from outside; `None`: everybody, and nobody is asked who he is.
+    pub admission: Option<Arc<Admission>>,
     pub subscribers: Vec<Arc<Subscriber>>,
     pub tally: Arc<StreamTally>,
 }
@@ -263,6 +266,8 @@ pub struct Target {
     pub port: u16,
     /// Path and query; `/` when the URL has none.
     pub path: Box<str>,
+    /// What is shown there, if it wants to know who comes.
+    pub pass: Option<Arc<Pass>>,
 }
 
 /// What happens to an event that the subscriber answers with.

@@ -19,7 +19,14 @@ const FIVE_TERMS: &str = "type LIKE 'com.example.%' AND source = '/shops/berlin/
     AND LENGTH(id) = 36 AND NOT (datacontenttype IN ('text/plain', 'text/html'))";
 
 fn subscriber(filter: Filter) -> Arc<Subscriber> {
-    let target = Target { url: "".into(), authority: "".into(), host: "".into(), port: 80, path: "/".into() };
+    let target = Target {
+        url: "".into(),
+        authority: "".into(),
+        host: "".into(),
+        port: 80,
+        path: "/".into(),
+        pass: None,
+    };
     Arc::new(Subscriber {
         name: Box::default(),
         label: Box::default(),

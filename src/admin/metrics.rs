@@ -228,13 +228,14 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     streams.sort_by_key(|(path, _)| *path);
 
     type Count = fn(&StreamTally) -> &AtomicU64;
-    let counts: [(&str, &str, Count); 4] = [
+    let counts: [(&str, &str, Count); 5] = [
         ("stream_accepted", "Events acknowledged and taken in again", |t| &t.accepted),
         ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| {
             &t.accepted_unflushed
         }),
         ("stream_refused", "Events refused", |t| &t.refused),
         ("stream_over_quota", "Of those: because a quota was used up", |t| &t.over_quota),
+        ("stream_unauthorized", "Of the refused: because of who sent it", |t| &t.unauthorized),
     ];
     for (name, help, pick) in counts {
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;

@@ -199,7 +199,7 @@ fn show_letters(order: &List) -> Result<bool> {
 
 fn send_again(order: &Redrive, from: &str) -> Result<bool> {
     let Redrive { admin, trigger, dry_run, rate, patch } = order;
-    if let Some(told) = patch.lay(&agent(), trigger, *dry_run)? {
+    if let Some(told) = patch.lay(trigger, *dry_run)? {
         eprintln!("{told}");
     }
     let url = format!("http://{}/debug/events/replay", admin.admin);

@@ -2,13 +2,20 @@
 //! their account is.
 
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use ring_crypto::digest::{SHA256, digest};
+use ring_crypto::rand::SystemRandom;
+use ring_crypto::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use super::keys::{Claims, KeySet};
 use super::{AUTHENTICATED, User};
 
 /// The name that tokens of this API carry as their issuer, and as their audience if none is asked for.
@@ -19,12 +26,16 @@ pub const SECONDS_MAX: i64 = 366 * 24 * 3_600;
 pub const SECONDS_DEFAULT: i64 = 3_600;
 
 const PREFIX: &str = "system:serviceaccount:";
-const KEY_BYTES: usize = 32;
+/// An elliptic point as ring writes it: a mark, and two coordinates of 32 bytes.
+const POINT_BYTES: usize = 65;
 
-/// Makes tokens and reads them.
+/// Makes tokens and reads them. They are signed with a key (P-256) whose public half is told to everybody, so that
+/// those who get a token can check it.
 pub struct Signer {
     encoding: EncodingKey,
-    decoding: DecodingKey,
+    /// The public half, as RFC 7517 has it.
+    public: Value,
+    keys: KeySet,
 }
 
 /// One account, as a token names it.
@@ -35,22 +46,11 @@ pub struct Account {
     pub uid: String,
 }
 
+/// What Kubernetes says of the account in a claim of its own.
 #[derive(Debug, Serialize, Deserialize)]
-struct Claims {
-    iss: String,
-    sub: String,
-    aud: Vec<String>,
-    exp: i64,
-    iat: i64,
-    nbf: i64,
-    /// The account's, so that a token dies with it and not with its name.
-    #[serde(rename = "kubernetes.io")]
-    about: About,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct About {
+pub(super) struct About {
     namespace: String,
+    /// With the account's uid, so that a token dies with it and not with its name.
     serviceaccount: Named,
 }
 
@@ -76,21 +76,40 @@ impl Signer {
         let mut options = OpenOptions::new();
         match options.write(true).create_new(true).mode(0o600).open(path) {
             Ok(mut file) => {
-                let random = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
-                // A version 4 has 122 random bits, so three of them are more than the hash can hold.
-                file.write_all(&random.iter().flat_map(|one| *one.as_bytes()).collect::<Vec<u8>>())?;
+                let made =
+                    EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
+                file.write_all(made.map_err(std::io::Error::other)?.as_ref())?;
                 file.sync_all()?;
             }
             Err(why) if why.kind() == ErrorKind::AlreadyExists => {}
             Err(why) => return Err(why),
         }
-        let mut secret = Vec::new();
-        std::fs::File::open(path)?.read_to_end(&mut secret)?;
-        if secret.len() < KEY_BYTES {
-            let why = format!("{} is cut short; delete it, and tokens are made anew", path.display());
-            return Err(std::io::Error::new(ErrorKind::InvalidData, why));
-        }
-        Ok(Self { encoding: EncodingKey::from_secret(&secret), decoding: DecodingKey::from_secret(&secret) })
+        Self::of(&std::fs::read(path)?).ok_or_else(|| {
+            let why = format!("{} is no key; delete it, and tokens are made anew", path.display());
+            std::io::Error::new(ErrorKind::InvalidData, why)
+        })
+    }
+
+    /// With a key in the form of PKCS #8.
+    fn of(secret: &[u8]) -> Option<Self> {
+        let random = SystemRandom::new();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, secret, &random).ok()?;
+        let point = pair.public_key().as_ref();
+        assert_eq!(point.len(), POINT_BYTES);
+        let (x, y) = point[1..].split_at(POINT_BYTES / 2);
+        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let public = json!({
+            "use": "sig", "kty": "EC", "alg": "ES256", "crv": "P-256",
+            "kid": text(digest(&SHA256, point).as_ref()), "x": text(x), "y": text(y),
+        });
+        let keys = KeySet::parse(&json!({ "keys": [public] }))?;
+        Some(Self { encoding: EncodingKey::from_ec_der(secret), public, keys })
+    }
+
+    /// The keys by which others can check our tokens.
+    #[must_use]
+    pub fn published(&self) -> Value {
+        json!({ "keys": [self.public] })
     }
 
     /// A token that is good from `now` for `seconds`; `None` if it cannot be written.
@@ -105,25 +124,25 @@ impl Signer {
             sub: format!("{PREFIX}{}:{}", account.namespace, account.name),
             aud,
             exp: now + seconds,
-            iat: now,
-            nbf: now,
-            about: About {
+            iat: Some(now),
+            nbf: Some(now),
+            about: Some(About {
                 namespace: account.namespace.clone(),
                 serviceaccount: Named { name: account.name.clone(), uid: account.uid.clone() },
-            },
+            }),
         };
-        jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &self.encoding).ok()
+        let kid = self.public["kid"].as_str().map(str::to_owned);
+        jsonwebtoken::encode(&Header { kid, ..Header::new(Algorithm::ES256) }, &claims, &self.encoding).ok()
     }
 
-    /// Whose token it is, if it is one of ours, meant for this API, and not too old.
+    /// Whose token it is, if it is one of ours, meant for this API, and good at `now`.
     #[must_use]
-    pub fn read(&self, token: &str) -> Option<Account> {
-        let mut rules = Validation::new(Algorithm::HS256);
-        rules.set_issuer(&[ISSUER]);
-        rules.set_audience(&[ISSUER]);
-        rules.validate_nbf = true;
-        let claims = jsonwebtoken::decode::<Claims>(token, &self.decoding, &rules).ok()?.claims;
-        let About { namespace, serviceaccount: Named { name, uid } } = claims.about;
+    pub fn read(&self, token: &str, now: i64) -> Option<Account> {
+        let claims = self.keys.claims(token, now).ok()?;
+        if claims.iss != ISSUER || !claims.aud.iter().any(|audience| audience == ISSUER) {
+            return None;
+        }
+        let About { namespace, serviceaccount: Named { name, uid } } = claims.about?;
         Some(Account { namespace, name, uid })
     }
 }
@@ -156,17 +175,25 @@ mod tests {
         let signer = Signer::open(&path).unwrap();
         let now = jiff::Timestamp::now().as_second();
         let token = signer.sign(&robot(), &[], now, 600).unwrap();
-        assert_eq!(signer.read(&token), Some(robot()));
-        assert_eq!(Signer::open(&path).unwrap().read(&token), Some(robot()), "a restart keeps the key");
+        assert_eq!(signer.read(&token, now), Some(robot()));
+        assert_eq!(Signer::open(&path).unwrap().read(&token, now), Some(robot()), "a restart keeps the key");
 
-        assert_eq!(Signer::open(&other).unwrap().read(&token), None);
-        assert_eq!(signer.read(&signer.sign(&robot(), &[], now - 7_200, 600).unwrap()), None);
-        assert_eq!(signer.read(&signer.sign(&robot(), &["vault".into()], now, 600).unwrap()), None);
+        assert_eq!(Signer::open(&other).unwrap().read(&token, now), None);
+        assert_eq!(signer.read(&token, now + 600), None);
+        assert_eq!(signer.read(&signer.sign(&robot(), &["vault".into()], now, 600).unwrap(), now), None);
         let mut cut = token.clone();
         cut.pop();
         for bad in [cut.as_str(), "", "a.b.c", "eyJhbGciOiJub25lIn0.e30."] {
-            assert_eq!(signer.read(bad), None, "{bad}");
+            assert_eq!(signer.read(bad, now), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_no_key_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, [7; 48]).unwrap();
+        assert!(Signer::open(&path).unwrap_err().to_string().contains("delete it"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Values in, values out, but for keys and certificates, which are files.
 
 pub mod accounts;
+pub mod keys;
 pub mod rbac;
 pub mod selfmade;
 pub mod tokens;

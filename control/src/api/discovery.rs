@@ -5,6 +5,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 
+use crate::access::accounts::ISSUER;
 use crate::kind::{Access, Entry, KindMeta, Registry};
 
 use super::errors::Refusal;
@@ -26,6 +27,8 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
             Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_string()).into_response(),
         }),
         ["version"] => Ok(document(&version())),
+        ["openid", "v1", "jwks"] => keys(server),
+        [".well-known", "openid-configuration"] => issuer(server),
         ["openapi", rest @ ..] => openapi::answer(server, rest, head),
         ["api"] if aggregated(headers) => Ok(aggregate(server, true, headers)),
         ["apis"] if aggregated(headers) => Ok(aggregate(server, false, headers)),
@@ -79,6 +82,24 @@ pub(super) fn kinds<'a>(
 ) -> impl Iterator<Item = &'a Entry> + 'a {
     let wanted = move |entry: &&Entry| entry.meta.group == group && entry.meta.version == version;
     registry.entries.iter().filter(wanted)
+}
+
+/// The keys that service accounts' tokens can be checked by.
+fn keys(server: &Server) -> Result<Response, Refusal> {
+    let signer = server.believed.signer.as_ref().ok_or_else(Refusal::unknown_path)?;
+    Ok(([(header::CONTENT_TYPE, "application/jwk-set+json")], signer.published().to_string()).into_response())
+}
+
+/// Who signs them.
+fn issuer(server: &Server) -> Result<Response, Refusal> {
+    server.believed.signer.as_ref().ok_or_else(Refusal::unknown_path)?;
+    Ok(document(&json!({
+        "issuer": ISSUER,
+        "jwks_uri": format!("{ISSUER}/openid/v1/jwks"),
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["ES256"],
+    })))
 }
 
 fn core_versions() -> Value {

@@ -1,10 +1,12 @@
 //! Who asks: believed by a token, by a client certificate, or by being on this host.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::extract::ConnectInfo;
 use http::request::Parts;
 use http::{HeaderMap, header};
+use jiff::Timestamp;
 
 use crate::access::accounts::Account;
 use crate::access::{AUTHENTICATED, MASTERS, User, rbac, tokens::Tokens};
@@ -40,7 +42,7 @@ impl Peer {
 pub struct Believed {
     pub tokens: Tokens,
     /// Keeps the key of service-account tokens; without it there are none.
-    pub signer: Option<Signer>,
+    pub signer: Option<Arc<Signer>>,
 }
 
 pub use crate::access::accounts::Signer;
@@ -78,7 +80,7 @@ fn by_token(server: &Server, token: &str) -> Option<User> {
     if let Some(user) = server.believed.tokens.owner(token) {
         return Some(user.clone());
     }
-    let account = server.believed.signer.as_ref()?.read(token)?;
+    let account = server.believed.signer.as_ref()?.read(token, Timestamp::now().as_second())?;
     lives(&server.store, &account).then(|| account.user())
 }
 

@@ -115,8 +115,15 @@ pub fn router_in(store: Arc<Store>, registry: Arc<Registry>, around: Surrounding
 /// The API for our own controllers: no socket, and they may create what developers may not. Must be
 /// called inside a Tokio runtime.
 pub fn client(store: Arc<Store>, registry: Arc<Registry>) -> kube::Client {
+    client_with(store, registry, None)
+}
+
+/// The same, which also makes tokens.
+pub fn client_with(store: Arc<Store>, registry: Arc<Registry>, signer: Option<Arc<Signer>>) -> kube::Client {
     let requester = Requester { user: INSIDE_USER.into(), internal: true, ..Requester::default() };
-    kube::Client::new(serve(store, registry, requester, Surroundings::default()), "default")
+    let believed = Believed { signer, ..Believed::default() };
+    let around = Surroundings { believed, ..Surroundings::default() };
+    kube::Client::new(serve(store, registry, requester, around), "default")
 }
 
 fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, around: Surroundings) -> Router {

@@ -80,6 +80,8 @@ fn of_a_follower() -> Value {
         json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints"], "verbs": READ }),
         json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ }),
         json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
+        json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create", "delete", "get", "list", "watch"] }),
+        json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"] }),
         json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] }),
         json!({ "apiGroups": ["networking.internal.knative.dev"], "resources": ["clusterdomainclaims"], "verbs": own }),
     ];
@@ -87,7 +89,7 @@ fn of_a_follower() -> Value {
         ("serving.knative.dev", &["services", "configurations", "revisions", "routes", "domainmappings"][..]),
         ("networking.internal.knative.dev", &["ingresses"]),
         ("autoscaling.internal.knative.dev", &["podautoscalers", "metrics"]),
-        ("eventing.knative.dev", &["brokers", "triggers", "eventtypes"]),
+        ("eventing.knative.dev", &["brokers", "triggers", "eventtypes", "eventpolicies"]),
         ("messaging.knative.dev", &["channels", "inmemorychannels", "subscriptions"]),
         ("flows.knative.dev", &["sequences", "parallels"]),
     ] {
@@ -113,6 +115,14 @@ fn of_the_system() -> Vec<Value> {
             json!([{ "verbs": ["get"], "nonResourceURLs": [
             "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz",
             "/version", "/version/",
+        ] }]),
+        ),
+        role(
+            "system:service-account-issuer-discovery",
+            &[],
+            json!([{ "verbs": ["get"], "nonResourceURLs": [
+            "/.well-known/openid-configuration", "/.well-known/openid-configuration/",
+            "/openid/v1/jwks", "/openid/v1/jwks/",
         ] }]),
         ),
         role(
@@ -188,6 +198,7 @@ pub(super) fn bindings() -> Vec<Value> {
         bound("cluster-admin", "system:masters"),
         bound("system:discovery", "system:authenticated"),
         bound("system:basic-user", "system:authenticated"),
+        bound("system:service-account-issuer-discovery", "system:serviceaccounts"),
         follower(CONTROLLER_ROLE, CONTROLLER_ROLE),
         // Whatever has an address can be a destination.
         follower("sluicegate-addressable-resolver", "addressable-resolver"),

@@ -3,7 +3,9 @@
 use super::cache::{Change, follow};
 use super::queue::{Item, Kind};
 use super::world::{Error, World};
-use super::{Task, channel, either, event_type, flows, in_memory_channel, itself, list, subscription};
+use super::{
+    Task, channel, either, event_type, flows, in_memory_channel, itself, list, policies, subscription,
+};
 use crate::kinds::messaging::channel::Channel;
 use crate::kinds::shared::{HasConditions, Verdict};
 
@@ -12,6 +14,7 @@ pub async fn list_all(world: &World) -> Result<(), Error> {
     list(world, &world.in_memory_channels).await?;
     list(world, &world.subscriptions).await?;
     list(world, &world.event_types).await?;
+    list(world, &world.event_policies).await?;
     list(world, &world.sequences).await?;
     list(world, &world.parallels).await
 }
@@ -29,6 +32,9 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
     vec![
         Box::pin(follow(kube::Api::all(api()), &world.channels, move |change| {
             let item = itself(Kind::Channel, change);
+            if !same_labels(change) {
+                look(vec![Item { kind: Kind::InMemoryChannel, ..item.clone() }]);
+            }
             if readiness(change) {
                 look(subscription::of_channel(world, &item.namespace, &item.name));
             }
@@ -60,10 +66,16 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             }
             look(vec![itself(Kind::EventType, change)]);
         })),
+        Box::pin(follow(kube::Api::all(api()), &world.event_policies, move |change| {
+            policies::concerned(world, change);
+            look(vec![itself(Kind::EventPolicy, change)]);
+        })),
         Box::pin(follow(kube::Api::all(api()), &world.sequences, move |change| {
+            look(flows::channels(world, change));
             look(vec![itself(Kind::Sequence, change)]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.parallels, move |change| {
+            look(flows::channels(world, change));
             look(vec![itself(Kind::Parallel, change)]);
         })),
     ]
@@ -76,6 +88,14 @@ fn readiness((before, after): Change<'_, Channel>) -> bool {
         channel.ready().map(|ready| (ready.status, ready.reason.clone(), ready.message.clone()))
     };
     says(before) != says(after)
+}
+
+/// Whether labels are what they were: policies may select by them, and a backing channel has its owner's.
+fn same_labels((before, after): Change<'_, Channel>) -> bool {
+    let labels = |channel: Option<&std::sync::Arc<Channel>>| {
+        channel.and_then(|channel| channel.metadata.labels.clone()).unwrap_or_default()
+    };
+    labels(before) == labels(after)
 }
 
 /// Why an object that others need is not ready; `None` if it is.

@@ -13,13 +13,18 @@ pub mod core_names;
 pub mod domain_mapping;
 mod drops;
 pub mod duty;
+pub mod event_policy;
 pub mod event_type;
 pub mod flows;
+pub mod identity;
 pub mod in_memory_channel;
 pub mod ingress;
+pub mod keys;
 pub mod managers;
 pub mod messaging;
+pub mod passes;
 pub mod pods;
+pub mod policies;
 pub mod queue;
 pub mod reference;
 pub mod resolve;
@@ -27,6 +32,7 @@ pub mod revision;
 pub mod route;
 pub mod service;
 pub mod settings;
+pub mod sink;
 pub mod subscription;
 pub mod trigger;
 pub mod world;
@@ -115,6 +121,8 @@ pub async fn run(
     tasks.push(Box::pin(drops::tell(&world)));
     tasks.push(Box::pin(broker::drain::tend(&world)));
     tasks.push(Box::pin(event_type::auto_create::tend(&world)));
+    tasks.push(Box::pin(keys::tend(&world)));
+    tasks.push(Box::pin(passes::tend(&world)));
     for task in core_names::watches(&world) {
         tasks.push(task);
     }
@@ -138,6 +146,11 @@ pub async fn run(
 /// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
 async fn restore(world: &World) -> Result<(), Error> {
     settings::restore(world).await?;
+    if world.settings().event_features.authenticates()
+        && let Err(why) = keys::fetch(world).await
+    {
+        tracing::warn!(why, "the keys of senders' tokens are not known yet; asked again");
+    }
     list(world, &world.services).await?;
     list(world, &world.configurations).await?;
     list(world, &world.revisions).await?;
@@ -308,6 +321,7 @@ async fn work(world: &World) {
             Kind::InMemoryChannel => in_memory_channel::reconcile(world, &item).await,
             Kind::Subscription => subscription::reconcile(world, &item).await,
             Kind::EventType => event_type::reconcile(world, &item).await,
+            Kind::EventPolicy => event_policy::reconcile(world, &item).await,
             Kind::Sequence => flows::reconcile_sequence(world, &item).await,
             Kind::Ingress => ingress::reconcile(world, &item).await,
             Kind::Parallel => flows::reconcile_parallel(world, &item).await,

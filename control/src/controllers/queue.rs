@@ -33,6 +33,7 @@ pub enum Kind {
     InMemoryChannel,
     Subscription,
     EventType,
+    EventPolicy,
     Sequence,
     Parallel,
     Ingress,

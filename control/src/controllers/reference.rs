@@ -83,6 +83,7 @@ pub fn target(url: &str) -> Result<Target, String> {
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
         port: authority.port_u16().unwrap_or(80),
         path: path.into(),
+        pass: None,
     })
 }
 

@@ -55,6 +55,20 @@ struct Interests {
     by_item: HashMap<Item, HashSet<Referent>>,
 }
 
+/// Where a destination leads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Address {
+    pub url: String,
+    /// For whom tokens have to be made out, if it wants to know who comes.
+    pub audience: Option<String>,
+}
+
+impl From<&str> for Address {
+    fn from(url: &str) -> Self {
+        Self { url: url.to_owned(), audience: None }
+    }
+}
+
 /// A destination that leads nowhere now; the text names the object and the cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unresolved(pub String);
@@ -66,27 +80,29 @@ impl Resolver {
         Self { client, queue, known, interests: Arc::default(), watches: Mutex::default() }
     }
 
-    /// The URL of `destination`, asked for by `item`, whose namespace a reference without one means.
+    /// The address of `destination`, asked for by `item`, whose namespace a reference without one means.
     pub async fn resolve(
         &self,
         item: &Item,
         destination: &Destination,
-    ) -> Result<Result<String, Unresolved>, Error> {
+    ) -> Result<Result<Address, Unresolved>, Error> {
+        let audience = destination.audience.clone().filter(|audience| !audience.is_empty());
         let Some(reference) = &destination.reference else {
-            return Ok(destination
-                .uri
-                .clone()
-                .ok_or_else(|| Unresolved("destination has neither ref nor uri".into())));
+            return Ok(match destination.uri.clone() {
+                Some(url) => Ok(Address { url, audience }),
+                None => Err(Unresolved("destination has neither ref nor uri".into())),
+            });
         };
         let object = match self.read(item, reference).await? {
             Ok(object) => object,
             Err(unresolved) => return Ok(Err(unresolved)),
         };
-        Ok(address(reference, &described(item, reference), &object).map(|url| {
-            match destination.uri.as_deref() {
-                Some(uri) if !uri.is_empty() => join(&url, uri),
-                _ => url,
-            }
+        Ok(address(reference, &described(item, reference), &object).map(|found| {
+            let url = match destination.uri.as_deref() {
+                Some(uri) if !uri.is_empty() => join(&found.url, uri),
+                _ => found.url,
+            };
+            Address { url, audience: audience.or(found.audience) }
         }))
     }
 
@@ -217,11 +233,12 @@ fn described(item: &Item, reference: &KReference) -> String {
     format!("{} {}/{}", reference.kind, home(item, reference), reference.name)
 }
 
-/// The URL of an object, whatever its kind (EV-ADR-01); a core Service by its name (EV-ADR-02).
-fn address(reference: &KReference, what: &str, object: &Value) -> Result<String, Unresolved> {
+/// The address of an object, whatever its kind (EV-ADR-01); a core Service by its name (EV-ADR-02).
+fn address(reference: &KReference, what: &str, object: &Value) -> Result<Address, Unresolved> {
     if reference.api_version == "v1" && reference.kind == "Service" {
         let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
-        return Ok(format!("http://{}.{}.svc.{CLUSTER_DOMAIN}", field("name"), field("namespace")));
+        let url = format!("http://{}.{}.svc.{CLUSTER_DOMAIN}", field("name"), field("namespace"));
+        return Ok(Address { url, audience: None });
     }
     let status = &object["status"];
     let listed = status["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -235,7 +252,9 @@ fn address(reference: &KReference, what: &str, object: &Value) -> Result<String,
     let url = chosen["url"].as_str().unwrap_or_default();
     let host = url.parse::<http::Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
     match host {
-        Some(host) if !host.is_empty() => Ok(url.to_owned()),
+        Some(host) if !host.is_empty() => {
+            Ok(Address { url: url.to_owned(), audience: chosen["audience"].as_str().map(str::to_owned) })
+        }
         _ if url.is_empty() => Err(Unresolved(format!("{what} is not addressable: address not set"))),
         _ => Err(Unresolved(format!("{what} is not addressable: \"{url}\" has no host"))),
     }
@@ -262,6 +281,8 @@ mod tests {
             of(json!({"status": {"address": {"url": "http://a/"}, "addresses": [{"url": "http://b/"}]}})),
             Ok("http://b/".into())
         );
+        let asks = json!({"status": {"address": {"url": "http://a/", "audience": "x"}}});
+        assert_eq!(of(asks), Ok(Address { url: "http://a/".into(), audience: Some("x".into()) }));
         for nothing in [
             json!({}),
             json!({"status": {}}),

@@ -46,6 +46,7 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
                 let settings = world.maps.read();
                 if *world.settings() != settings {
                     world.set_settings(settings);
+                    world.keys.settings_changed();
                     look_at_all(world);
                 }
             }
@@ -70,6 +71,7 @@ pub(super) fn look_at_all(world: &World) {
     look_at(world, Kind::InMemoryChannel, &world.in_memory_channels);
     look_at(world, Kind::Subscription, &world.subscriptions);
     look_at(world, Kind::EventType, &world.event_types);
+    look_at(world, Kind::EventPolicy, &world.event_policies);
     look_at(world, Kind::Sequence, &world.sequences);
     look_at(world, Kind::Parallel, &world.parallels);
     look_at(world, Kind::Ingress, &world.ingress.ingresses);

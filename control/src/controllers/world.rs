@@ -14,7 +14,9 @@ use super::cache::{Cache, without_owners};
 use super::core_names::CoreNames;
 use super::duty::{Duty, NotOurs};
 use super::ingress::Room;
+use super::keys::Keys;
 use super::managers;
+use super::passes::Passes;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
 use super::settings::Maps;
@@ -23,6 +25,7 @@ use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
 use crate::kinds::autoscaling::pod_autoscaler::PodAutoscaler;
 use crate::kinds::eventing::broker::Broker;
+use crate::kinds::eventing::event_policy::EventPolicy;
 use crate::kinds::eventing::event_type::EventType;
 use crate::kinds::eventing::trigger::Trigger;
 use crate::kinds::flows::parallel::Parallel;
@@ -54,6 +57,10 @@ pub struct World {
     pub(super) maps: Maps,
     /// What they say.
     settings: Mutex<Arc<Settings>>,
+    /// What senders' tokens are checked by.
+    pub keys: Keys,
+    /// Tokens of our own.
+    pub passes: Passes,
     pub recorder: Recorder,
     /// Core Services and who stands behind them.
     pub core_names: CoreNames,
@@ -72,6 +79,7 @@ pub struct World {
     pub in_memory_channels: Cache<InMemoryChannel>,
     pub subscriptions: Cache<Subscription>,
     pub event_types: Cache<EventType>,
+    pub event_policies: Cache<EventPolicy>,
     pub sequences: Cache<Sequence>,
     pub parallels: Cache<Parallel>,
     pub ingress: Room,
@@ -136,6 +144,8 @@ impl World {
             queue,
             maps: Maps::default(),
             settings: Mutex::default(),
+            keys: Keys::default(),
+            passes: Passes::default(),
             core_names: CoreNames::default(),
             services: Cache::default(),
             configurations: Cache::default(),
@@ -152,6 +162,7 @@ impl World {
             in_memory_channels: Cache::default(),
             subscriptions: Cache::default(),
             event_types: Cache::default(),
+            event_policies: Cache::default(),
             sequences: Cache::default(),
             parallels: Cache::default(),
             ingress: Room::default(),

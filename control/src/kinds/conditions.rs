@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::shared::{Condition, Verdict};
+use super::shared::{Condition, Status, Verdict};
 
 /// The conditions that a kind's Ready depends on.
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +107,12 @@ impl Conditions<'_> {
         }
         self.marked.sort_by(|a, b| a.kind.cmp(&b.kind));
         self.marked
+    }
+
+    /// Ends the pass in `status`, which speaks of this generation from now on.
+    pub fn conclude(self, status: &mut Status, generation: Option<i64>) {
+        status.observed_generation = generation;
+        status.conditions = self.finish();
     }
 
     fn summary(&self) -> Condition {

@@ -46,6 +46,7 @@ pub fn registry() -> Registry {
         Entry::of::<eventing::event_type::EventType>(),
         eventing::event_type_versions::v1beta3(),
         eventing::event_type_versions::v1beta1(),
+        Entry::of::<eventing::event_policy::EventPolicy>(),
         Entry::of::<messaging::channel::Channel>(),
         Entry::of::<messaging::in_memory_channel::InMemoryChannel>(),
         Entry::of::<messaging::subscription::Subscription>(),

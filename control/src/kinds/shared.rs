@@ -169,6 +169,43 @@ pub struct DeliveryStatus {
     pub dead_letter_sink_audience: Option<String>,
 }
 
+impl DeliveryStatus {
+    /// What `sink` says that was found.
+    #[must_use]
+    pub fn to(url: String, audience: Option<String>) -> Self {
+        Self {
+            dead_letter_sink_uri: Some(url),
+            dead_letter_sink_audience: audience,
+            dead_letter_sink_ca_certs: None,
+        }
+    }
+}
+
+/// Under which service accounts an object sends events.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub service_account_names: Vec<String>,
+}
+
+impl AuthStatus {
+    #[must_use]
+    pub fn of(account: String) -> Self {
+        Self { service_account_name: Some(account), service_account_names: Vec::new() }
+    }
+}
+
+/// An EventPolicy that holds for an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AppliedPolicy {
+    pub api_version: String,
+    pub name: String,
+}
+
 /// The name of an object that has one; stored objects always do.
 #[must_use]
 pub fn name(meta: &ObjectMeta) -> &str {

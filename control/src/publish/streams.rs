@@ -154,6 +154,7 @@ impl Streams {
                     quota: Arc::clone(&entry.spec.quota),
                     in_order: subscribers.iter().any(|one| one.delivery.sequence != Sequence::Free),
                     is_closed: entry.spec.is_closed,
+                    admission: entry.spec.admission.clone(),
                     types: entry.spec.tells_types.then(|| Arc::clone(&entry.types)),
                     subscribers,
                     tally: Arc::clone(&entry.tally),
@@ -191,6 +192,7 @@ mod tests {
             keeping: Keeping::default(),
             quota: Arc::default(),
             is_closed: false,
+            admission: None,
             tells_types: true,
         }
     }

@@ -136,6 +136,7 @@ fn a_change_leaves_other_routes_as_they_are() {
         event_bytes_max: 1,
         keeping: Keeping::default(),
         is_closed: false,
+        admission: None,
         tells_types: false,
         quota: Arc::new(Quota::new("all", 0, None)),
     };

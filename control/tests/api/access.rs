@@ -1,5 +1,7 @@
 //! Who may do what.
 
+use std::sync::Arc;
+
 use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use http::{Method, Request};
@@ -32,7 +34,7 @@ async fn ask(house: &House, who: As<'_>, method: Method, path: &str, body: &Valu
     let around = Surroundings {
         believed: Believed {
             tokens: Tokens::read(&tokens).unwrap(),
-            signer: Some(Signer::open(&house.dir.path().join("key")).unwrap()),
+            signer: Some(Arc::new(Signer::open(&house.dir.path().join("key")).unwrap())),
         },
         audit: Some(Audit::open(&house.dir.path().join("audit.log")).unwrap()),
         ..Surroundings::default()

@@ -214,6 +214,7 @@ fn serving_rows() -> Vec<Row> {
 fn eventing_rows() -> Vec<Row> {
     let retry = |times: i64| json!({ "spec": { "delivery": { "retry": times } } });
     let sink = |uri: &str| json!({ "uri": uri });
+    let from = |sub: &str| json!({ "spec": { "from": [{ "sub": sub }] } });
     let (one, other) = (sink("http://one.test"), sink("http://other.test"));
     vec![
         row("Broker", &["Name", "URL", "Age", "Ready", "Reason", "*Class"], json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
@@ -233,6 +234,7 @@ fn eventing_rows() -> Vec<Row> {
             note(),
         )
         .wrong(json!({ "spec": { "type": "" } }), "spec.type", REQUIRED),
+        row("EventPolicy", READY, from("a"), from("b")).wrong(from("a*b"), "spec.from[0].sub", INVALID),
         row("Channel", AGED_URL, json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
         row("InMemoryChannel", AGED_URL, json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
         row(

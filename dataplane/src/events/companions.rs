@@ -1,5 +1,7 @@
 //! Headers that travel beside an event (X-DLV-09), and its trace.
 
+use std::borrow::Cow;
+
 use fastrand::Rng;
 
 use super::encode::Outgoing;
@@ -20,10 +22,10 @@ pub fn select<'a>(
     let (mut bytes, mut traced) = (0, false);
     for (name, value) in headers {
         let size = name.len() + value.len();
-        let name = name.to_ascii_lowercase();
-        let wanted = match name.as_str() {
-            "traceparent" => !std::mem::replace(&mut traced, trace::is_valid(value)) && traced,
-            name => is_companion(name),
+        let wanted = if name.eq_ignore_ascii_case("traceparent") {
+            !std::mem::replace(&mut traced, trace::is_valid(value)) && traced
+        } else {
+            is_companion(name)
         };
         if wanted
             && name.len() <= 255
@@ -31,7 +33,7 @@ pub fn select<'a>(
             && bytes + size <= COMPANIONS_BYTES_MAX
         {
             bytes += size;
-            kept.push(Companion { name: name.into(), value: value.into() });
+            kept.push(Companion { name: in_lower_case(name), value: value.into() });
         }
     }
     if !traced {
@@ -42,10 +44,25 @@ pub fn select<'a>(
     kept
 }
 
+/// In any case of letters; most names fall at their first letter.
 fn is_companion(name: &str) -> bool {
-    matches!(name, "tracestate" | "x-request-id" | "retry-after")
-        || name.starts_with("knative-")
-        || name.starts_with("x-b3-")
+    let begins = |with: &str| name.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
+    match name.as_bytes().first().map(u8::to_ascii_lowercase) {
+        Some(b't') => name.eq_ignore_ascii_case("tracestate"),
+        Some(b'r') => name.eq_ignore_ascii_case("retry-after"),
+        Some(b'k') => begins("knative-"),
+        Some(b'x') => name.eq_ignore_ascii_case("x-request-id") || begins("x-b3-"),
+        _ => false,
+    }
+}
+
+/// Allocates only for senders of HTTP/1 that write capitals, and only for what goes along.
+fn in_lower_case(name: &str) -> Cow<'_, str> {
+    if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        name.to_ascii_lowercase().into()
+    } else {
+        name.into()
+    }
 }
 
 /// The record's trace, if it has one.
@@ -98,6 +115,15 @@ mod tests {
         let expected =
             ["x-request-id", "retry-after", "knative-foo", "x-b3-traceid", "traceparent", "tracestate"];
         assert_eq!(names(&headers), expected);
+    }
+
+    #[test]
+    fn a_name_in_small_letters_is_not_copied() {
+        let headers: [(&str, &[u8]); 4] =
+            [("x-request-id", b"1"), ("knative-foo", b"1"), ("kn", b"1"), ("traceparent", TRACE)];
+        let kept = select(headers, None, &mut Rng::with_seed(3));
+        assert_eq!(kept.len(), 3);
+        assert!(kept.iter().all(|companion| matches!(companion.name, Cow::Borrowed(_))));
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use ring::Ring;
 use wal::{AppendError, Log, Position};
 
+use super::admission::Porter;
 use super::cloudevent::Event;
 use super::delivery::{Desk, Post};
-use super::ingress::{self, Intake};
+use super::ingress::{self, Intake, Refusal};
 use super::journal::Journal;
 use super::keeper::{Keeper, LogFailed, wall_clock_ms};
 use super::limits::{RECLAIM_EVERY, SIGNAL_AGAIN};
@@ -28,6 +29,7 @@ pub struct Events<P> {
     logs: Vec<(Rc<Keeper>, Rc<Desk<P>>)>,
     home: Rc<Keeper>,
     journal: Rc<Journal>,
+    porter: Porter,
     rng: RefCell<fastrand::Rng>,
 }
 
@@ -46,7 +48,8 @@ impl<P: Post + Clone> Events<P> {
             (keeper, desk)
         });
         let logs = logs.collect();
-        Rc::new(Self { ring: ring.clone(), logs, home, journal, rng: RefCell::new(rng) })
+        let (porter, rng) = (Porter::default(), RefCell::new(rng));
+        Rc::new(Self { ring: ring.clone(), logs, home, journal, porter, rng })
     }
 
     /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
@@ -134,7 +137,7 @@ impl<P: Post + Clone> Events<P> {
         body: &'a [u8],
     ) -> Answer {
         let stream = ingress::find(table, path);
-        let answer = match ingress::judge(method, stream, headers, body) {
+        let answer = match self.judge(method, stream, headers, body) {
             Err(refusal) => ingress::refused(&refusal),
             Ok(intake) => {
                 let beside = companions::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
@@ -145,6 +148,29 @@ impl<P: Post + Clone> Events<P> {
             stream.tally.refused.fetch_add(1, Relaxed);
         }
         answer
+    }
+
+    /// Who it is before what it says, so that a stranger learns nothing; what it says before whether he may.
+    fn judge<'a>(
+        &self,
+        method: &str,
+        stream: Option<&'a Arc<Stream>>,
+        headers: &'a [(&'a str, &'a [u8])],
+        body: &'a [u8],
+    ) -> Result<Intake<'a>, Refusal> {
+        let stream = ingress::addressed(method, stream)?;
+        let Some(admission) = &stream.admission else { return ingress::read(stream, headers, body) };
+        let count = |refusal| {
+            stream.tally.unauthorized.fetch_add(1, Relaxed);
+            refusal
+        };
+        let sender = self.porter.identify(admission, headers, wall_clock_ms() / 1000);
+        let sender = sender.map_err(|why| count(why.into()))?;
+        let intake = ingress::read(stream, headers, body)?;
+        if admission.admits(&sender.subject, &intake.events) {
+            return Ok(intake);
+        }
+        Err(count(Refusal::Forbidden { subject: sender.subject.clone() }))
     }
 
     /// Takes in a record that is an event of this stream already: a replay. It counts against the quota like

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use wal::AppendError;
 
 use super::Answer;
+use super::admission::{BadToken, Stranger};
 use super::cloudevent::{Carriage, Event, Malformed, binary, carriage, structured};
 use super::limits::{HOPS_MAX, RETRY_AFTER_S};
 use super::record::{Companion, encode_head};
@@ -52,6 +53,10 @@ pub enum Refusal {
     UnknownPath,
     #[error("only POST and OPTIONS are possible here")]
     Method,
+    #[error("{0}")]
+    Stranger(#[from] Stranger),
+    #[error("{subject} may not send this event here: no EventPolicy or default mode lets it in")]
+    Forbidden { subject: Box<str> },
     #[error("not a CloudEvent: {0}")]
     Malformed(#[from] Malformed),
     #[error("this CloudEvents format is not read here: use binary mode or application/cloudevents+json")]
@@ -75,19 +80,22 @@ pub fn guards_loops(stream: &Stream) -> bool {
     stream.name.starts_with("broker/")
 }
 
-/// Judges a request by everything but the log.
-pub fn judge<'a>(
-    method: &str,
-    stream: Option<&'a Arc<Stream>>,
+/// The stream that a request is for, if it can be for one.
+pub fn addressed<'a>(method: &str, stream: Option<&'a Arc<Stream>>) -> Result<&'a Arc<Stream>, Refusal> {
+    let stream = stream.filter(|stream| !stream.is_closed).ok_or(Refusal::UnknownPath)?;
+    match method {
+        "POST" => Ok(stream),
+        "OPTIONS" => Err(Refusal::Options),
+        _ => Err(Refusal::Method),
+    }
+}
+
+/// Reads a request that [`addressed`] let pass; judges it by everything but the log.
+pub fn read<'a>(
+    stream: &'a Arc<Stream>,
     headers: &'a [(&'a str, &'a [u8])],
     body: &'a [u8],
 ) -> Result<Intake<'a>, Refusal> {
-    let stream = stream.filter(|stream| !stream.is_closed).ok_or(Refusal::UnknownPath)?;
-    match method {
-        "POST" => {}
-        "OPTIONS" => return Err(Refusal::Options),
-        _ => return Err(Refusal::Method),
-    }
     let content_type = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     let events = match carriage(content_type.map(|(_, value)| *value)) {
         Carriage::Binary => vec![binary::parse(headers.iter().copied(), body)?],
@@ -127,13 +135,16 @@ pub fn accepted() -> Answer {
     answer(202, "")
 }
 
-/// What a refusal looks like to its sender (DP-ACK-04, -07, DP-PROTO-11, -13, X-BRK-02, -03).
+/// What a refusal looks like to its sender (DP-ACK-04, -05, -06, -07, DP-PROTO-11, -13, X-BRK-02, -03).
 #[must_use]
 pub fn refused(refusal: &Refusal) -> Answer {
     let status = match refusal {
         Refusal::Options => 200,
         Refusal::UnknownPath => 404,
         Refusal::Method => 405,
+        Refusal::Stranger(Stranger::Bad(BadToken::NoKeys)) => return unavailable(&refusal.to_string()),
+        Refusal::Stranger(_) => 401,
+        Refusal::Forbidden { .. } => 403,
         Refusal::Malformed(_) | Refusal::TooManyHops => 400,
         Refusal::Format => 415,
         Refusal::TooLarge { .. } => 413,
@@ -144,7 +155,21 @@ pub fn refused(refusal: &Refusal) -> Answer {
             answer.headers.push((name.into(), Bytes::from_static(b"*")));
         }
     }
+    if let Refusal::Stranger(why) = refusal {
+        answer.headers.push(("WWW-Authenticate".into(), challenge(why)));
+    }
     answer
+}
+
+/// What a stranger is told to bring (RFC 6750): who said nothing is told nothing of errors.
+fn challenge(why: &Stranger) -> Bytes {
+    match why {
+        Stranger::Silent { .. } => Bytes::from_static(b"Bearer realm=\"events\""),
+        why => {
+            let why = why.to_string().replace('"', "'");
+            format!("Bearer realm=\"events\", error=\"invalid_token\", error_description=\"{why}\"").into()
+        }
+    }
 }
 
 /// The log did not take it (DP-ACK-10).
@@ -187,8 +212,7 @@ fn answer(status: u16, text: &str) -> Answer {
 mod tests {
     use super::*;
 
-    /// DP-ACK-09, DP-ACK-14: each refusal has its code; 409 is nobody's, and neither are 401 and 403, because
-    /// nobody is asked who it is.
+    /// DP-ACK-05, DP-ACK-06, DP-ACK-09, DP-ACK-14: each refusal has its code; 409 is nobody's.
     #[test]
     fn each_refusal_has_its_code() {
         let malformed = Malformed::Request { why: "no" };
@@ -196,6 +220,10 @@ mod tests {
             (Refusal::Options, 200),
             (Refusal::UnknownPath, 404),
             (Refusal::Method, 405),
+            (Stranger::Silent { audience: "a".into() }.into(), 401),
+            (Stranger::Bad(BadToken::Unknown).into(), 401),
+            (Stranger::Bad(BadToken::NoKeys).into(), 503),
+            (Refusal::Forbidden { subject: "me".into() }, 403),
             (Refusal::Malformed(malformed), 400),
             (Refusal::Format, 415),
             (Refusal::TooLarge { bytes: 2, max: 1 }, 413),
@@ -204,7 +232,14 @@ mod tests {
             let answer = refused(&refusal);
             assert_eq!(answer.status, status, "{refusal:?}");
             assert!(answer.header("allow").is_some());
+            assert_eq!(answer.header("www-authenticate").is_some(), status == 401, "{refusal:?}");
         }
+        let astray = refused(&Stranger::Astray { audience: "a".into() }.into());
+        assert_eq!(
+            astray.header("www-authenticate").unwrap(),
+            b"Bearer realm=\"events\", error=\"invalid_token\", \
+              error_description=\"the token is not made out for 'a'\""
+        );
         assert_eq!(unavailable("full").status, 503);
         assert!(unavailable("full").header("retry-after").is_some());
     }

@@ -136,3 +136,14 @@ pub const TYPES_WAITING_MAX: usize = 64;
 
 /// How soon a report to control that found the queue full is made again.
 pub const SIGNAL_AGAIN: Duration = Duration::from_secs(1);
+
+/// Longest token taken from a sender, in bytes. A service account's has some 700; a head has room for more.
+pub const TOKEN_BYTES_MAX: usize = 8 << 10;
+
+/// Tokens that one core remembers: a sender has one for an hour, and a few streams that it sends to. With the
+/// usual length that is 3 MiB, and 32 MiB at the very worst.
+pub const TOKENS_KNOWN_MAX: usize = 4096;
+
+/// How often a delivery looks whether there is a token for its target: only at a start, or after a long failure to
+/// renew one.
+pub const PASS_LOOK_EVERY: Duration = Duration::from_millis(50);

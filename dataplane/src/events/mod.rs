@@ -5,6 +5,7 @@
 //! together for a core, [`service`] is how a core runs them, [`sender`] how requests leave. What an event is, and its forms on the wire and on disk: [`cloudevent`],
 //! [`record`], [`encode`].
 
+pub mod admission;
 mod bell;
 pub mod cloudevent;
 pub mod companions;

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -11,7 +12,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use super::Answer;
 use super::delivery::{Post, PostError};
 use super::encode::Outgoing;
-use super::limits::ANSWER_BYTES_MAX;
+use super::limits::{ANSWER_BYTES_MAX, PASS_LOOK_EVERY};
 use super::resolve::Resolver;
 use crate::http::client::{self, ExchangeError};
 use crate::http::codec::Method;
@@ -32,14 +33,16 @@ pub struct Sender {
 
 impl Post for Sender {
     async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
+        let token = self.token(target, timeout).await?;
+        let shown = token.as_ref().map(|token| &***token);
         let sent = client::Outgoing {
-            head: head(target, &request, None),
+            head: head(target, &request, shown, None),
             body: request.body.clone(),
             method: Method::Post,
             repeatable: true, // at least once is what a subscriber is promised anyway
         };
         let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
-            self.to_instance(target, &request, &sent, timeout).await?
+            self.to_instance(target, (&request, shown), &sent, timeout).await?
         } else {
             let due = Some(self.proxy.ring.now() + timeout);
             let address = by(&self.proxy.ring, due, self.address(target)).await;
@@ -61,6 +64,22 @@ impl Post for Sender {
 }
 
 impl Sender {
+    /// What is shown to a target that wants to know who comes. Control renews it long before it ends, so there is
+    /// something to wait for only at a start.
+    async fn token(&self, target: &Target, timeout: Duration) -> Result<Option<Arc<Box<str>>>, PostError> {
+        let Some(pass) = &target.pass else { return Ok(None) };
+        let due = self.proxy.ring.now() + timeout;
+        loop {
+            if let Some(token) = pass.token() {
+                return Ok(Some(token));
+            }
+            if self.proxy.ring.now() >= due {
+                return Err(PostError::Transport("there is no token for this target yet".into()));
+            }
+            self.proxy.ring.sleep(PASS_LOOK_EVERY).await;
+        }
+    }
+
     /// Where somebody else's host is: as the table says, or else DNS.
     async fn address(&self, target: &Target) -> Result<SocketAddr, Box<str>> {
         let named = self.proxy.with_table(|table| {
@@ -81,7 +100,7 @@ impl Sender {
     async fn to_instance(
         &self,
         target: &Target,
-        request: &Outgoing,
+        (request, token): (&Outgoing, Option<&str>),
         sent: &client::Outgoing,
         timeout: Duration,
     ) -> Result<Result<Answer, ExchangeError>, PostError> {
@@ -93,9 +112,10 @@ impl Sender {
         let mut place = self.place(choice, &mut wish, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
-            let edited = place
-                .edits()
-                .map(|edits| client::Outgoing { head: head(target, request, Some(edits)), ..sent.clone() });
+            let edited = place.edits().map(|edits| client::Outgoing {
+                head: head(target, request, token, Some(edits)),
+                ..sent.clone()
+            });
             let sent = edited.as_ref().unwrap_or(sent);
             let (address, id) = (place.endpoint.address, place.endpoint.id);
             let key = PoolKey::Endpoint(id);
@@ -143,8 +163,9 @@ fn refused(why: Refusal) -> PostError {
 /// Request line, Host and Content-Length of most targets, in bytes.
 const FIRST_LINES_BYTES: usize = 256;
 
-fn head(target: &Target, request: &Outgoing, edits: Option<&Edits>) -> Bytes {
-    let mut out = BytesMut::with_capacity(FIRST_LINES_BYTES + request.fields.len());
+fn head(target: &Target, request: &Outgoing, token: Option<&str>, edits: Option<&Edits>) -> Bytes {
+    let length = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
+    let mut out = BytesMut::with_capacity(length);
     out.put_slice(b"POST ");
     out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });
     out.put_slice(b" HTTP/1.1\r\nHost: ");
@@ -153,6 +174,11 @@ fn head(target: &Target, request: &Outgoing, edits: Option<&Edits>) -> Bytes {
     out.put_slice(itoa::Buffer::new().format(request.body.len()).as_bytes());
     out.put_slice(b"\r\n");
     out.put_slice(&request.fields);
+    if let Some(token) = token {
+        for part in ["Authorization: Bearer ", token, "\r\n"] {
+            out.put_slice(part.as_bytes());
+        }
+    }
     for (name, value) in edits.into_iter().flat_map(Edits::headers) {
         for part in [name, ": ", value, "\r\n"] {
             out.put_slice(part.as_bytes());

@@ -102,6 +102,7 @@ impl House {
             in_order: false,
             is_closed: false,
             types: None,
+            admission: None,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -254,6 +255,7 @@ pub(crate) fn trigger(name: &str, host: &str, port: u16) -> Subscriber {
             host: host.into(),
             port,
             path: "/in?x=1".into(),
+            pass: None,
         },
         reply: Reply::Reenter,
         dead_letter: None,

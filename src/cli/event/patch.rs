@@ -1,10 +1,14 @@
 //! Turns a Trigger's or Subscription's subscriber elsewhere before events are sent to it again.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use super::text;
 
@@ -29,11 +33,22 @@ pub(crate) struct Patch {
     /// With --patch: the bearer token by which the API knows its user
     #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// With --patch: a kubeconfig that leads to the API, over TLS or not; goes before --api and --token
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// The API, as one client sees it.
+struct Api {
+    client: kube::Client,
+    runtime: Runtime,
+    /// Where it is, for messages.
+    at: String,
 }
 
 impl Patch {
     /// Changes the object and waits until the cores have it; says where events go now. `None`: nothing was asked for.
-    pub(super) fn lay(&self, agent: &ureq::Agent, name: &str, dry_run: bool) -> Result<Option<String>> {
+    pub(super) fn lay(&self, name: &str, dry_run: bool) -> Result<Option<String>> {
         let Some(patch) = &self.patch else { return Ok(None) };
         let subscriber: Value = serde_json::from_str(patch).context("--patch is no JSON")?;
         if !subscriber.is_object() {
@@ -41,25 +56,50 @@ impl Patch {
         }
         let (namespace, object) = name.split_once('/').context("--trigger has to be NAMESPACE/NAME")?;
         let body = json!({ "spec": { "subscriber": subscriber } });
+        let api = self.open()?;
         for (kind, version, plural) in KINDS {
             let path = format!("/apis/{version}/namespaces/{namespace}/{plural}/{object}");
             let query = if dry_run { "?dryRun=All" } else { "" };
-            let (status, answer) = self.ask(agent, "PATCH", &format!("{path}{query}"), Some(&body))?;
+            let (status, answer) = api.ask("PATCH", &format!("{path}{query}"), Some(&body))?;
             match status {
                 404 => continue,
                 200 if dry_run => return Ok(Some(format!("{kind} {name} would be changed"))),
-                200 => return self.await_ready(agent, &path, kind, name).map(Some),
+                200 => return api.await_ready(&path, kind, name).map(Some),
                 _ => bail!("{kind} {name} is not changed: {}", text(&answer, "message")),
             }
         }
         bail!("there is no Trigger and no Subscription {name}")
     }
 
+    fn open(&self) -> Result<Api> {
+        let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
+        let config = match &self.kubeconfig {
+            Some(file) => {
+                let named = || format!("--kubeconfig {}", file.display());
+                let read = Kubeconfig::read_from(file).with_context(named)?;
+                let options = KubeConfigOptions::default();
+                runtime.block_on(kube::Config::from_custom_kubeconfig(read, &options)).with_context(named)?
+            }
+            None => {
+                let mut config = kube::Config::new(format!("http://{}", self.api).parse()?);
+                config.auth_info.token = self.token.clone().map(Into::into);
+                config
+            }
+        };
+        let at = config.cluster_url.to_string();
+        let inside = runtime.enter();
+        let client = kube::Client::try_from(config)?;
+        drop(inside);
+        Ok(Api { client, runtime, at })
+    }
+}
+
+impl Api {
     #[expect(clippy::disallowed_methods, reason = "a command line tool has nothing else to do")]
-    fn await_ready(&self, agent: &ureq::Agent, path: &str, kind: &str, name: &str) -> Result<String> {
+    fn await_ready(&self, path: &str, kind: &str, name: &str) -> Result<String> {
         let began = Instant::now();
         loop {
-            let (status, object) = self.ask(agent, "GET", path, None)?;
+            let (status, object) = self.ask("GET", path, None)?;
             if status != 200 {
                 bail!("{kind} {name}: {}", text(&object, "message"));
             }
@@ -75,26 +115,22 @@ impl Patch {
         }
     }
 
-    fn ask(
-        &self,
-        agent: &ureq::Agent,
-        method: &str,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<(u16, Value)> {
-        let mut request = ureq::http::Request::builder()
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
+        let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
+        let request = ureq::http::Request::builder()
             .method(method)
-            .uri(format!("http://{}{path}", self.api))
-            .header("Content-Type", "application/merge-patch+json");
-        if let Some(token) = &self.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        let request = request.body(body.map(Value::to_string).unwrap_or_default())?;
-        let nobody = || format!("no API answers at {}: give --api what the ready line says", self.api);
-        let mut answer = agent.run(request).with_context(nobody)?;
-        let said = answer.body_mut().read_to_string()?;
-        let read = serde_json::from_str(&said).unwrap_or_else(|_| json!({ "message": said.trim() }));
-        Ok((answer.status().as_u16(), read))
+            .uri(path)
+            .header("Content-Type", "application/merge-patch+json")
+            .body(Body::from(body))?;
+        let nobody =
+            || format!("no API answers at {}: give --api what the ready line says, or --kubeconfig", self.at);
+        self.runtime.block_on(async {
+            let answer = self.client.send(request).await.with_context(nobody)?;
+            let status = answer.status().as_u16();
+            let said = answer.into_body().collect_bytes().await?;
+            let text = || json!({ "message": String::from_utf8_lossy(&said).trim() });
+            Ok((status, serde_json::from_slice(&said).unwrap_or_else(|_| text())))
+        })
     }
 }
 

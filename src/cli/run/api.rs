@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
@@ -19,14 +20,18 @@ use crate::config::Config;
 
 /// Below the data folder: what only the API may read.
 const FOLDER: &str = "api";
-const KEY: &str = "token.key";
+const KEY: &str = "service-accounts.key";
 
-/// What the API is given of the appliance around it.
-pub(super) fn surroundings(config: &Config) -> Result<Surroundings> {
+/// Who signs service accounts' tokens.
+pub(super) fn signer(config: &Config) -> Result<Arc<Signer>> {
     let folder = config.data.join(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let key = folder.join(KEY);
-    let signer = Signer::open(&key).with_context(|| key.display().to_string())?;
+    Ok(Arc::new(Signer::open(&key).with_context(|| key.display().to_string())?))
+}
+
+/// What the API is given of the appliance around it.
+pub(super) fn surroundings(config: &Config, signer: Arc<Signer>) -> Result<Surroundings> {
     let tokens = match &config.api_tokens {
         Some(path) => Tokens::read(path).map_err(|why| anyhow!("api-tokens: {why}"))?,
         None => Tokens::default(),

@@ -160,8 +160,10 @@ async fn furnish(parts: &Parts) -> Result<House> {
             api::seed(&store, &registry).await?;
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
-            let client = api::client(Arc::clone(&store), Arc::clone(&registry));
-            let surroundings = entrance::surroundings(&parts.config)?;
+            let signer = entrance::signer(&parts.config)?;
+            let client =
+                api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
+            let surroundings = entrance::surroundings(&parts.config, signer)?;
             (Some(Arc::clone(&store)), client, api::router_in(store, registry, surroundings))
         }
         Some(file) => (None, cluster(file).await?, Router::new()),

@@ -182,6 +182,11 @@ impl EventSink {
         format!("http://{}/", self.address())
     }
 
+    /// Connections accepted so far.
+    pub fn connections(&self) -> u64 {
+        self.server.connections()
+    }
+
     /// Everything that came so far, in order.
     pub fn received(&self) -> Vec<Received> {
         self.book.pages.lock().unwrap().received.clone()

@@ -3,12 +3,14 @@
 pub mod drain;
 pub mod reconcile;
 
+use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::reference;
-use super::resolve::Unresolved;
+use super::resolve::{Address, Unresolved};
 use super::world::{Error, World, now};
 use crate::controllers::event_type::AUTO_CREATE;
 use crate::kinds::eventing::broker::Broker;
+use crate::kinds::eventing::event_policy::Protected;
 use crate::kinds::eventing::keeping::{Config, check_config, options};
 use crate::kinds::shared::{Destination, name};
 use crate::publish::StreamSpec;
@@ -37,12 +39,13 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let config = config(world, item, &broker).await?;
     let said = config.clone().unwrap_or_default();
     let broker = drain::hold(world, &broker, options(&broker.metadata, &said).drains).await?;
-    serve(world, &broker, &said);
+    let rules = rules(world, &broker);
+    serve(world, &broker, &said, &rules);
     world.publisher.flow().await;
 
     let mut after = broker.clone();
     let url = format!("{}{path}", world.config.events_url_base.trim_end_matches('/'));
-    let found = Found { sink, config: config.map(drop), is_leaving: drain::is_leaving(&broker) };
+    let found = Found { sink, config: config.map(drop), is_leaving: drain::is_leaving(&broker), rules };
     after.status = Some(status(&broker, &url, found, now()));
     world.set_status(&broker, &after).await
 }
@@ -72,13 +75,17 @@ pub async fn restore(world: &World) -> Result<(), Error> {
         let ns = crate::kinds::shared::namespace(&broker.metadata);
         let item = Item::new(Kind::Broker, ns, name(&broker.metadata));
         let said = config(world, &item, broker).await?.unwrap_or_default();
-        serve(world, broker, &said);
+        serve(world, broker, &said, &rules(world, broker));
     }
     Ok(())
 }
 
+fn rules(world: &World, broker: &Broker) -> Rules {
+    Rules::of(world, &[Protected::of::<Broker>(&broker.metadata)])
+}
+
 /// Tells the cores of the Broker's stream.
-fn serve(world: &World, broker: &Broker, config: &Config) {
+fn serve(world: &World, broker: &Broker, config: &Config, rules: &Rules) {
     let (ns, name) = (crate::kinds::shared::namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.
@@ -90,20 +97,21 @@ fn serve(world: &World, broker: &Broker, config: &Config) {
         keeping: options.keeping,
         quota: world.quotas.of(ns),
         is_closed: drain::is_leaving(broker),
+        admission: rules.admission(world, ns, &[]),
         tells_types: world.settings().event_features.is_enabled(AUTO_CREATE),
     };
     world.publisher.set_stream(&path(ns, name), spec);
 }
 
-/// A destination's URL, if it exists and the data plane can speak to it.
+/// A destination's address, if it exists and the data plane can speak to it.
 pub async fn deliverable(
     world: &World,
     item: &Item,
     destination: &Destination,
-) -> Result<Result<String, Unresolved>, Error> {
+) -> Result<Result<Address, Unresolved>, Error> {
     let resolved = world.resolver.resolve(item, destination).await?;
-    Ok(resolved.and_then(|url| match reference::target(&url) {
-        Ok(_) => Ok(url),
+    Ok(resolved.and_then(|found| match reference::target(&found.url) {
+        Ok(_) => Ok(found),
         Err(why) => Err(Unresolved(why)),
     }))
 }

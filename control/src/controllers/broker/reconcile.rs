@@ -2,22 +2,26 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::resolve::Unresolved;
+use crate::controllers::policies::Rules;
+use crate::controllers::resolve::{Address, Unresolved};
+use crate::controllers::sink;
 use crate::kinds::eventing::broker::{
     ADDRESSABLE, Broker, BrokerStatus, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
     FILTER_READY, INGRESS_READY, TRIGGER_CHANNEL_READY,
 };
-use crate::kinds::shared::{Addressable, DeliveryStatus, Status};
+use crate::kinds::shared::Addressable;
 
 /// What a Broker depends on, as found.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// The dead letter sink, if one is wanted.
-    pub sink: Option<Result<String, Unresolved>>,
+    pub sink: Option<Result<Address, Unresolved>>,
     /// Whether what `spec.config` names can be taken.
     pub config: Result<(), String>,
     /// It is deleted, and drains.
     pub is_leaving: bool,
+    /// Who may send to it.
+    pub rules: Rules,
 }
 
 /// `url` is served already.
@@ -37,36 +41,16 @@ pub fn status(broker: &Broker, url: &str, found: Found, now: Timestamp) -> Broke
         let why = "The Broker is deleted: it takes no more events, and goes when those it has are delivered.";
         conditions.mark_false(INGRESS_READY, "Draining", why);
     }
-    conditions.mark_true_because(
-        EVENT_POLICIES_READY,
-        "DefaultAuthorizationMode",
-        "Default authz mode is \"Allow-All\"",
-    );
-    status.delivery = DeliveryStatus::default();
-    match found.sink {
-        None => conditions.mark_true_because(
-            DEAD_LETTER_SINK_RESOLVED,
-            "DeadLetterSinkNotConfigured",
-            "No dead letter sink is configured.",
-        ),
-        Some(Ok(uri)) => {
-            conditions.mark_true(DEAD_LETTER_SINK_RESOLVED);
-            status.delivery.dead_letter_sink_uri = Some(uri);
-        }
-        Some(Err(Unresolved(why))) => {
-            conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, "DeadLetterSinkResolveFailed", &why);
-        }
-    }
+    found.rules.mark(&mut conditions, EVENT_POLICIES_READY);
+    status.policies = found.rules.listed();
+    status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
     status.address = (!found.is_leaving).then(|| Addressable {
         name: Some("http".to_owned()),
         url: Some(url.to_owned()),
+        audience: found.rules.audience(),
         ..Addressable::default()
     });
-    status.base = Status {
-        observed_generation: broker.metadata.generation,
-        conditions: conditions.finish(),
-        annotations: status.base.annotations,
-    };
+    conditions.conclude(&mut status.base, broker.metadata.generation);
     status
 }
 
@@ -85,7 +69,7 @@ mod tests {
     fn a_broker_is_ready_once_its_dead_letter_sink_is_found() {
         let broker = Broker::new("ns", "b", BrokerSpec::default());
         let now = Timestamp::from_second(1).unwrap();
-        let found = |sink| Found { sink, config: Ok(()), is_leaving: false };
+        let found = |sink| Found { sink, config: Ok(()), is_leaving: false, rules: Rules::default() };
         let plain = status(&broker, "http://h/brokers/ns/b", found(None), now);
         assert_eq!(ready(&plain), Verdict::True);
         assert_eq!(plain.address.unwrap().url.unwrap(), "http://h/brokers/ns/b");
@@ -104,7 +88,7 @@ mod tests {
     #[test]
     fn bad_options_and_a_drain_keep_a_broker_from_ready() {
         let broker = Broker::new("ns", "b", BrokerSpec::default());
-        let found = Found { sink: None, config: Ok(()), is_leaving: false };
+        let found = Found { sink: None, config: Ok(()), is_leaving: false, rules: Rules::default() };
         for (found, reason, has_address) in [
             (Found { config: Err("no such map".into()), ..found.clone() }, "ChannelTemplateFailed", true),
             (Found { is_leaving: true, ..found }, "Draining", false),

@@ -4,10 +4,13 @@ pub mod reconcile;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::service::reconcile::decide;
 use super::service::settle;
 use super::world::{Error, World, now};
+use crate::kinds::eventing::event_policy::Protected;
+use crate::kinds::messaging::channel::Channel;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::shared::{controller, namespace};
 use reconcile::{Backing, make_backing, status};
@@ -36,7 +39,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         }
         Err(why) => Backing::Impossible(why),
     };
+    let rules = Rules::of(world, &[Protected::of::<Channel>(&channel.metadata)]);
     let mut after = (*channel).clone();
-    after.status = Some(status(&channel, &backing, now()));
+    after.status = Some(status(&channel, &backing, &rules, now()));
     world.set_status(&*channel, &after).await
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::controllers::policies::Rules;
 use crate::controllers::service::children::owner;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::eventing::keeping::KEYS;
@@ -13,7 +14,7 @@ use crate::kinds::messaging::channel::{
 };
 use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 use crate::kinds::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
-use crate::kinds::shared::{HasConditions, KReference, Status, Verdict, annotation, name, namespace};
+use crate::kinds::shared::{HasConditions, KReference, Verdict, annotation, name, namespace};
 
 /// What carries a Channel's events.
 #[derive(Debug, Clone)]
@@ -60,7 +61,7 @@ pub fn subscribable() -> BTreeMap<String, String> {
 }
 
 #[must_use]
-pub fn status(channel: &Channel, backing: &Backing, now: Timestamp) -> ChannelStatus {
+pub fn status(channel: &Channel, backing: &Backing, rules: &Rules, now: Timestamp) -> ChannelStatus {
     let mut status = channel.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
@@ -75,16 +76,12 @@ pub fn status(channel: &Channel, backing: &Backing, now: Timestamp) -> ChannelSt
         }
         Backing::Impossible(why) => without(&mut conditions, &mut status, "ChannelTemplateNotServed", why),
     }
-    conditions.mark_true_because(
-        EVENT_POLICIES_READY,
-        "DefaultAuthorizationMode",
-        "Default authz mode is \"Allow-All\"",
-    );
-    status.base = Status {
-        observed_generation: channel.metadata.generation,
-        conditions: conditions.finish(),
-        annotations: status.base.annotations,
-    };
+    rules.mark(&mut conditions, EVENT_POLICIES_READY);
+    status.policies = rules.listed();
+    if let Some(address) = &mut status.address {
+        address.audience = rules.audience();
+    }
+    conditions.conclude(&mut status.base, channel.metadata.generation);
     status
 }
 
@@ -147,7 +144,7 @@ mod tests {
     use super::*;
     use crate::kinds::messaging::channel::ChannelSpec;
     use crate::kinds::messaging::in_memory_channel::InMemoryChannelStatus;
-    use crate::kinds::shared::{Addressable, Condition, DeliverySpec};
+    use crate::kinds::shared::{Addressable, Condition, DeliverySpec, Status};
 
     fn channel(template: ChannelTemplate) -> Channel {
         let spec = ChannelSpec { channel_template: Some(template), ..ChannelSpec::default() };
@@ -209,9 +206,14 @@ mod tests {
         for template in [kafka, broken] {
             let why = make_backing(&channel(template)).unwrap_err();
             let mut served = channel(ChannelTemplate::in_memory());
-            served.status = Some(status(&served, &Backing::Ours(Box::new(backing(Verdict::True))), at(1)));
+            served.status = Some(status(
+                &served,
+                &Backing::Ours(Box::new(backing(Verdict::True))),
+                &Rules::default(),
+                at(1),
+            ));
             assert!(served.status.as_ref().unwrap().address.is_some());
-            let lost = status(&served, &Backing::Impossible(why), at(2));
+            let lost = status(&served, &Backing::Impossible(why), &Rules::default(), at(2));
             assert_eq!((ready(&lost).status, lost.address), (Verdict::False, None));
         }
     }
@@ -221,13 +223,14 @@ mod tests {
     fn a_channel_is_as_its_backing_channel_is() {
         let channel = channel(ChannelTemplate::in_memory());
         for verdict in [Verdict::True, Verdict::False, Verdict::Unknown] {
-            let status = status(&channel, &Backing::Ours(Box::new(backing(verdict))), at(1));
+            let status =
+                status(&channel, &Backing::Ours(Box::new(backing(verdict))), &Rules::default(), at(1));
             assert_eq!(ready(&status).status, verdict);
             assert_eq!(status.address.unwrap().url.unwrap(), "http://h/channels/ns/c");
             assert_eq!(status.channel.unwrap().kind, "InMemoryChannel");
         }
         let fresh = make_backing(&channel).unwrap();
-        let status = status(&channel, &Backing::Ours(Box::new(fresh)), at(1));
+        let status = status(&channel, &Backing::Ours(Box::new(fresh)), &Rules::default(), at(1));
         assert_eq!(ready(&status).reason, "BackingChannelNotConfigured");
     }
 }

@@ -32,7 +32,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
             Destination { reference: Some(mapping.spec.reference.clone()), ..Destination::default() };
         let resolved = world.resolver.resolve(item, &destination).await?;
         findings.target =
-            Some(resolved.map_err(|why| why.0).and_then(|url| local_name(&url, &item.namespace)));
+            Some(resolved.map_err(|why| why.0).and_then(|found| local_name(&found.url, &item.namespace)));
         if let Some(Ok(target)) = &findings.target {
             findings.taken = serve(world, &mapping, target).err();
             findings.is_routed =

@@ -8,7 +8,6 @@ use super::queue::Item;
 use super::resolve::Unresolved;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::event_type::{CONDITIONS, EventType, EventTypeStatus, REFERENCE_EXISTS};
-use crate::kinds::shared::Status;
 
 /// The flag of ConfigMap `config-features` that has EventTypes made of what comes in.
 pub const AUTO_CREATE: &str = "eventtype-auto-create";
@@ -37,11 +36,7 @@ fn status(event_type: &EventType, found: Option<Result<(), Unresolved>>, now: Ti
             conditions.mark_false(REFERENCE_EXISTS, "ReferenceDoesNotExist", &why);
         }
     }
-    status.base = Status {
-        observed_generation: event_type.metadata.generation,
-        conditions: conditions.finish(),
-        annotations: status.base.annotations,
-    };
+    conditions.conclude(&mut status.base, event_type.metadata.generation);
     status
 }
 

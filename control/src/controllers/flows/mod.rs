@@ -6,11 +6,15 @@ pub mod status;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
-use super::cache::Cache;
+use super::cache::{Cache, Change};
+use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::service::reconcile::decide;
 use super::service::settle;
 use super::world::{Error, Object, World, now};
+use crate::kinds::eventing::event_policy::Protected;
+use crate::kinds::flows::parallel::Parallel;
+use crate::kinds::flows::sequence::Sequence;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
@@ -28,14 +32,23 @@ pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
     Some(Item::new(kind, namespace(meta), &owner.name))
 }
 
+/// The channels of a flow that has changed: who may send to them follows from it.
+pub fn channels<K: kube::Resource>(world: &World, (before, after): Change<'_, K>) -> Vec<Item> {
+    let Some(flow) = after.or(before).map(|flow| flow.meta()) else { return Vec::new() };
+    let all = world.in_memory_channels.list(namespace(flow));
+    let of_it = all.iter().filter(|channel| is_controlled_by(&channel.metadata, flow));
+    of_it.map(|c| Item::new(Kind::InMemoryChannel, namespace(flow), name(&c.metadata))).collect()
+}
+
 pub async fn reconcile_sequence(world: &World, item: &Item) -> Result<(), Error> {
     let Some(sequence) = world.sequences.get(&item.namespace, &item.name) else { return Ok(()) };
     if sequence.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let made = keep(world, &sequence.metadata, plan::sequence(&sequence)).await?;
+    let rules = Rules::of(world, &[Protected::of::<Sequence>(&sequence.metadata)]);
     let mut after = (*sequence).clone();
-    after.status = Some(status::sequence(&sequence, &made, now()));
+    after.status = Some(status::sequence(&sequence, &made, &rules, now()));
     world.set_status(&*sequence, &after).await
 }
 
@@ -45,8 +58,9 @@ pub async fn reconcile_parallel(world: &World, item: &Item) -> Result<(), Error>
         return Ok(());
     }
     let made = keep(world, &parallel.metadata, plan::parallel(&parallel)).await?;
+    let rules = Rules::of(world, &[Protected::of::<Parallel>(&parallel.metadata)]);
     let mut after = (*parallel).clone();
-    after.status = Some(status::parallel(&parallel, &made, now()));
+    after.status = Some(status::parallel(&parallel, &made, &rules, now()));
     world.set_status(&*parallel, &after).await
 }
 

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::controllers::policies::Rules;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::flows::parallel::{BranchStatus, Parallel, ParallelStatus};
 use crate::kinds::flows::sequence::{Sequence, SequenceStatus};
@@ -24,22 +25,24 @@ pub struct Made {
 }
 
 #[must_use]
-pub fn sequence(sequence: &Sequence, made: &Made, now: Timestamp) -> SequenceStatus {
+pub fn sequence(sequence: &Sequence, made: &Made, rules: &Rules, now: Timestamp) -> SequenceStatus {
     let mut status = sequence.status.clone().unwrap_or_default();
     let generation = sequence.metadata.generation;
-    status.base = judge(std::mem::take(&mut status.base), generation, made, now);
-    status.address = address(made);
+    status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
+    status.address = address(made).map(|address| Addressable { audience: rules.audience(), ..address });
+    status.policies = rules.listed();
     status.channel_statuses = made.channels.iter().flatten().map(channel_status).collect();
     status.subscription_statuses = made.subscriptions.iter().flatten().map(subscription_status).collect();
     status
 }
 
 #[must_use]
-pub fn parallel(parallel: &Parallel, made: &Made, now: Timestamp) -> ParallelStatus {
+pub fn parallel(parallel: &Parallel, made: &Made, rules: &Rules, now: Timestamp) -> ParallelStatus {
     let mut status = parallel.status.clone().unwrap_or_default();
     let generation = parallel.metadata.generation;
-    status.base = judge(std::mem::take(&mut status.base), generation, made, now);
-    status.address = address(made);
+    status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
+    status.address = address(made).map(|address| Addressable { audience: rules.audience(), ..address });
+    status.policies = rules.listed();
     status.ingress_channel_status = made.channels.first().and_then(Option::as_ref).map(channel_status);
     let told = |child: Option<&Option<Subscription>>| {
         child.and_then(Option::as_ref).map(subscription_status).unwrap_or_default()
@@ -54,7 +57,7 @@ pub fn parallel(parallel: &Parallel, made: &Made, now: Timestamp) -> ParallelSta
     status
 }
 
-fn judge(base: Status, generation: Option<i64>, made: &Made, now: Timestamp) -> Status {
+fn judge(base: Status, generation: Option<i64>, made: &Made, rules: &Rules, now: Timestamp) -> Status {
     let mut conditions = CONDITIONS.manage(&base.conditions, now);
     if let Some(why) = &made.impossible {
         for part in [CHANNELS_READY, SUBSCRIPTIONS_READY, ADDRESSABLE] {
@@ -69,11 +72,7 @@ fn judge(base: Status, generation: Option<i64>, made: &Made, now: Timestamp) -> 
             conditions.mark_unknown(ADDRESSABLE, "EmptyAddress", "The first channel has no address yet.");
         }
     }
-    conditions.mark_true_because(
-        EVENT_POLICIES_READY,
-        "DefaultAuthorizationMode",
-        "Default authz mode is \"Allow-All\"",
-    );
+    rules.mark(&mut conditions, EVENT_POLICIES_READY);
     let conditions = conditions.finish();
     Status { observed_generation: generation, conditions, annotations: base.annotations }
 }
@@ -149,7 +148,7 @@ mod tests {
 
     fn of(made: Made) -> SequenceStatus {
         let flow = Sequence::new("ns", "f", SequenceSpec::default());
-        sequence(&flow, &made, Timestamp::from_second(1).unwrap())
+        sequence(&flow, &made, &Rules::default(), Timestamp::from_second(1).unwrap())
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Its `spec.subscribers` is written here and nowhere else, from the Subscriptions, and only after the
 //! cores know it: so whoever reads an entry there may rely on it, also after a restart.
 
+mod doors;
 pub mod reconcile;
 
 use super::broker::deliverable;
@@ -37,6 +38,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         None => None,
     };
     let subscribers = entries(&channel, &world.subscriptions.list(&item.namespace));
+    let rules = doors::rules(world, &channel);
     let statuses = serve(world, &channel, &subscribers);
     world.publisher.flow().await;
 
@@ -47,7 +49,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     }
     let mut after = written.clone();
     let url = format!("{}{path}", world.config.events_url_base.trim_end_matches('/'));
-    after.status = Some(status(&written, &url, sink, statuses, now()));
+    after.status = Some(status(&written, &url, sink, statuses, &rules, now()));
     world.set_status(&written, &after).await
 }
 
@@ -69,6 +71,7 @@ pub fn serve(
         event_bytes_max: options.event_bytes_max,
         keeping: options.keeping,
         is_closed: false,
+        admission: doors::rules(world, channel).admission(world, ns, &doors::own(world, channel)),
         tells_types: world.settings().event_features.is_enabled(AUTO_CREATE),
         quota: world.quotas.of(ns),
     };
@@ -79,7 +82,8 @@ pub fn serve(
         }
     }
     let told = subscribers.iter().map(|entry| match subscriber(entry, &path, ns) {
-        Ok(spec) => {
+        Ok(mut spec) => {
+            doors::stamp(world, ns, entry, &mut spec);
             world.publisher.set_subscriber(&entry.uid, spec);
             SubscriberStatus::of(entry, None)
         }

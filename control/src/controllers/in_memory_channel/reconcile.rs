@@ -5,8 +5,10 @@ use std::sync::Arc;
 use dataplane::table::{Begin, Filter, Reply};
 use jiff::Timestamp;
 
+use crate::controllers::policies::Rules;
 use crate::controllers::reference::target;
-use crate::controllers::resolve::Unresolved;
+use crate::controllers::resolve::{Address, Unresolved};
+use crate::controllers::sink;
 use crate::controllers::trigger::delivery::delivery;
 use crate::kinds::eventing::broker::default_delivery;
 use crate::kinds::messaging::API_VERSION;
@@ -15,10 +17,9 @@ use crate::kinds::messaging::in_memory_channel::{
     ENDPOINTS_READY, EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
 };
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
-use crate::kinds::messaging::subscription::{PhysicalSubscription, REFERENCES_RESOLVED, Subscription};
+use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
 use crate::kinds::shared::{
-    Addressable, DeliverySpec, DeliveryStatus, Destination, HasConditions, KReference, Status, Verdict,
-    controller, name,
+    Addressable, DeliverySpec, Destination, HasConditions, KReference, Verdict, controller, name,
 };
 use crate::publish;
 
@@ -48,33 +49,35 @@ pub fn entries(channel: &InMemoryChannel, subscriptions: &[Arc<Subscription>]) -
     let entry_of = |subscription: &Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         let before = || channel.spec.subscribers.iter().find(|entry| entry.uid == uid).cloned();
-        resolved(subscription).map(|physical| entry(subscription, physical, channel)).or_else(before)
+        resolved(subscription).map(|status| entry(subscription, status, channel)).or_else(before)
     };
     readers.filter_map(entry_of).collect()
 }
 
 /// Where the Subscription leads, if its status speaks of its present spec and found everything.
-fn resolved(subscription: &Subscription) -> Option<&PhysicalSubscription> {
+fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     let status = subscription.status.as_ref()?;
     let physical = &status.physical_subscription;
     let is_current = status.base.observed_generation == subscription.metadata.generation;
     let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == Verdict::False);
     let leads = physical.subscriber_uri.is_some() || physical.reply_uri.is_some();
-    (is_current && !failed && leads).then_some(physical)
+    (is_current && !failed && leads).then_some(status)
 }
 
 /// The entry that a resolved Subscription should have.
 #[must_use]
 pub fn entry(
     subscription: &Subscription,
-    physical: &PhysicalSubscription,
+    status: &SubscriptionStatus,
     channel: &InMemoryChannel,
 ) -> SubscriberSpec {
+    let physical = &status.physical_subscription;
     // AMB-30: own options make the channel's void as a whole, but not its dead letter sink.
     let given = |spec: &Option<DeliverySpec>| spec.clone().filter(|spec| *spec != DeliverySpec::default());
     let mut delivery = given(&subscription.spec.delivery).or_else(|| given(&channel.spec.delivery));
     if let Some(sink) = &physical.delivery.dead_letter_sink_uri {
-        let sink = Destination { uri: Some(sink.clone()), ..Destination::default() };
+        let audience = physical.delivery.dead_letter_sink_audience.clone();
+        let sink = Destination { uri: Some(sink.clone()), audience, ..Destination::default() };
         delivery.get_or_insert_default().dead_letter_sink = Some(sink);
     } else if let Some(delivery) = &mut delivery {
         delivery.dead_letter_sink = None;
@@ -84,8 +87,11 @@ pub fn entry(
         uid: subscription.metadata.uid.clone().unwrap_or_default(),
         generation: subscription.metadata.generation,
         subscriber_uri: physical.subscriber_uri.clone(),
+        subscriber_audience: physical.subscriber_audience.clone(),
         reply_uri: physical.reply_uri.clone(),
+        reply_audience: physical.reply_audience.clone(),
         delivery,
+        auth: status.auth.clone(),
         ..SubscriberSpec::default()
     }
 }
@@ -118,8 +124,9 @@ pub fn subscriber(entry: &SubscriberSpec, path: &str, ns: &str) -> Result<publis
 pub fn status(
     channel: &InMemoryChannel,
     url: &str,
-    sink: Option<Result<String, Unresolved>>,
+    sink: Option<Result<Address, Unresolved>>,
     subscribers: Vec<SubscriberStatus>,
+    rules: &Rules,
     now: Timestamp,
 ) -> InMemoryChannelStatus {
     let mut status = channel.status.clone().unwrap_or_default();
@@ -129,37 +136,17 @@ pub fn status(
     for part in [SERVICE_READY, ENDPOINTS_READY, CHANNEL_SERVICE_READY, ADDRESSABLE, DISPATCHER_READY] {
         conditions.mark_true(part);
     }
-    conditions.mark_true_because(
-        EVENT_POLICIES_READY,
-        "DefaultAuthorizationMode",
-        "Default authz mode is \"Allow-All\"",
-    );
-    status.delivery = DeliveryStatus::default();
-    match sink {
-        None => conditions.mark_true_because(
-            DEAD_LETTER_SINK_RESOLVED,
-            "DeadLetterSinkNotConfigured",
-            "No dead letter sink is configured.",
-        ),
-        Some(Ok(uri)) => {
-            conditions.mark_true(DEAD_LETTER_SINK_RESOLVED);
-            status.delivery.dead_letter_sink_uri = Some(uri);
-        }
-        Some(Err(Unresolved(why))) => {
-            conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, "DeadLetterSinkResolveFailed", &why);
-        }
-    }
+    rules.mark(&mut conditions, EVENT_POLICIES_READY);
+    status.policies = rules.listed();
+    status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, sink);
     status.address = Some(Addressable {
         name: Some("http".to_owned()),
         url: Some(url.to_owned()),
+        audience: rules.audience(),
         ..Addressable::default()
     });
     status.subscribers = subscribers;
-    status.base = Status {
-        observed_generation: channel.metadata.generation,
-        conditions: conditions.finish(),
-        annotations: status.base.annotations,
-    };
+    conditions.conclude(&mut status.base, channel.metadata.generation);
     status
 }
 
@@ -271,7 +258,14 @@ mod tests {
     fn a_channel_is_ready_once_its_dead_letter_sink_is_found() {
         let now = Timestamp::from_second(1).unwrap();
         let ready = |sink| {
-            let status = status(&channel(Value::Null), "http://h/channels/ns/c", sink, Vec::new(), now);
+            let status = status(
+                &channel(Value::Null),
+                "http://h/channels/ns/c",
+                sink,
+                Vec::new(),
+                &Rules::default(),
+                now,
+            );
             let of = |kind: &str| status.base.conditions.iter().find(|c| c.kind == kind).unwrap().clone();
             assert_eq!(of(DISPATCHER_READY).severity, "Info");
             (of("Ready").status, status.delivery.dead_letter_sink_uri)

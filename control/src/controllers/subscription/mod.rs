@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use super::broker::deliverable;
 use super::cache::Change;
+use super::identity;
 use super::in_memory_channel::reconcile::{is_channel, reads};
 use super::messaging::unready;
 use super::queue::{Item, Kind};
-use super::resolve::Unresolved;
+use super::resolve::{Address, Unresolved};
 use super::world::{Error, World, now};
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
@@ -24,6 +25,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let backing = world.in_memory_channels.get(&item.namespace, &spec.channel.name);
     let backing = backing.filter(|channel| reads(&subscription, channel));
     let own = spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
+    let had = subscription.status.as_ref().and_then(|status| status.auth.as_ref());
     let found = Found {
         channel: channel(world, &subscription, backing.as_deref()),
         backing: backing.as_deref(),
@@ -34,6 +36,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
             Some(own) => Some(deliverable(world, item, own).await?),
             None => backing.as_deref().and_then(sink),
         },
+        identity: identity::keep(world, item, &*subscription, had).await?,
     };
     let mut after = (*subscription).clone();
     after.status = Some(status(&subscription, found, now()));
@@ -44,7 +47,7 @@ async fn resolve(
     world: &World,
     item: &Item,
     destination: Option<&Destination>,
-) -> Result<Option<Result<String, Unresolved>>, Error> {
+) -> Result<Option<Result<Address, Unresolved>>, Error> {
     Ok(match destination {
         Some(destination) => Some(deliverable(world, item, destination).await?),
         None => None,
@@ -79,10 +82,10 @@ fn channel(
 }
 
 /// The channel's dead letter sink, if it wants one.
-fn sink(channel: &InMemoryChannel) -> Option<Result<String, Unresolved>> {
+fn sink(channel: &InMemoryChannel) -> Option<Result<Address, Unresolved>> {
     channel.spec.delivery.as_ref()?.dead_letter_sink.as_ref()?;
-    let uri = channel.status.as_ref().and_then(|status| status.delivery.dead_letter_sink_uri.clone());
-    Some(uri.ok_or_else(|| Unresolved("The channel's dead letter sink is not resolved.".to_owned())))
+    let found = channel.status.as_ref().and_then(|status| super::sink::named(&status.delivery));
+    Some(found.ok_or_else(|| Unresolved("The channel's dead letter sink is not resolved.".to_owned())))
 }
 
 /// The Subscriptions that name the channel, of whichever kind it is.

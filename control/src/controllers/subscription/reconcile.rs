@@ -2,15 +2,16 @@
 
 use jiff::Timestamp;
 
+use crate::controllers::identity::Identity;
 use crate::controllers::in_memory_channel::reconcile::entry;
-use crate::controllers::resolve::Unresolved;
+use crate::controllers::resolve::{Address, Unresolved};
 use crate::kinds::conditions::Conditions;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::{
     ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription,
     REFERENCES_RESOLVED, Subscription, SubscriptionStatus,
 };
-use crate::kinds::shared::{DeliveryStatus, Status, Verdict};
+use crate::kinds::shared::{DeliveryStatus, Verdict};
 
 /// What a Subscription refers to, as found; `None` for what it does not want.
 #[derive(Debug, Clone)]
@@ -19,10 +20,12 @@ pub struct Found<'a> {
     pub channel: Result<(), Unresolved>,
     /// What carries its events, ready or not.
     pub backing: Option<&'a InMemoryChannel>,
-    pub subscriber: Option<Result<String, Unresolved>>,
-    pub reply: Option<Result<String, Unresolved>>,
+    pub subscriber: Option<Result<Address, Unresolved>>,
+    pub reply: Option<Result<Address, Unresolved>>,
     /// Its own sink or else the channel's.
-    pub sink: Option<Result<String, Unresolved>>,
+    pub sink: Option<Result<Address, Unresolved>>,
+    /// Under whom its events are sent.
+    pub identity: Identity,
 }
 
 #[must_use]
@@ -33,24 +36,25 @@ pub fn status(subscription: &Subscription, found: Found<'_>, now: Timestamp) -> 
 
     mark_references(&mut conditions, &found);
     // EV-SUB-10: what does not resolve leaves no URI behind.
-    let uri = |resolved: Option<Result<String, Unresolved>>| resolved.and_then(Result::ok);
+    let uri = |resolved: Option<Result<Address, Unresolved>>| match resolved {
+        Some(Ok(Address { url, audience })) => (Some(url), audience),
+        _ => (None, None),
+    };
+    let ((subscriber_uri, subscriber_audience), (reply_uri, reply_audience)) =
+        (uri(found.subscriber), uri(found.reply));
+    let sink = found.sink.and_then(Result::ok);
     status.physical_subscription = PhysicalSubscription {
-        subscriber_uri: uri(found.subscriber),
-        reply_uri: uri(found.reply),
-        delivery: DeliveryStatus { dead_letter_sink_uri: uri(found.sink), ..DeliveryStatus::default() },
+        subscriber_uri,
+        subscriber_audience,
+        reply_uri,
+        reply_audience,
+        delivery: sink.map(|sink| DeliveryStatus::to(sink.url, sink.audience)).unwrap_or_default(),
         ..PhysicalSubscription::default()
     };
-    mark_channel(&mut conditions, subscription, &status.physical_subscription, found.backing);
-    conditions.mark_true_because(
-        OIDC_IDENTITY_CREATED,
-        "AuthenticationOIDCDisabled",
-        "The feature authentication-oidc is disabled.",
-    );
-    status.base = Status {
-        observed_generation: subscription.metadata.generation,
-        conditions: conditions.finish(),
-        annotations: status.base.annotations,
-    };
+    status.auth = found.identity.status();
+    mark_channel(&mut conditions, subscription, &status, found.backing);
+    found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
+    conditions.conclude(&mut status.base, subscription.metadata.generation);
     status
 }
 
@@ -80,12 +84,12 @@ fn mark_references(conditions: &mut Conditions<'_>, found: &Found<'_>) {
 fn mark_channel(
     conditions: &mut Conditions<'_>,
     subscription: &Subscription,
-    physical: &PhysicalSubscription,
+    status: &SubscriptionStatus,
     backing: Option<&InMemoryChannel>,
 ) {
     let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
     let is_added = backing
-        .is_some_and(|channel| channel.spec.subscribers.contains(&entry(subscription, physical, channel)));
+        .is_some_and(|channel| channel.spec.subscribers.contains(&entry(subscription, status, channel)));
     if is_added {
         conditions.mark_true(ADDED_TO_CHANNEL);
     } else {
@@ -136,8 +140,8 @@ mod tests {
     }
 
     fn found(backing: Option<&InMemoryChannel>) -> Found<'_> {
-        let subscriber = Some(Ok("http://s/".to_owned()));
-        Found { channel: Ok(()), backing, subscriber, reply: None, sink: None }
+        let subscriber = Some(Ok("http://s/".into()));
+        Found { channel: Ok(()), backing, subscriber, reply: None, sink: None, identity: Identity::Unasked }
     }
 
     fn of(found: Found<'_>, kind: &str) -> Condition {

@@ -12,12 +12,18 @@ use crate::kinds::eventing::trigger::TriggerSpec;
 #[must_use]
 pub fn filter(spec: &TriggerSpec) -> Filter {
     if !spec.filters.is_empty() {
-        return Filter::Rules(rules(&spec.filters).into());
+        return compiled(&spec.filters);
     }
     match spec.filter.as_ref().map(|filter| &filter.attributes) {
         Some(attributes) if !attributes.is_empty() => Filter::Exact(pairs(attributes)),
         _ => Filter::Everything,
     }
+}
+
+/// Filters that must all let an event pass; none lets all of them.
+#[must_use]
+pub fn compiled(filters: &[SubscriptionsApiFilter]) -> Filter {
+    if filters.is_empty() { Filter::Everything } else { Filter::Rules(rules(filters).into()) }
 }
 
 fn rules(filters: &[SubscriptionsApiFilter]) -> Vec<Rule> {
@@ -61,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    fn compiled(spec: Value) -> Filter {
+    fn of(spec: Value) -> Filter {
         filter(&serde_json::from_value(spec).unwrap())
     }
 
@@ -77,12 +83,12 @@ mod tests {
     #[test]
     fn filters_take_the_place_of_filter() {
         let attributes = json!({"attributes": {"type": "a"}});
-        assert_eq!(compiled(json!({})), Filter::Everything);
-        assert_eq!(compiled(json!({"filter": {}, "filters": []})), Filter::Everything);
-        assert_eq!(compiled(json!({"filter": attributes})), Filter::Exact(one("type", "a")));
-        assert_eq!(compiled(json!({"filter": attributes, "filters": []})), Filter::Exact(one("type", "a")));
+        assert_eq!(of(json!({})), Filter::Everything);
+        assert_eq!(of(json!({"filter": {}, "filters": []})), Filter::Everything);
+        assert_eq!(of(json!({"filter": attributes})), Filter::Exact(one("type", "a")));
+        assert_eq!(of(json!({"filter": attributes, "filters": []})), Filter::Exact(one("type", "a")));
         assert_eq!(
-            compiled(json!({"filter": attributes, "filters": [{"exact": {"type": "b"}}]})),
+            of(json!({"filter": attributes, "filters": [{"exact": {"type": "b"}}]})),
             Filter::Rules(vec![Rule::Exact(one("type", "b"))].into())
         );
     }
@@ -106,7 +112,7 @@ mod tests {
                 vec![Rule::Any(vec![Rule::All(vec![Rule::Suffix(one("id", "1"))])])],
             ),
         ] {
-            assert_eq!(compiled(json!({"filters": [filter]})), Filter::Rules(rules.into()), "{filter}");
+            assert_eq!(of(json!({"filters": [filter]})), Filter::Rules(rules.into()), "{filter}");
         }
     }
 }

@@ -7,9 +7,11 @@ pub mod reconcile;
 use dataplane::table::{Begin, Delivery, Reply, Target};
 
 use super::broker;
+use super::identity::{self, Identity};
 use super::queue::Item;
 use super::reference;
-use super::resolve::Unresolved;
+use super::resolve::{Address, Unresolved};
+use super::sink;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::trigger::{From, Trigger};
@@ -40,15 +42,18 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     };
     // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
     // its place, and with it the events that it has not had yet.
-    let sink_url = sink.as_ref().and_then(|sink| sink.as_deref().ok());
-    let subscribed = match subscriber.as_deref() {
-        Ok(url) => subscribe(world, &trigger, broker, url, sink_url),
+    let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
+    let subscribed = match &subscriber {
+        Ok(found) => subscribe(world, &trigger, broker, found, sink_found),
         Err(_) => false,
     };
     world.publisher.flow().await;
+    let had = trigger.status.as_ref().and_then(|status| status.auth.as_ref());
+    let identity = identity::keep(world, item, &*trigger, had).await?;
 
     let mut after = (*trigger).clone();
-    let found = Found { broker, subscriber, sink, dependency, subscribed: subscribed && broker.is_some() };
+    let subscribed = subscribed && broker.is_some();
+    let found = Found { broker, subscriber, sink, dependency, subscribed, identity };
     after.status = Some(status(&trigger, found, now()));
     world.set_status(&*trigger, &after).await
 }
@@ -65,8 +70,9 @@ pub fn restore(world: &World) {
         let Some(status) = &trigger.status else { continue };
         let last = status.base.annotations.get(LAST_SUBSCRIBER);
         if let Some(url) = status.subscriber_uri.as_ref().or(last) {
-            let sink = status.delivery.dead_letter_sink_uri.as_deref();
-            subscribe(world, &trigger, broker.as_deref(), url, sink);
+            let found = Address { url: url.clone(), audience: status.subscriber_audience.clone() };
+            let sink = sink::named(&status.delivery);
+            subscribe(world, &trigger, broker.as_deref(), &found, sink.as_ref());
         }
     }
 }
@@ -76,19 +82,19 @@ fn subscribe(
     world: &World,
     trigger: &Trigger,
     broker: Option<&Broker>,
-    url: &str,
-    sink: Option<&str>,
+    subscriber: &Address,
+    sink: Option<&Address>,
 ) -> bool {
-    let Some(target) = parsed(trigger, url) else { return false };
+    let Some(to) = target(world, trigger, subscriber) else { return false };
     let (ns, name) = (namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
     let spec = SubscriberSpec {
         path: broker::path(ns, &trigger.spec.broker),
         label: format!("{ns}/{name}"),
         filter: filter(&trigger.spec),
-        target,
+        target: to,
         reply: Reply::Reenter,
-        dead_letter: sink.and_then(|sink| parsed(trigger, sink)),
+        dead_letter: sink.and_then(|sink| target(world, trigger, sink)),
         delivery: Delivery {
             sequence: sequence(trigger),
             ..delivery(trigger.spec.delivery.as_ref(), brokers)
@@ -104,10 +110,14 @@ fn subscribe(
     true
 }
 
-fn parsed(trigger: &Trigger, url: &str) -> Option<Target> {
-    reference::target(url)
+fn target(world: &World, trigger: &Trigger, address: &Address) -> Option<Target> {
+    let parsed = reference::target(&address.url);
+    let mut target = parsed
         .inspect_err(|why| tracing::warn!(trigger = trigger.metadata.name, why, "not a URL to deliver to"))
-        .ok()
+        .ok()?;
+    let identity = Identity::expected::<Trigger>(world, &trigger.metadata);
+    world.passes.stamp(&mut target, namespace(trigger), identity.account(), address.audience.as_deref());
+    Some(target)
 }
 
 /// AMB-30: its own sink, or else the Broker's.
@@ -116,7 +126,7 @@ async fn sink(
     item: &Item,
     trigger: &Trigger,
     broker: Option<&Broker>,
-) -> Result<Option<Result<String, Unresolved>>, Error> {
+) -> Result<Option<Result<Address, Unresolved>>, Error> {
     if let Some(own) = trigger.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref())
     {
         return Ok(Some(broker::deliverable(world, item, own).await?));
@@ -125,7 +135,7 @@ async fn sink(
     if broker.spec.delivery.as_ref().is_none_or(|delivery| delivery.dead_letter_sink.is_none()) {
         return Ok(None);
     }
-    let resolved = broker.status.as_ref().and_then(|status| status.delivery.dead_letter_sink_uri.clone());
+    let resolved = broker.status.as_ref().and_then(|status| sink::named(&status.delivery));
     Ok(Some(resolved.ok_or_else(|| Unresolved("The Broker's dead letter sink is not resolved.".to_owned()))))
 }
 

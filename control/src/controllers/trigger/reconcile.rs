@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::resolve::Unresolved;
+use crate::controllers::identity::Identity;
+use crate::controllers::resolve::{Address, Unresolved};
+use crate::controllers::sink;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::filters::missing_functions;
@@ -10,7 +12,7 @@ use crate::kinds::eventing::trigger::{
     BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, FILTERS_EVALUABLE,
     OIDC_IDENTITY_CREATED, SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
 };
-use crate::kinds::shared::{DeliveryStatus, HasConditions, Status, Verdict};
+use crate::kinds::shared::{HasConditions, Verdict};
 
 /// Where events went before the subscriber was lost. `subscriberUri` has to be empty then, and yet a
 /// restart must not forget the subscriber's place in the stream.
@@ -20,13 +22,15 @@ pub const LAST_SUBSCRIBER: &str = "sluicegate.dev/last-subscriber-uri";
 #[derive(Debug, Clone)]
 pub struct Found<'a> {
     pub broker: Option<&'a Broker>,
-    pub subscriber: Result<String, Unresolved>,
+    pub subscriber: Result<Address, Unresolved>,
     /// Its own sink or else the Broker's, if there is any.
-    pub sink: Option<Result<String, Unresolved>>,
+    pub sink: Option<Result<Address, Unresolved>>,
     /// What the dependency annotation names: its Ready, or why there is none.
     pub dependency: Option<Result<(Verdict, String), Unresolved>>,
     /// The cores send it its events.
     pub subscribed: bool,
+    /// Under whom its events are sent.
+    pub identity: Identity,
 }
 
 #[must_use]
@@ -38,16 +42,15 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
     mark_broker(&mut conditions, found.broker, &trigger.spec.broker);
     mark_filters(&mut conditions, trigger);
     mark_dependency(&mut conditions, found.dependency);
-    conditions.mark_true_because(
-        OIDC_IDENTITY_CREATED,
-        "AuthenticationOIDCDisabled",
-        "The feature authentication-oidc is disabled.",
-    );
+    found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
+    status.auth = found.identity.status();
+    status.subscriber_audience = None;
     status.subscriber_uri = match found.subscriber {
-        Ok(uri) => {
+        Ok(Address { url, audience }) => {
             conditions.mark_true(SUBSCRIBER_RESOLVED);
             status.base.annotations.remove(LAST_SUBSCRIBER);
-            Some(uri)
+            status.subscriber_audience = audience;
+            Some(url)
         }
         Err(Unresolved(why)) => {
             conditions.mark_false(SUBSCRIBER_RESOLVED, "SubscriberResolveFailed", &why);
@@ -57,21 +60,7 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
             None
         }
     };
-    status.delivery = DeliveryStatus::default();
-    match found.sink {
-        None => conditions.mark_true_because(
-            DEAD_LETTER_SINK_RESOLVED,
-            "DeadLetterSinkNotConfigured",
-            "No dead letter sink is configured.",
-        ),
-        Some(Ok(uri)) => {
-            conditions.mark_true(DEAD_LETTER_SINK_RESOLVED);
-            status.delivery.dead_letter_sink_uri = Some(uri);
-        }
-        Some(Err(Unresolved(why))) => {
-            conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, "DeadLetterSinkResolveFailed", &why);
-        }
-    }
+    status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
     if found.subscribed {
         conditions.mark_true(SUBSCRIPTION_READY);
     } else {
@@ -81,11 +70,7 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
             "The Broker does not send events to it yet.",
         );
     }
-    status.base = Status {
-        observed_generation: trigger.metadata.generation,
-        conditions: conditions.finish(),
-        annotations: status.base.annotations,
-    };
+    conditions.conclude(&mut status.base, trigger.metadata.generation);
     status
 }
 
@@ -142,6 +127,7 @@ fn mark_dependency(
 mod tests {
     use super::*;
     use crate::controllers::broker::reconcile::{Found as BrokerFound, status as broker_status};
+    use crate::controllers::policies::Rules;
     use crate::kinds::eventing::broker::BrokerSpec;
     use crate::kinds::eventing::trigger::TriggerSpec;
     use crate::kinds::shared::Condition;
@@ -153,7 +139,7 @@ mod tests {
     fn broker(ready: bool) -> Broker {
         let mut broker = Broker::new("ns", "b", BrokerSpec::default());
         let sink = (!ready).then(|| Err(Unresolved("Service ns/dls not found".into())));
-        let found = BrokerFound { sink, config: Ok(()), is_leaving: false };
+        let found = BrokerFound { sink, config: Ok(()), is_leaving: false, rules: Rules::default() };
         broker.status = Some(broker_status(&broker, "http://b/", found, Timestamp::from_second(1).unwrap()));
         broker
     }
@@ -165,6 +151,7 @@ mod tests {
             sink: None,
             dependency: None,
             subscribed: broker.is_some(),
+            identity: Identity::Unasked,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
-    Addressable, DeliverySpec, DeliveryStatus, KReference, Status, annotation, namespace,
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, Status, annotation, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -61,6 +61,9 @@ pub struct BrokerStatus {
     pub address: Option<Addressable>,
     #[serde(flatten)]
     pub delivery: DeliveryStatus,
+    /// The EventPolicies that hold for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<AppliedPolicy>,
 }
 
 /// How hard is tried when nobody says: Brokers are filled with it, channels use it unseen (AMB-29).

@@ -1,6 +1,7 @@
-//! `eventing.knative.dev`: Broker, Trigger and EventType, and the rules of what they share.
+//! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules of what they share.
 
 pub mod broker;
+pub mod event_policy;
 pub mod event_type;
 pub mod event_type_versions;
 pub mod filters;

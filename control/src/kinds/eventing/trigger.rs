@@ -12,7 +12,7 @@ use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
-    DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
+    AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -85,8 +85,14 @@ pub struct TriggerStatus {
     /// Where the events go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscriber_uri: Option<String>,
+    /// For whom its tokens are made out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber_audience: Option<String>,
     #[serde(flatten)]
     pub delivery: DeliveryStatus,
+    /// Under which service account events are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<AuthStatus>,
 }
 
 impl Resource for Trigger {

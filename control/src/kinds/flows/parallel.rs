@@ -8,7 +8,7 @@ use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::eventing::rules;
 use crate::kinds::messaging::channel::ChannelTemplate;
-use crate::kinds::shared::{Addressable, DeliverySpec, Destination, Status, namespace};
+use crate::kinds::shared::{Addressable, AppliedPolicy, DeliverySpec, Destination, Status, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
 kind! {
@@ -51,6 +51,9 @@ pub struct ParallelStatus {
     pub branch_statuses: Vec<BranchStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
+    /// The EventPolicies that hold for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<AppliedPolicy>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,7 +8,9 @@ use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::eventing::rules;
 use crate::kinds::messaging::channel::ChannelTemplate;
-use crate::kinds::shared::{Addressable, DeliverySpec, Destination, KReference, Status, namespace};
+use crate::kinds::shared::{
+    Addressable, AppliedPolicy, DeliverySpec, Destination, KReference, Status, namespace,
+};
 use crate::kinds::{READY, REASON, column, kind};
 
 kind! {
@@ -66,6 +68,9 @@ pub struct SequenceStatus {
     pub channel_statuses: Vec<FlowChannelStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
+    /// The EventPolicies that hold for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<AppliedPolicy>,
 }
 
 impl Resource for Sequence {

@@ -11,7 +11,9 @@ use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::{keeping, rules};
 use crate::kinds::settings::{ChannelDefault, Settings};
-use crate::kinds::shared::{Addressable, DeliverySpec, DeliveryStatus, KReference, Status, namespace};
+use crate::kinds::shared::{
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, Status, namespace,
+};
 use crate::kinds::{READY, REASON, column, kind};
 
 pub const BACKING_CHANNEL_READY: &str = "BackingChannelReady";
@@ -64,6 +66,9 @@ pub struct ChannelStatus {
     pub subscribers: Vec<SubscriberStatus>,
     #[serde(flatten)]
     pub delivery: DeliveryStatus,
+    /// The EventPolicies that hold for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<AppliedPolicy>,
     /// The backing channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<KReference>,

@@ -9,7 +9,9 @@ use super::{GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::{keeping, rules};
-use crate::kinds::shared::{Addressable, DeliverySpec, DeliveryStatus, Status, annotation, namespace};
+use crate::kinds::shared::{
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace,
+};
 use crate::kinds::{READY, REASON, column, kind};
 
 pub const SERVICE_READY: &str = "ServiceReady";
@@ -62,6 +64,9 @@ pub struct InMemoryChannelStatus {
     pub subscribers: Vec<SubscriberStatus>,
     #[serde(flatten)]
     pub delivery: DeliveryStatus,
+    /// The EventPolicies that hold for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<AppliedPolicy>,
 }
 
 impl Resource for InMemoryChannel {

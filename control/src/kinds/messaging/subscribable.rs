@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Problems;
-use crate::kinds::shared::{DeliverySpec, Verdict};
+use crate::kinds::shared::{AuthStatus, DeliverySpec, Verdict};
 
 /// One subscriber of a channel, resolved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,14 +34,7 @@ pub struct SubscriberSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliverySpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub auth: Option<SubscriberAuth>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SubscriberAuth {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub service_account_name: Option<String>,
+    pub auth: Option<AuthStatus>,
 }
 
 /// What became of a subscriber. The generation stands under both of its names, because clients of either

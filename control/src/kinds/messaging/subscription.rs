@@ -9,7 +9,9 @@ use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
 use crate::kinds::settings::Settings;
-use crate::kinds::shared::{DeliverySpec, DeliveryStatus, Destination, KReference, Status, namespace};
+use crate::kinds::shared::{
+    AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, namespace,
+};
 use crate::kinds::{READY, REASON, kind};
 
 pub const REFERENCES_RESOLVED: &str = "ReferencesResolved";
@@ -43,6 +45,9 @@ pub struct SubscriptionStatus {
     #[serde(flatten)]
     pub base: Status,
     pub physical_subscription: PhysicalSubscription,
+    /// Under which service account events are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<AuthStatus>,
 }
 
 /// Where events really go.

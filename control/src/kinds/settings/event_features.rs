@@ -8,6 +8,12 @@ use crate::kinds::duration;
 
 const SWITCH: &[&str] = &["disabled", "enabled"];
 
+const AUTHENTICATION: &str = "authentication-oidc";
+const DEFAULT_AUTHORIZATION: &str = "default-authorization-mode";
+/// Words of the second.
+pub const ALLOW_SAME_NAMESPACE: &str = "allow-same-namespace";
+pub const ALLOW_ALL: &str = "allow-all";
+
 /// Upstream's flags with the words each takes; the first is what holds without a word.
 const FLAGS: [(&str, &[&str]); 11] = [
     ("kreference-group", SWITCH),
@@ -16,8 +22,8 @@ const FLAGS: [(&str, &[&str]); 11] = [
     ("delivery-retryafter", SWITCH),
     ("transport-encryption", &["disabled", "permissive", "strict"]),
     ("eventtype-auto-create", SWITCH),
-    ("authentication-oidc", SWITCH),
-    ("default-authorization-mode", &["allow-same-namespace", "allow-all", "deny-all"]),
+    (AUTHENTICATION, SWITCH),
+    (DEFAULT_AUTHORIZATION, &[ALLOW_SAME_NAMESPACE, ALLOW_ALL, "deny-all"]),
     ("cross-namespace-event-links", SWITCH),
     ("new-apiserversource-filters", SWITCH),
     ("new-trigger-filters", &["enabled", "disabled"]),
@@ -36,6 +42,18 @@ impl EventFeatures {
     pub fn flag(&self, name: &str) -> &'static str {
         let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, words)| words[0]);
         self.changed.get(name).copied().or_else(default).unwrap_or("disabled")
+    }
+
+    /// Whether senders of events have to say who they are (X-FEA-07).
+    #[must_use]
+    pub fn authenticates(&self) -> bool {
+        self.is_enabled(AUTHENTICATION)
+    }
+
+    /// What holds where no EventPolicy applies (X-FEA-08).
+    #[must_use]
+    pub fn default_authorization(&self) -> &'static str {
+        self.flag(DEFAULT_AUTHORIZATION)
     }
 
     #[must_use]

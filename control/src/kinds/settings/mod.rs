@@ -28,7 +28,7 @@ pub use defaults::Defaults;
 pub use deployment::Deployment;
 pub use domains::Domains;
 pub use event_defaults::{BrokerDefault, BrokerDefaults, ChannelDefault, ChannelDefaults};
-pub use event_features::EventFeatures;
+pub use event_features::{ALLOW_ALL, ALLOW_SAME_NAMESPACE, EventFeatures};
 pub use features::{Features, Flag};
 pub use network::{HttpProtocol, Network};
 pub use reader::Reader;

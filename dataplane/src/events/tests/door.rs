@@ -1,6 +1,7 @@
 //! The door: what is let in, what is not, and that nobody is told 202 too early.
 
 use super::*;
+use crate::events::admission::{BadToken, Bearer, Grant, Papers};
 
 const EVENT: [(&str, &str); 4] =
     [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
@@ -56,6 +57,68 @@ fn each_request_gets_its_answer_and_only_events_are_stored() {
 
     let answer = rig.run(rig.request("POST", PATH, &EVENT[..3], b""));
     assert_eq!(&*answer.body, b"not a CloudEvent: attribute \"type\" is missing\n");
+}
+
+/// Knows two senders.
+#[derive(Debug)]
+struct Two;
+
+impl Papers for Two {
+    fn read(&self, token: &str, _: u64) -> Result<Bearer, BadToken> {
+        match token {
+            "friend" | "guest" => {
+                Ok(Bearer { subject: token.into(), audiences: vec!["here".into()], until_s: u64::MAX })
+            }
+            "early" => Err(BadToken::NoKeys),
+            _ => Err(BadToken::Unknown),
+        }
+    }
+}
+
+/// DP-ACK-05, DP-ACK-06, X-FEA-07, X-FEA-09: first who it is, then whether it is an event, then whether he may send
+/// it; what is refused is counted and not stored.
+#[test]
+fn a_stream_that_asks_lets_in_whom_it_knows_with_what_he_may_send() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let only = |name: &str, filter| Grant { subjects: [name].into_iter().collect(), filter };
+    let guests = Filter::Exact(vec![("type".into(), "t".into())]);
+    rig.admission.replace(Some(Arc::new(Admission {
+        papers: Arc::new(Two),
+        audiences: vec!["here".into()],
+        grants: vec![only("friend", Filter::Everything), only("guest", guests)],
+    })));
+    let stream = rig.publish(vec![trigger("t", "http://s/")]);
+    let post = |token: &'static str, headers: &[(&'static str, &'static str)]| {
+        let shown = (!token.is_empty()).then_some(("Authorization", token));
+        let all: Vec<_> = headers.iter().copied().chain(shown).collect();
+        rig.run(rig.request("POST", PATH, &all, b"x")).status
+    };
+    let other: Vec<_> =
+        EVENT.into_iter().map(|(n, v)| (n, if n == "ce-type" { "other" } else { v })).collect();
+    for (token, headers, status) in [
+        ("Bearer friend", &EVENT[..], 202),
+        ("Bearer friend", &other, 202),
+        ("Bearer guest", &EVENT, 202),
+        ("Bearer guest", &other, 403),
+        ("Bearer guest", &EVENT[..3], 400),
+        ("Bearer nobody", &EVENT, 401),
+        ("Bearer nobody", &EVENT[..3], 401),
+        ("Bearer early", &EVENT, 503),
+        ("", &EVENT, 401),
+    ] {
+        assert_eq!(post(token, headers), status, "{token} {headers:?}");
+    }
+    let tally = &stream.tally;
+    let counts = [&tally.refused, &tally.unauthorized].map(|count| count.load(Relaxed));
+    assert_eq!((tally.accepted.load(Relaxed), counts), (3, [6, 5]));
+    rig.run(rig.rest(seconds(1)));
+    assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
+    assert_eq!(
+        rig.run(rig.request("OPTIONS", PATH, &[], b"")).status,
+        200,
+        "anybody may ask what is possible"
+    );
 }
 
 /// DP-PROTO-06, AMB-49: a batch is stored whole or not at all; each event is delivered on its own.

@@ -25,6 +25,7 @@ use tempfile::TempDir;
 use wal::{Log, Options};
 
 use super::Answer;
+use super::admission::Admission;
 use super::delivery::{Post, PostError};
 use super::encode::Outgoing;
 use super::house::Events;
@@ -147,6 +148,7 @@ pub(super) struct Rig {
     pub(super) quota: RefCell<Arc<Quota>>,
     pub(super) closed: Cell<bool>,
     pub(super) types: RefCell<Option<Arc<Types>>>,
+    pub(super) admission: RefCell<Option<Arc<Admission>>>,
 }
 
 pub(super) fn options() -> Options {
@@ -199,6 +201,7 @@ impl Rig {
             quota: RefCell::default(),
             closed: Cell::default(),
             types: RefCell::default(),
+            admission: RefCell::default(),
         }
     }
 
@@ -225,6 +228,7 @@ impl Rig {
             in_order: false,
             is_closed: self.closed.get(),
             types: self.types.borrow().clone(),
+            admission: self.admission.borrow().clone(),
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
@@ -239,6 +243,7 @@ impl Rig {
             in_order: false,
             is_closed: false,
             types: None,
+            admission: None,
             subscribers: Vec::new(),
             tally: Arc::default(),
         };
@@ -328,7 +333,14 @@ pub(super) fn folder() -> TempDir {
 }
 
 pub(super) fn target(url: &str) -> Target {
-    Target { url: url.into(), authority: "s".into(), host: "s".into(), port: 80, path: "/".into() }
+    Target {
+        url: url.into(),
+        authority: "s".into(),
+        host: "s".into(),
+        port: 80,
+        path: "/".into(),
+        pass: None,
+    }
 }
 
 /// A Trigger that takes everything, with two retries a second apart.

@@ -1,4 +1,4 @@
-//! Whole topologies in bad weather: chains of replies, dead letters, subscribers that come and go, restarts
+//! Whole topologies in bad weather: chains of replies, loops, dead letters, subscribers that come and go, restarts
 //! and power cuts, for many seeds. `SLUICEGATE_SEEDS=1000` tries more of them, `SLUICEGATE_SEED=17` one again.
 
 use std::collections::BTreeSet;
@@ -9,9 +9,13 @@ use crate::table::Sequence;
 /// What was answered well: by URL and event.
 type Taken = Rc<RefCell<BTreeSet<(String, String)>>>;
 
-/// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` hears everything. Each with a
-/// dead letter sink of its own.
-const CHAIN: [(&str, &str, &str); 4] = [("a", "A", "B"), ("b", "B", "C"), ("c", "C", ""), ("all", "", "")];
+/// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` hears everything. And a loop: `loop` makes
+/// another L of each L. Each with a dead letter sink of its own.
+const CHAIN: [(&str, &str, &str); 5] =
+    [("a", "A", "B"), ("b", "B", "C"), ("c", "C", ""), ("all", "", ""), ("loop", "L", "L")];
+/// Hops that an L may make, and how often `loop` hears of it at most: entering takes one.
+const HOPS: &str = "4";
+const ROUNDS_MAX: usize = 3;
 
 fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
     let one = |(name, wants, _): (&str, &str, &str), rng: &mut fastrand::Rng| {
@@ -45,6 +49,7 @@ fn world(seed: u64, calm: bool, taken: &Taken) -> impl FnMut(&Call) -> Step + 's
         taken.borrow_mut().insert((call.url.clone(), call.id.clone()));
         let link = CHAIN.iter().find(|(name, ..)| call.url == format!("http://{name}/"));
         match link {
+            Some((_, _, "L")) => reply(&format!("{}'", call.id), "L"),
             Some((_, _, makes)) if !makes.is_empty() => reply(&format!("{makes}{}", &call.id[1..]), makes),
             _ => Step::Status(202),
         }
@@ -61,9 +66,14 @@ fn check(seed: u64, stream: &Stream, acknowledged: &BTreeSet<String>, taken: &Ta
     let taken = taken.borrow();
     let has = |url: String, id: &str| taken.contains(&(url, id.to_owned()));
     for id in acknowledged {
-        for name in ["a", "all"] {
+        let first = if id.starts_with('L') { "loop" } else { "a" };
+        for name in [first, "all"] {
             let well = has(format!("http://{name}/"), id) || has(format!("http://dead-{name}/"), id);
             assert!(well, "seed {seed}: {name} lost {id}");
+        }
+        if first == "loop" {
+            check_loop(seed, &taken, id);
+            continue;
         }
         // A dead letter ends the chain; without one it goes on to its end.
         for (name, makes, next) in [("a", "B", "b"), ("b", "C", "c")] {
@@ -78,6 +88,31 @@ fn check(seed: u64, stream: &Stream, acknowledged: &BTreeSet<String>, taken: &Ta
     }
 }
 
+/// What goes round is cut after its hops, and goes round as long as it has some and is no dead letter.
+fn check_loop(seed: u64, taken: &BTreeSet<(String, String)>, id: &str) {
+    let has = |url: &str, id: &str| taken.contains(&(url.to_owned(), id.to_owned()));
+    for round in 0..=ROUNDS_MAX {
+        let (now, next) = (format!("{id}{}", "'".repeat(round)), round + 1);
+        if !has("http://loop/", &now) || has("http://dead-loop/", &now) {
+            break;
+        }
+        assert!(round < ROUNDS_MAX, "seed {seed}: {now} has made too many hops");
+        let after = format!("{id}{}", "'".repeat(next));
+        let well = has("http://loop/", &after) || has("http://dead-loop/", &after);
+        assert!(well || next == ROUNDS_MAX, "seed {seed}: loop lost {after}");
+    }
+}
+
+/// Posts the event to the chain, or every fifth one to the loop; its id, if that was acknowledged.
+async fn post(rig: &Rig, life: u32, n: u32) -> Option<String> {
+    let ty = if n % 5 == 4 { "L" } else { "A" };
+    let id = format!("{ty}{life}.{n}");
+    let headers = [("ce-specversion", "1.0"), ("ce-id", &*id), ("ce-source", "/s"), ("ce-type", ty)];
+    let hops = (ty == "L").then_some(("ce-knativebrokerttl", HOPS));
+    let headers: Vec<_> = headers.into_iter().chain(hops).collect();
+    (rig.request("POST", PATH, &headers, b"data").await.status == 202).then_some(id)
+}
+
 fn live_through(seed: u64) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (folder, taken) = (folder(), Taken::default());
@@ -89,8 +124,7 @@ fn live_through(seed: u64) -> usize {
         let (done, limit) = (Rc::clone(&acknowledged), Duration::from_millis(rng.u64(50..3000)));
         let _ = rig.run(rig.ring.timeout(limit, async {
             for n in 0_u32.. {
-                let id = format!("A{life}.{n}");
-                if rig.post(&id, "A").await == 202 {
+                if let Some(id) = post(&rig, life, n).await {
                     done.borrow_mut().insert(id);
                 }
                 rig.rest(Duration::from_millis(10)).await;

@@ -1,0 +1,86 @@
+//! Who may send to a channel, and what its deliveries show.
+
+use dataplane::table::Reply;
+
+use crate::controllers::flows::plan;
+use crate::controllers::identity::account_name;
+use crate::controllers::policies::Rules;
+use crate::controllers::world::World;
+use crate::kinds::eventing::event_policy::Protected;
+use crate::kinds::flows::parallel::Parallel;
+use crate::kinds::flows::sequence::Sequence;
+use crate::kinds::messaging::channel::Channel;
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscribable::SubscriberSpec;
+use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use crate::publish;
+
+/// A channel is known by its own name, and by that of what it is the door of: a Channel, or a flow whose events come
+/// in there. Policies for either hold.
+pub(super) fn rules(world: &World, channel: &InMemoryChannel) -> Rules {
+    let own = Protected::of::<InMemoryChannel>(&channel.metadata);
+    let (ns, me) = (namespace(&channel.metadata), name(&channel.metadata));
+    let Some(owner) = controller(&channel.metadata) else { return Rules::of(world, &[own]) };
+    let is_door = |plan: Result<plan::Plan, String>| {
+        plan.is_ok_and(|plan| plan.channels.first().is_some_and(|first| name(&first.metadata) == me))
+    };
+    match owner.kind.as_str() {
+        "Channel" => match world.channels.get(ns, &owner.name) {
+            Some(whole) => Rules::of(world, &[own, Protected::of::<Channel>(&whole.metadata)]),
+            None => Rules::of(world, &[own]),
+        },
+        "Sequence" => match world.sequences.get(ns, &owner.name) {
+            Some(flow) if is_door(plan::sequence(&flow)) => {
+                Rules::of(world, &[own, Protected::of::<Sequence>(&flow.metadata)])
+            }
+            _ => Rules::of(world, &[own]),
+        },
+        "Parallel" => match world.parallels.get(ns, &owner.name) {
+            Some(flow) if is_door(plan::parallel(&flow)) => {
+                Rules::of(world, &[own, Protected::of::<Parallel>(&flow.metadata)])
+            }
+            _ => Rules::of(world, &[own]),
+        },
+        _ => Rules::of(world, &[own]),
+    }
+}
+
+/// The accounts of the flow that the channel is a part of: whatever policies say, its steps reach each other.
+pub(super) fn own(world: &World, channel: &InMemoryChannel) -> Vec<String> {
+    let meta = &channel.metadata;
+    let Some(owner) = controller(meta) else { return Vec::new() };
+    let ns = namespace(meta);
+    let plan = match owner.kind.as_str() {
+        "Sequence" => world
+            .sequences
+            .get(ns, &owner.name)
+            .filter(|flow| is_controlled_by(meta, &flow.metadata))
+            .map(|flow| plan::sequence(&flow)),
+        "Parallel" => world
+            .parallels
+            .get(ns, &owner.name)
+            .filter(|flow| is_controlled_by(meta, &flow.metadata))
+            .map(|flow| plan::parallel(&flow)),
+        _ => None,
+    };
+    let subscriptions = plan.and_then(Result::ok).map(|plan| plan.subscriptions).unwrap_or_default();
+    subscriptions.iter().map(|step| account_name::<Subscription>(name(&step.metadata))).collect()
+}
+
+/// Has deliveries show the account of their Subscription to whoever asks.
+pub(super) fn stamp(world: &World, ns: &str, entry: &SubscriberSpec, spec: &mut publish::SubscriberSpec) {
+    let account = entry.auth.as_ref().and_then(|auth| auth.service_account_name.as_deref());
+    let to = match entry.subscriber_uri {
+        Some(_) => entry.subscriber_audience.as_deref(),
+        None => entry.reply_audience.as_deref(),
+    };
+    world.passes.stamp(&mut spec.target, ns, account, to);
+    if let Reply::Send(reply) = &mut spec.reply {
+        world.passes.stamp(reply, ns, account, entry.reply_audience.as_deref());
+    }
+    let sink = entry.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
+    if let Some(target) = &mut spec.dead_letter {
+        world.passes.stamp(target, ns, account, sink.and_then(|sink| sink.audience.as_deref()));
+    }
+}

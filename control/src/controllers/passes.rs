@@ -1,0 +1,208 @@
+//! Tokens for our own deliveries: asked of the API for each account and audience, and renewed long before they
+//! end. The cores hold a [`Pass`] and never hear of accounts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use dataplane::events::admission::Pass;
+use dataplane::table::Target;
+use futures_util::StreamExt;
+use futures_util::stream;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::world::World;
+
+/// How long a token is asked to be good for, in seconds.
+const SECONDS: i64 = 3_600;
+/// Of that, the share after which it is renewed: an API that is away for ten minutes costs nothing.
+const RENEW_AFTER: f64 = 0.8;
+/// Between two attempts to get a token, at first and at most: an account may be made a moment after it is named.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How long one request for a token may take.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// Requests for tokens at a time.
+const REQUESTS_MAX: usize = 16;
+/// How often what nobody holds any more is forgotten, if nothing else happens.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// Who shows a token, and to whom.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Holder {
+    namespace: String,
+    account: String,
+    audience: String,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Held by whatever delivers with it.
+    pass: Weak<Pass>,
+    due: Instant,
+    wait: Duration,
+}
+
+#[derive(Debug, Default)]
+pub struct Passes {
+    by_holder: Mutex<HashMap<Holder, Entry>>,
+    /// There is a new one.
+    bell: Notify,
+}
+
+impl Passes {
+    /// Has `account` shown to `target`, if both are there.
+    pub fn stamp(&self, target: &mut Target, namespace: &str, account: Option<&str>, audience: Option<&str>) {
+        target.pass = match (account, audience) {
+            (Some(account), Some(audience)) if !audience.is_empty() => Some(self.of(Holder {
+                namespace: namespace.into(),
+                account: account.into(),
+                audience: audience.into(),
+            })),
+            _ => None,
+        };
+    }
+
+    fn of(&self, holder: Holder) -> Arc<Pass> {
+        let mut known = self.lock();
+        if let Some(pass) = known.get(&holder).and_then(|entry| entry.pass.upgrade()) {
+            return pass;
+        }
+        let pass = Arc::<Pass>::default();
+        let entry = Entry { pass: Arc::downgrade(&pass), due: Instant::now(), wait: RETRY_MIN };
+        known.insert(holder, entry);
+        drop(known);
+        self.bell.notify_one();
+        pass
+    }
+
+    /// Those that need a token now, and when the next one does.
+    fn due(&self, now: Instant) -> (Vec<(Holder, Arc<Pass>)>, Option<Instant>) {
+        let mut known = self.lock();
+        known.retain(|_, entry| entry.pass.strong_count() > 0);
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        for (holder, entry) in &*known {
+            if entry.due > now {
+                next = Some(next.map_or(entry.due, |next| next.min(entry.due)));
+            } else if let Some(pass) = entry.pass.upgrade() {
+                due.push((holder.clone(), pass));
+            }
+        }
+        (due, next)
+    }
+
+    /// Notes how a request went: for how long its token is good.
+    fn note(&self, holder: &Holder, good_for: Option<Duration>) -> Duration {
+        let mut known = self.lock();
+        let Some(entry) = known.get_mut(holder) else { return RETRY_MIN };
+        match good_for {
+            Some(good_for) => {
+                entry.wait = RETRY_MIN;
+                entry.due = Instant::now() + good_for.mul_f64(RENEW_AFTER).max(RETRY_MIN);
+            }
+            None => {
+                entry.due = Instant::now() + entry.wait;
+                entry.wait = (entry.wait * 2).min(RETRY_MAX);
+            }
+        }
+        entry.wait
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Holder, Entry>> {
+        self.by_holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gets and renews tokens, for ever.
+pub(super) async fn tend(world: &World) {
+    loop {
+        let (due, next) = world.passes.due(Instant::now());
+        if !due.is_empty() {
+            stream::iter(due)
+                .for_each_concurrent(REQUESTS_MAX, |(holder, pass)| async move {
+                    renew(world, &holder, &pass).await;
+                })
+                .await;
+            continue;
+        }
+        let rest = next.map_or(TIDY_EVERY, |at| at.saturating_duration_since(Instant::now()).min(TIDY_EVERY));
+        tokio::select! {
+            () = sleep(rest) => {}
+            () = world.passes.bell.notified() => {}
+        }
+    }
+}
+
+async fn renew(world: &World, holder: &Holder, pass: &Pass) {
+    let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &holder.namespace);
+    let wanted = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: vec![holder.audience.clone()],
+            expiration_seconds: Some(SECONDS),
+            ..TokenRequestSpec::default()
+        },
+        ..TokenRequest::default()
+    };
+    let parameters = PostParams::default();
+    let asked = api.create_token_request(&holder.account, &parameters, &wanted);
+    let why = match timeout(REQUEST_MAX, asked).await {
+        Ok(Ok(TokenRequest { status: Some(status), .. })) => {
+            pass.renew(&status.token);
+            let ends = status.expiration_timestamp.0.as_second();
+            let seconds = ends.saturating_sub(jiff::Timestamp::now().as_second());
+            world.passes.note(holder, Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))));
+            return;
+        }
+        Ok(Ok(_)) => "the answer has no token".to_owned(),
+        Ok(Err(why)) => why.to_string(),
+        Err(_) => "no answer".to_owned(),
+    };
+    let wait = world.passes.note(holder, None);
+    let Holder { namespace, account, audience } = holder;
+    // The first attempts may come before the account.
+    if wait >= RETRY_MAX {
+        tracing::warn!(namespace, account, audience, why, "no token for deliveries; tried again");
+    } else {
+        tracing::debug!(namespace, account, audience, why, "no token yet");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::reference::target;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_is_shared_renewed_in_time_and_forgotten_with_its_last_holder() {
+        let passes = Passes::default();
+        let stamped = |account: Option<&str>, audience: Option<&str>| {
+            let mut one = target("http://s/").unwrap();
+            passes.stamp(&mut one, "ns", account, audience);
+            one
+        };
+        assert_eq!(stamped(Some("a"), None).pass, None);
+        assert_eq!(stamped(None, Some("x")).pass, None);
+        let (one, same, other) =
+            (stamped(Some("a"), Some("x")), stamped(Some("a"), Some("x")), stamped(Some("a"), Some("y")));
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+        let (due, next) = passes.due(Instant::now());
+        assert_eq!((due.len(), next), (2, None));
+        let (holder, _) = due.iter().find(|(holder, _)| holder.audience == "x").unwrap();
+        passes.note(holder, Some(Duration::from_secs(1_000)));
+        drop((other, due.len()));
+        let holder = holder.clone();
+        drop(due);
+        let (due, next) = passes.due(Instant::now());
+        assert_eq!((due.len(), next.unwrap() - Instant::now()), (0, Duration::from_secs(800)));
+        let waits: Vec<_> = (0..9).map(|_| passes.note(&holder, None)).collect();
+        assert!(waits.is_sorted() && waits.last() == Some(&RETRY_MAX), "{waits:?}");
+        drop((one, same));
+        assert_eq!(passes.due(Instant::now() + RETRY_MAX).0.len(), 0);
+    }
+}

@@ -1,0 +1,319 @@
+//! Senders of events that have to say who they are, and deliveries that do: through the built binary.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use kit::api::condition;
+use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
+use kit::scene::{BROKER, SILENCE, ids};
+use kit::{Answer, Api, Appliance, Call, Event, EventSink, PATIENCE, Received, Response, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+/// For whom tokens for the Broker `main` are made out.
+const MAIN: &str = "eventing.knative.dev/broker/default/main";
+
+fn features(appliance: &Appliance, words: &Value) {
+    let data = json!({ "data": words });
+    appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &data);
+}
+
+/// An appliance that asks, with a Broker `main`.
+fn house(mode: &str) -> Appliance {
+    let appliance = Setup::new(BIN).flag("workers", "2").start();
+    features(&appliance, &json!({ "authentication-oidc": "enabled", "default-authorization-mode": mode }));
+    appliance.api().create(&broker("main"));
+    asking(appliance.api(), "Broker", "main");
+    appliance
+}
+
+/// Waits until the object is ready and its address names an audience.
+fn asking(api: Api, kind: &str, name: &str) -> Value {
+    api.wait_for(kind, NAMESPACE, name, PATIENCE, |object| {
+        kit::api::is_ready(object) && object["status"]["address"]["audience"].is_string()
+    })
+}
+
+fn account(api: Api, namespace: &str, name: &str) {
+    let metadata = json!({ "name": name, "namespace": namespace });
+    api.create(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }));
+}
+
+fn token(api: Api, namespace: &str, name: &str, audience: &str) -> String {
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": { "audiences": [audience], "expirationSeconds": 3600 },
+    });
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+    let answer = Call::post(&path).json(&request).send(api.address());
+    assert_eq!(answer.status, 201, "{answer}");
+    answer.json()["status"]["token"].as_str().unwrap().to_owned()
+}
+
+fn send(appliance: &Appliance, path: &str, id: &str, token: &str) -> Response {
+    let mut call = Event::new(id).binary(path);
+    if !token.is_empty() {
+        call = call.header("Authorization", &format!("Bearer {token}"));
+    }
+    call.send(appliance.events())
+}
+
+fn policy(name: &str, spec: Value) -> Value {
+    let metadata = json!({ "name": name, "namespace": NAMESPACE });
+    json!({ "apiVersion": "eventing.knative.dev/v1alpha1", "kind": "EventPolicy", "metadata": metadata, "spec": spec })
+}
+
+/// Waits until an event is answered so.
+fn comes_to(appliance: &Appliance, path: &str, token: &str, status: u16) {
+    wait::until(PATIENCE, &format!("{path} to answer {status}"), || {
+        (send(appliance, path, "probe", token).status == status).then_some(())
+    });
+}
+
+/// What a token says; its signature is somebody else's business.
+fn claims(token: &str) -> Value {
+    let body = token.split('.').nth(1).unwrap();
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(body).unwrap()).unwrap()
+}
+
+/// DP-ACK-05, DP-ACK-06, X-FEA-07, X-FEA-08: without a token, with a bad one, or with one for somebody else: 401 and
+/// what is missing; from another namespace: 403; nothing of it is stored.
+#[test]
+fn senders_have_to_say_who_they_are() {
+    let appliance = house("allow-same-namespace");
+    let api = appliance.api();
+    let sink = EventSink::start();
+    api.create(&trigger("t", "main", &sink.url()));
+    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    let broker = asking(api, "Broker", "main");
+    assert_eq!(broker["status"]["address"]["audience"], MAIN);
+    let said = condition(&broker, "EventPoliciesReady").unwrap();
+    assert_eq!((&said["status"], &said["reason"]), (&json!("True"), &json!("DefaultAuthorizationMode")));
+
+    account(api, NAMESPACE, "robot");
+    account(api, "kube-system", "stranger");
+    let good = token(api, NAMESPACE, "robot", MAIN);
+    let astray = token(api, NAMESPACE, "robot", "eventing.knative.dev/broker/default/other");
+    let stranger = token(api, "kube-system", "stranger", MAIN);
+    comes_to(&appliance, BROKER, &good, 202);
+    let forged = format!("{}.{}", good.rsplit_once('.').unwrap().0, astray.rsplit_once('.').unwrap().1);
+    for (shown, status, told) in [
+        ("", 401, "Authorization: Bearer"),
+        ("nonsense", 401, "the token is none"),
+        (forged.as_str(), 401, "signed by nobody"),
+        (astray.as_str(), 401, MAIN),
+        (stranger.as_str(), 403, "system:serviceaccount:kube-system:stranger"),
+        (good.as_str(), 202, ""),
+    ] {
+        let answer = send(&appliance, BROKER, "known", shown);
+        assert_eq!(answer.status, status, "{answer}");
+        assert!(answer.text().contains(told), "{told}: {answer}");
+        let challenge = answer.headers.get("www-authenticate");
+        assert_eq!(challenge.is_some_and(|text| text.starts_with("Bearer ")), status == 401, "{answer}");
+    }
+    let unread = Call::post(BROKER).body("no event").send(appliance.events());
+    assert_eq!(unread.status, 401, "who it is comes before what it says");
+    assert_eq!(Call::new("OPTIONS", BROKER).send(appliance.events()).status, 200);
+    assert_eq!(send(&appliance, "/brokers/default/none", "1", "").status, 404);
+    sink.wait_until(PATIENCE, |all| all.iter().any(|one| one.id() == "known")).unwrap();
+    let known = |all: &[Received]| all.iter().filter(|one| one.id() == "known").count();
+    let twice = sink.wait_until(SILENCE, |all| known(all) > 1);
+    assert!(twice.is_err(), "what was refused came through");
+    assert!(appliance.metric("sluicegate_stream_unauthorized_total", BROKER) >= 5);
+}
+
+/// DP-ACK-06, X-FEA-09: whom a policy names may send what its filters let pass, and nobody else; it is listed on what
+/// it protects, and refused while nobody is asked.
+#[test]
+fn a_policy_says_who_may_send_what() {
+    let off = Setup::new(BIN).start();
+    let refused = off.api().try_create(&policy("p", json!({ "from": [{ "sub": "*" }] })));
+    assert!(refused.status == 422 && refused.text().contains("authentication-oidc"), "{refused}");
+    drop(off);
+
+    let appliance = house("allow-all");
+    let api = appliance.api();
+    for (namespace, name) in [(NAMESPACE, "robot"), ("kube-system", "friend")] {
+        account(api, namespace, name);
+    }
+    let (robot, friend) = (token(api, NAMESPACE, "robot", MAIN), token(api, "kube-system", "friend", MAIN));
+    comes_to(&appliance, BROKER, &robot, 202);
+    assert_eq!(send(&appliance, BROKER, "1", &friend).status, 202, "allow-all");
+    assert_eq!(send(&appliance, BROKER, "1", "").status, 401, "and yet everybody is asked");
+
+    let to =
+        json!([{ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } }]);
+    let spec = json!({
+        "to": to, "from": [{ "sub": "system:serviceaccount:kube-system:fr*" }],
+        "filters": [{ "prefix": { "id": "fine" } }],
+    });
+    api.create(&policy("friends", spec));
+    let ready = api.wait_ready("EventPolicy", NAMESPACE, "friends", PATIENCE);
+    assert_eq!(ready["status"]["from"], json!(["system:serviceaccount:kube-system:fr*"]));
+    let listed = api.wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
+        object["status"]["policies"].as_array().is_some_and(|all| !all.is_empty())
+    });
+    let named = json!([{ "apiVersion": "eventing.knative.dev/v1alpha1", "name": "friends" }]);
+    assert_eq!(listed["status"]["policies"], named);
+    comes_to(&appliance, BROKER, &robot, 403);
+    assert_eq!(send(&appliance, BROKER, "fine-1", &friend).status, 202);
+    assert_eq!(send(&appliance, BROKER, "other", &friend).status, 403, "the filter");
+
+    let missing = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "name": "none" });
+    api.create(&policy("vague", json!({ "to": to, "from": [{ "ref": missing }] })));
+    let unready = api.wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
+        condition(object, "EventPoliciesReady").is_some_and(|one| one["status"] == "False")
+    });
+    let why = condition(&unready, "EventPoliciesReady").unwrap();
+    assert_eq!(why["reason"], "EventPoliciesNotReady");
+    assert!(why["message"].as_str().unwrap().contains("vague"), "{why}");
+    for name in ["friends", "vague"] {
+        api.delete("EventPolicy", NAMESPACE, name);
+    }
+    comes_to(&appliance, BROKER, &robot, 202);
+}
+
+/// X-FEA-07: a Trigger sends under an account of its own, to a sink that asks as well as to another Broker, whose
+/// policy knows it by its Trigger; what it shows can be checked by the published keys' names.
+#[test]
+fn deliveries_show_who_sends_them() {
+    let appliance = house("deny-all");
+    let api = appliance.api();
+    let (sink, end, dead) =
+        (EventSink::start(), EventSink::start(), EventSink::answering(|_| Answer::status(202)));
+    api.create(&broker("second"));
+    asking(api, "Broker", "second");
+    let audience = json!({ "uri": sink.url(), "audience": "my-sink" });
+    api.create(&with(trigger("shown", "main", &sink.url()), "/spec/subscriber", audience));
+    let second =
+        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "second" } });
+    let mut bridge = with(trigger("bridge", "main", ""), "/spec/subscriber", second);
+    bridge = with(
+        bridge,
+        "/spec/delivery",
+        json!({ "retry": 0, "deadLetterSink": { "uri": dead.url(), "audience": "dead" } }),
+    );
+    api.create(&bridge);
+    api.create(&trigger("end", "second", &end.url()));
+    for name in ["shown", "bridge", "end"] {
+        api.wait_ready("Trigger", NAMESPACE, name, PATIENCE);
+    }
+    let told = api.get("Trigger", NAMESPACE, "bridge").unwrap();
+    let name = "bridge-oidc-eventing.knative.dev-trigger";
+    assert_eq!(told["status"]["auth"]["serviceAccountName"], name);
+    assert_eq!(told["status"]["subscriberAudience"], "eventing.knative.dev/broker/default/second");
+    assert_eq!(told["status"]["deadLetterSinkAudience"], "dead");
+    assert_eq!(condition(&told, "OIDCIdentityCreated").unwrap()["status"], "True");
+    let made = api.get("ServiceAccount", NAMESPACE, name).unwrap();
+    assert_eq!(made["metadata"]["ownerReferences"][0]["kind"], "Trigger");
+
+    account(api, NAMESPACE, "robot");
+    let robot = token(api, NAMESPACE, "robot", MAIN);
+    let to = |name: &str| json!([{ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": name } }]);
+    api.create(&policy(
+        "in",
+        json!({ "to": to("main"), "from": [{ "sub": "system:serviceaccount:default:robot" }] }),
+    ));
+    comes_to(&appliance, BROKER, &robot, 202);
+    // Nobody lets the Trigger in yet: 403 is not tried again, and the dead letter shows who sends it.
+    let letter = dead.wait_for(1, PATIENCE).remove(0);
+    assert_eq!(letter.attribute("knativeerrorcode").as_deref(), Some("403"));
+    assert_eq!(claims(&letter.header("authorization").unwrap()["Bearer ".len()..])["aud"], json!(["dead"]));
+
+    let reference = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "name": "bridge" });
+    api.create(&policy("between", json!({ "to": to("second"), "from": [{ "ref": reference }] })));
+    let ready = api.wait_ready("EventPolicy", NAMESPACE, "between", PATIENCE);
+    assert_eq!(ready["status"]["from"], json!([format!("system:serviceaccount:default:{name}")]));
+    asking(api, "Broker", "second");
+    wait::until(PATIENCE, "an event to pass both Brokers", || {
+        assert_eq!(send(&appliance, BROKER, "through", &robot).status, 202);
+        end.wait_until(SILENCE, |all| all.iter().any(|one| one.id() == "through")).ok()
+    });
+    let shown = sink.wait_for(1, PATIENCE).remove(0);
+    let token = shown.header("authorization").unwrap().strip_prefix("Bearer ").unwrap().to_owned();
+    let said = claims(&token);
+    assert_eq!(said["sub"], "system:serviceaccount:default:shown-oidc-eventing.knative.dev-trigger");
+    assert_eq!(said["aud"], json!(["my-sink"]));
+    let keys = Call::get("/openid/v1/jwks").send(api.address()).json();
+    let head = token.split('.').next().unwrap();
+    let head: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(head).unwrap()).unwrap();
+    assert_eq!((&head["kid"], &head["alg"]), (&keys["keys"][0]["kid"], &json!("ES256")));
+    assert!(end.received().iter().all(|one| one.header("authorization").is_none()), "nobody asked there");
+
+    features(&appliance, &json!({ "authentication-oidc": "disabled" }));
+    comes_to(&appliance, BROKER, "", 202);
+    api.wait_gone("ServiceAccount", NAMESPACE, name, PATIENCE);
+    let told =
+        api.wait_for("Trigger", NAMESPACE, "bridge", PATIENCE, |object| object["status"]["auth"].is_null());
+    assert_eq!(condition(&told, "OIDCIdentityCreated").unwrap()["reason"], "AuthenticationOIDCDisabled");
+}
+
+/// X-FEA-07, X-FEA-09: a channel's reply and a flow's steps show their Subscription's account; a flow's own steps reach each
+/// other whatever the policies say, and nobody else gets in between.
+#[test]
+fn channels_and_flows_let_their_own_parts_in() {
+    let appliance = house("deny-all");
+    let api = appliance.api();
+    let step = |name: &'static str| {
+        EventSink::answering(move |event| {
+            let id = format!("{}-{name}", event.id());
+            let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "kit.test")];
+            Answer::event(200, &attributes, &json!({}))
+        })
+    };
+    let (first, second, last) = (step("a"), step("b"), EventSink::start());
+    api.create(&channel("out"));
+    asking(api, "Channel", "out");
+    api.create(&subscription("last", "out", &last.url()));
+    let reply =
+        json!({ "ref": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "out" } });
+    let metadata = json!({ "name": "f", "namespace": NAMESPACE });
+    let spec = json!({ "steps": [{ "uri": first.url() }, { "uri": second.url() }], "reply": reply });
+    let sequence = json!({ "apiVersion": "flows.knative.dev/v1", "kind": "Sequence", "metadata": metadata, "spec": spec });
+    api.create(&sequence);
+    let flow = asking(api, "Sequence", "f");
+    let audience = "flows.knative.dev/sequence/default/f";
+    assert_eq!(flow["status"]["address"]["audience"], audience);
+    account(api, NAMESPACE, "robot");
+    let from = json!([{ "sub": "system:serviceaccount:default:robot" }]);
+    let to = |group: &str, kind: &str, name: &str| json!([{ "ref": { "apiVersion": format!("{group}/v1"), "kind": kind, "name": name } }]);
+    api.create(&policy("flow", json!({ "to": to("flows.knative.dev", "Sequence", "f"), "from": from })));
+    let end = json!({ "apiVersion": "messaging.knative.dev/v1", "kind": "Subscription", "name": "f-kn-sequence-1" });
+    api.create(&policy(
+        "out",
+        json!({ "to": to("messaging.knative.dev", "Channel", "out"), "from": [{ "ref": end }] }),
+    ));
+    api.wait_ready("EventPolicy", NAMESPACE, "out", PATIENCE);
+    asking(api, "Channel", "out");
+
+    let robot = token(api, NAMESPACE, "robot", audience);
+    let path = "/channels/default/f-kn-sequence-0";
+    comes_to(&appliance, path, &robot, 202);
+    wait::until(PATIENCE, "an event to pass the flow", || {
+        assert_eq!(send(&appliance, path, "1", &robot).status, 202);
+        last.wait_until(SILENCE, |all| ids(all).contains(&"1-a-b".to_owned())).ok()
+    });
+    let between =
+        token(api, NAMESPACE, "robot", "messaging.knative.dev/inmemorychannel/default/f-kn-sequence-1");
+    assert_eq!(send(&appliance, "/channels/default/f-kn-sequence-1", "1", &between).status, 403);
+}
+
+/// X-FEA-07: a restarted appliance asks from its first moment on, and believes what it signed before.
+#[test]
+fn a_restart_lets_no_stranger_in() {
+    let mut appliance = house("allow-same-namespace");
+    let sink = EventSink::start();
+    let audience = json!({ "uri": sink.url(), "audience": "my-sink" });
+    appliance.api().create(&with(trigger("t", "main", &sink.url()), "/spec/subscriber", audience));
+    appliance.api().wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    account(appliance.api(), NAMESPACE, "robot");
+    let robot = token(appliance.api(), NAMESPACE, "robot", MAIN);
+    comes_to(&appliance, BROKER, &robot, 202);
+    appliance.restart();
+    assert_eq!(send(&appliance, BROKER, "stranger", "").status, 401);
+    assert_eq!(send(&appliance, BROKER, "after", &robot).status, 202);
+    let all = sink.wait_until(PATIENCE, |all| all.iter().any(|one| one.id() == "after")).unwrap();
+    assert!(
+        all.iter().all(|one| one.header("authorization").is_some_and(|value| value.starts_with("Bearer ")))
+    );
+}
