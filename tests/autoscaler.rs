@@ -60,3 +60,38 @@ fn a_revisions_scaler_is_shown_and_kept() {
     api.wait_gone("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE);
     api.wait_gone("Metric", NAMESPACE, "hello-00001", PATIENCE);
 }
+
+/// SRV-REV-20: the wanted count rises at once, the real one when the new instances are ready.
+#[test]
+fn the_wanted_replicas_rise_before_the_actual_ones() {
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    let mut manifest = service("slow", "example.com/none", "x");
+    let class = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1class";
+    manifest = with(manifest, class, json!("process"));
+    manifest = with(manifest, "/spec/template/spec/containerConcurrency", json!(1));
+    let container = &mut manifest["spec"]["template"]["spec"]["containers"][0];
+    container["command"] = json!(["/bin/sh", "-c", format!("sleep 2; exec {BIN} example hello")]);
+    api.create(&manifest);
+    api.wait_ready("Service", NAMESPACE, "slow", PATIENCE);
+    let replicas = |revision: &Value| {
+        let count = |name: &str| revision["status"][name].as_i64().unwrap_or(-1);
+        (count("actualReplicas"), count("desiredReplicas"))
+    };
+    let http = appliance.http();
+    let callers: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::spawn(move || {
+                Call::get("/slow?ms=4000").host("slow.default.localhost").send(http).status
+            })
+        })
+        .collect();
+    let revision = |wanted: &dyn Fn((i64, i64)) -> bool| {
+        api.wait_for("Revision", NAMESPACE, "slow-00001", PATIENCE, |revision| wanted(replicas(revision)));
+    };
+    revision(&|(actual, desired)| desired > actual && actual >= 1);
+    revision(&|(actual, desired)| desired == actual && actual > 1);
+    for caller in callers {
+        assert_eq!(caller.join().unwrap(), 200);
+    }
+}

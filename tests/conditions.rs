@@ -175,7 +175,7 @@ fn conditions_keep_their_rules_in_every_kind_and_at_every_time() {
     assert!(found.is_some(), "never seen: {missing:?}; seen: {seen:#?}");
 }
 
-/// SRV-CFG-12, SRV-CFG-14, SRV-CFG-15, SRV-CFG-16, SRV-CON-01, SRV-CON-02, SRV-REV-20: the fields of a settled Configuration,
+/// SRV-CFG-12, SRV-CFG-14, SRV-CFG-15, SRV-CFG-16, SRV-CON-01, SRV-CON-02: the fields of a settled Configuration,
 /// and what its template became.
 #[test]
 fn a_configuration_shows_what_it_made() {

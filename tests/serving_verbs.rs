@@ -24,9 +24,9 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
 fn replace(api: Api, kind: &str, name: &str, edit: impl Fn(&mut Value)) -> Value {
     let path = Api::path(kind, NAMESPACE, name);
     wait::until(PATIENCE, "the replacement", || {
-        let mut object = Call::get(&path).send(api.address()).json();
+        let mut object = api.send(Call::get(&path)).json();
         edit(&mut object);
-        let answer = Call::new("PUT", &path).json(&object).send(api.address());
+        let answer = api.send(Call::new("PUT", &path).json(&object));
         assert!([200, 409].contains(&answer.status), "{answer}");
         (answer.status == 200).then(|| answer.json())
     })
@@ -146,7 +146,7 @@ fn revisions_are_looked_at_and_deleted_but_not_made() {
 #[test]
 fn the_developers_verbs_are_enough() {
     let appliance = appliance();
-    let api = appliance.api();
+    let api = developer(&appliance);
     let host = "hello.default.localhost";
     let greeting = || Call::get("/").host(host).send(appliance.http()).text();
     api.create(&service("hello", IMAGE, "one"));
@@ -167,6 +167,40 @@ fn the_developers_verbs_are_enough() {
     }
     api.delete("Service", NAMESPACE, "hello");
     api.wait_gone("Service", NAMESPACE, "hello", PATIENCE);
+
+    let status = |call: Call| api.send(call).status;
+    let service = Api::path("Service", NAMESPACE, "hello");
+    assert_eq!(status(Call::new("PATCH", &service).json(&json!({}))), 403, "not among the verbs");
+    for path in [
+        Api::path("Service", "other", ""),
+        Api::path("ConfigMap", NAMESPACE, ""),
+        "/api/v1/namespaces".to_owned(),
+        "/apis/serving.knative.dev/v1/services".to_owned(),
+    ] {
+        assert_eq!(status(Call::get(&path)), 403, "{path}");
+    }
+}
+
+/// Somebody who has the illustrative developer role in one namespace, and nothing else.
+fn developer(appliance: &Appliance) -> Api {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let group = "rbac.authorization.k8s.io";
+    let rule = |resources: Value, verbs: Value| json!({ "apiGroups": ["serving.knative.dev"], "resources": resources, "verbs": verbs });
+    let rules = [
+        rule(json!(["services"]), json!(["get", "list", "create", "update", "delete"])),
+        rule(json!(["routes", "configurations", "revisions"]), json!(["get", "list"])),
+    ];
+    let role = json!({ "metadata": { "name": "developer" }, "rules": rules });
+    let binding = json!({
+        "metadata": { "name": "dev" },
+        "roleRef": { "apiGroup": group, "kind": "Role", "name": "developer" },
+        "subjects": [{ "apiGroup": group, "kind": "User", "name": "dev" }],
+    });
+    for (plural, object) in [("roles", role), ("rolebindings", binding)] {
+        let made = Call::post(&format!("{rbac}/{plural}")).json(&object).send(appliance.api().address());
+        assert_eq!(made.status, 201, "{made}");
+    }
+    appliance.api().as_user("dev")
 }
 
 /// SRV-EXT-06: names that are generated, finalizers that hold, owners that take along.

@@ -72,6 +72,8 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         mounts: Vec::new(),
         identity: Identity::default(),
         read_only_root: false,
+        resources: sluicegate_control::runtime::Resources::default(),
+        last_words: None,
         startup: None,
         liveness: None,
         readiness: Probe::once(Check::Exec { command: wrote }),
@@ -79,7 +81,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         grace: Duration::from_secs(60),
     };
     let (queue, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    let _instance = runtime.start(1, Arc::new(spec), Reporter::new(1, queue));
+    let _instance = runtime.start(1, 1, Arc::new(spec), Reporter::new(1, queue));
     while let Some((_, report)) = reports.blocking_recv() {
         match report {
             Report::Ready { .. } => println!("ready"),

@@ -54,6 +54,7 @@ fn plan(instance: InstanceSpec) -> Plan {
         scale_up_rate: 1000.0,
         scale_down_rate: 2.0,
         keep_one: false,
+        spare: sluicegate_control::fleet::Spare::default(),
         reachable: true,
     }
 }

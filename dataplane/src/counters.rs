@@ -76,6 +76,8 @@ pub struct CoreCounters {
     /// Connections opened to instances, and requests that found one open.
     pub upstream_opened: AtomicU64,
     pub upstream_reused: AtomicU64,
+    /// Requests that were to be copied and were not, by reason ([`crate::proxy::mirror::SKIPPED`]).
+    pub mirrors_skipped: [AtomicU64; crate::proxy::mirror::SKIPPED.len()],
 }
 
 impl CoreCounters {

@@ -63,11 +63,30 @@ pub struct BackendLoad {
     pub in_flight: AtomicU32,
     /// Requests (and deliveries) that wait for an instance.
     pub waiting: AtomicU32,
+    /// Instances that stand still; whoever runs them says so.
+    pub frozen: AtomicU32,
     /// Requests ever taken in, answered or not.
     pub requests: AtomicU64,
     /// What became of them. Made with the first: of 100,000 routes most are never asked, and 192 bytes each
     /// would be a fifth of what a route takes.
     answers: OnceLock<Box<Answers>>,
+    /// What copies of others' requests came to ([`Comparison`]); made with the first.
+    compared: OnceLock<Box<[AtomicU64; 3]>>,
+}
+
+/// A copy's answer beside that of the request it was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// The statuses were equal.
+    Same,
+    Different,
+    /// The copy got no answer.
+    Unanswered,
+}
+
+impl Comparison {
+    /// For metrics, in the order of [`BackendLoad::comparisons`].
+    pub const NAMES: [&str; 3] = ["same", "different", "unanswered"];
 }
 
 /// Upper bounds of the buckets of [`Answers`], in microseconds: from a warm request to the longest that a route
@@ -101,6 +120,16 @@ impl Answers {
 impl BackendLoad {
     pub(crate) fn answered(&self, status: u16, duration: Duration) {
         self.answers.get_or_init(Box::default).note(status, duration);
+    }
+
+    pub(crate) fn compared(&self, outcome: Comparison) {
+        self.compared.get_or_init(Box::default)[outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    /// What copies of others' requests came to; `None` while there was none.
+    #[must_use]
+    pub fn comparisons(&self) -> Option<[u64; 3]> {
+        self.compared.get().map(|counts| counts.each_ref().map(|count| count.load(Relaxed)))
     }
 
     /// `None` while nobody has been answered.

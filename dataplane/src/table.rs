@@ -5,6 +5,7 @@
 //! Service or a Trigger is.
 
 mod hosts;
+mod manners;
 mod route;
 
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ use crate::load::{BackendLoad, EndpointLoad, Quota, StreamTally, SubscriberTally
 use crate::names::Names;
 use crate::tls::Certificates;
 pub use hosts::Hosts;
+pub use manners::{Bond, Cookie, Manners, Mirror, STICKY_COOKIE, Sticky, mix, names_clients};
 pub use route::{Ask, BadEdit, Branch, Edits, Route, Split};
 
 type Map<V> = HashMap<Box<str>, V, RandomState>;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use control::manifests::Tally;
 use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::meter::Flood;
-use dataplane::load::{StreamTally, SubscriberTally};
-use dataplane::proxy::Refusal;
+use dataplane::load::{Comparison, StreamTally, SubscriberTally};
+use dataplane::proxy::{Refusal, mirror};
 use dataplane::publish::Tables;
 use dataplane::table::{Backend, Subscriber, Table};
 use dataplane::tls::Outcome;
@@ -117,7 +117,14 @@ struct Breakdown {
     pick: fn(&CoreCounters) -> &[AtomicU64],
 }
 
-const BREAKDOWNS: [Breakdown; 3] = [
+const BREAKDOWNS: [Breakdown; 4] = [
+    Breakdown {
+        name: "mirrors_skipped",
+        help: "Requests that were to be mirrored and were not, by reason",
+        label: "reason",
+        values: &mirror::SKIPPED,
+        pick: |counts| &counts.mirrors_skipped,
+    },
     Breakdown {
         name: "requests",
         help: "Requests answered, by class of status",
@@ -204,8 +211,9 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         .collect();
 
     type Pick = fn(&Backend) -> u64;
-    let gauges: [(&str, &str, Pick); 3] = [
+    let gauges: [(&str, &str, Pick); 4] = [
         ("backend_instances", "Ready instances", |b| b.endpoints.len() as u64),
+        ("backend_frozen", "Frozen instances", |b| b.load.frozen.load(Relaxed).into()),
         ("backend_in_flight", "Requests inside instances", |b| b.load.in_flight.load(Relaxed).into()),
         ("backend_waiting", "Requests that wait for an instance", |b| b.load.waiting.load(Relaxed).into()),
     ];
@@ -220,7 +228,21 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     for (key, backend) in &backends {
         counter(&mut family, &[("backend", key)], backend.load.requests.load(Relaxed))?;
     }
+    compared(out, &backends)?;
     answers::encode(out, &backends)
+}
+
+fn compared(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, &Backend>) -> fmt::Result {
+    let help = "Copies of requests, by how their status compares with what the client got";
+    let mut family = out.encode_descriptor("backend_mirrored", help, None, MetricType::Counter)?;
+    for (key, backend) in backends {
+        for (outcome, count) in
+            Comparison::NAMES.into_iter().zip(backend.load.comparisons().into_iter().flatten())
+        {
+            counter(&mut family, &[("backend", key), ("outcome", outcome)], count)?;
+        }
+    }
+    Ok(())
 }
 
 fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {

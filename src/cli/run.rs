@@ -335,6 +335,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
         listeners: Listeners {
             public: Some(sockets.http[0].local_addr()?),
             private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
+            https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
         },
         events_url_base: format!("http://{events}"),
         shows_pods: config.kubeconfig.is_none(),

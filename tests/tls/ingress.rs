@@ -11,7 +11,7 @@ use super::client::{Authority, BIN, BOTH};
 
 const HOST: &str = "app.example.com";
 
-fn secret(authority: &Authority, name: &str) -> Value {
+pub(super) fn secret(authority: &Authority, name: &str) -> Value {
     let files = authority.issue("secret", name);
     let (chain, key) = files.split_once(',').unwrap();
     let data = |file: &str| STANDARD.encode(std::fs::read(file).unwrap());

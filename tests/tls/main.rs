@@ -3,6 +3,7 @@
 
 mod bodies;
 mod client;
+mod domain_mapping;
 mod handshakes;
 mod ingress;
 mod reload;

@@ -27,11 +27,11 @@ pub(super) struct Hands {
 }
 
 pub(super) struct Crew {
-    key: Arc<str>,
-    plan: Plan,
-    spec: Arc<InstanceSpec>,
-    load: Arc<BackendLoad>,
-    members: Vec<Member>,
+    pub(super) key: Arc<str>,
+    pub(super) plan: Plan,
+    pub(super) spec: Arc<InstanceSpec>,
+    pub(super) load: Arc<BackendLoad>,
+    pub(super) members: Vec<Member>,
     roll: Roll,
     /// Ids of the endpoints that cores know of, in the members' order.
     published: Vec<u64>,
@@ -41,7 +41,7 @@ pub(super) struct Crew {
     /// Instances kept for requests that are coming over; `None` as the time = until proven.
     carry: u32,
     carry_until: Option<Instant>,
-    retired: bool,
+    pub(super) retired: bool,
 
     window: Window,
     panic: Option<Panic>,
@@ -56,7 +56,7 @@ pub(super) struct Crew {
     failures: u32,
     /// No start before this.
     rest_until: Instant,
-    failure: Option<Gone>,
+    pub(super) failure: Option<Gone>,
 }
 
 /// Demand was far above what ran, not long ago.
@@ -67,17 +67,19 @@ struct Panic {
     peak: u32,
 }
 
-struct Member {
+pub(super) struct Member {
     id: u64,
+    /// What it was started by.
+    pub(super) spec: Arc<InstanceSpec>,
     started: Instant,
-    instance: Box<dyn Instance>,
-    phase: Phase,
+    pub(super) instance: Box<dyn Instance>,
+    pub(super) phase: Phase,
     /// There from the first readiness on.
     endpoint: Option<Arc<Endpoint>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Starting,
     Ready {
         since: Instant,
@@ -91,6 +93,8 @@ enum Phase {
         since: Instant,
         look_at: Instant,
     },
+    /// Stands still until it is wanted again.
+    Frozen,
     Stopping,
 }
 
@@ -190,7 +194,7 @@ impl Crew {
                 self.asked_at = Some(now);
             }
             Phase::Doubted { since } => member.phase = Phase::Ready { since },
-            Phase::Ready { .. } | Phase::Draining { .. } | Phase::Stopping => return,
+            Phase::Ready { .. } | Phase::Draining { .. } | Phase::Frozen | Phase::Stopping => return,
         }
         self.failure = None;
         if !self.proven && self.ready_count() >= self.initial() {
@@ -202,7 +206,8 @@ impl Crew {
     pub(super) fn gone(&mut self, id: u64, gone: Gone, now: Instant) {
         let Some(at) = self.members.iter().position(|m| m.id == id) else { return };
         let was_ready_since = match self.members.remove(at).phase {
-            Phase::Draining { .. } | Phase::Stopping => return self.roll.left(id), // as wanted
+            // As wanted, or missed by nobody.
+            Phase::Draining { .. } | Phase::Stopping | Phase::Frozen => return self.roll.left(id),
             Phase::Starting => None,
             Phase::Ready { since } | Phase::Doubted { since } => Some(since),
         };
@@ -247,7 +252,8 @@ impl Crew {
 
     /// Brings the members to the number that is wanted now; returns the ids of new ones.
     pub(super) fn settle(&mut self, now: Instant, hands: &mut Hands) -> Vec<u64> {
-        self.desired = if self.retired { 0 } else { self.decide(now) };
+        let decided = if self.retired { 0 } else { self.decide(now) };
+        self.desired = self.with_warm(decided);
         let running = self.running();
         let started = if running < self.desired {
             self.grow(self.desired - running, now, hands)
@@ -256,6 +262,7 @@ impl Crew {
             Vec::new()
         };
         self.finish_drains(now);
+        self.let_spares_go();
         self.publish(hands);
         started
     }
@@ -301,6 +308,7 @@ impl Crew {
                 missing -= 1;
             }
         }
+        missing -= self.thaw(missing, now);
         if now < self.rest_until {
             return Vec::new();
         }
@@ -312,9 +320,17 @@ impl Crew {
         let id = hands.next_id;
         hands.next_id += 1;
         let reporter = Reporter::new(id, hands.queue.clone());
-        let instance = hands.runtime.start(id, Arc::clone(&self.spec), reporter);
-        self.roll.started(id);
-        self.members.push(Member { id, started: now, instance, phase: Phase::Starting, endpoint: None });
+        let line = self.roll.started(id);
+        let instance = hands.runtime.start(id, line, Arc::clone(&self.spec), reporter);
+        let spec = Arc::clone(&self.spec);
+        self.members.push(Member {
+            id,
+            spec,
+            started: now,
+            instance,
+            phase: Phase::Starting,
+            endpoint: None,
+        });
         id
     }
 
@@ -334,12 +350,18 @@ impl Crew {
 
     /// RT-LIFE-03: an instance with a request inside is not ended by scaling.
     fn finish_drains(&mut self, now: Instant) {
+        let mut room = self.frozen_max().saturating_sub(self.count(|phase| phase == Phase::Frozen));
         for member in &mut self.members {
             let Phase::Draining { since, look_at } = member.phase else { continue };
             if now < look_at {
                 continue;
             }
-            if member.in_flight() == 0 || now.duration_since(since) >= DRAIN_MAX {
+            if member.in_flight() == 0 && room > 0 && Arc::ptr_eq(&member.spec, &self.spec) {
+                room -= 1;
+                member.phase = Phase::Frozen;
+                member.instance.freeze();
+                tracing::info!(revision = %self.key, instance = member.id, "instance frozen");
+            } else if member.in_flight() == 0 || now.duration_since(since) >= DRAIN_MAX {
                 member.stop();
             } else {
                 member.phase = Phase::Draining { since, look_at: now + DRAIN_STEP };
@@ -402,6 +424,7 @@ impl Crew {
                 Phase::Starting => Stage::Starting,
                 Phase::Ready { .. } => Stage::Ready,
                 Phase::Doubted { .. } => Stage::Unready,
+                Phase::Frozen => Stage::Frozen,
                 Phase::Draining { .. } | Phase::Stopping => Stage::Ending,
             };
             (m.id, stage, m.endpoint.as_ref().map(|endpoint| endpoint.address))
@@ -415,20 +438,20 @@ impl Crew {
     }
 
     fn running(&self) -> u32 {
-        self.count(|phase| !matches!(phase, Phase::Draining { .. } | Phase::Stopping))
+        self.count(|phase| !matches!(phase, Phase::Draining { .. } | Phase::Frozen | Phase::Stopping))
     }
 
     fn ready_count(&self) -> u32 {
         self.count(|phase| matches!(phase, Phase::Ready { .. }))
     }
 
-    fn count(&self, wanted: impl Fn(Phase) -> bool) -> u32 {
+    pub(super) fn count(&self, wanted: impl Fn(Phase) -> bool) -> u32 {
         u32::try_from(self.members.iter().filter(|m| wanted(m.phase)).count()).unwrap_or(u32::MAX)
     }
 }
 
 impl Member {
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         if self.phase != Phase::Stopping {
             self.phase = Phase::Stopping;
             self.instance.stop();
@@ -436,7 +459,7 @@ impl Member {
     }
 
     fn is_running(&self) -> bool {
-        !matches!(self.phase, Phase::Draining { .. } | Phase::Stopping)
+        !matches!(self.phase, Phase::Draining { .. } | Phase::Frozen | Phase::Stopping)
     }
 
     fn in_flight(&self) -> u32 {

@@ -10,6 +10,9 @@ pub mod decide;
 pub mod limits;
 mod manager;
 mod seen;
+mod spares;
+#[cfg(test)]
+mod spares_tests;
 #[cfg(test)]
 mod tests;
 
@@ -65,8 +68,19 @@ pub struct Plan {
     pub scale_down_rate: f64,
     /// Never to zero once there was one.
     pub keep_one: bool,
+    /// What is there beyond the count that is wanted.
+    pub spare: Spare,
     /// Requests can come: nobody slows the end of a version that none can reach.
     pub reachable: bool,
+}
+
+/// Instances against cold starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spare {
+    /// Run and take requests like all others.
+    pub warm: u32,
+    /// Instances that are not wanted any more and are frozen instead of ended, at most.
+    pub frozen: u32,
 }
 
 /// What the scaler counts.

@@ -34,6 +34,8 @@ pub enum Stage {
     Ready,
     /// It was ready and is no more.
     Unready,
+    /// It stands still until it is wanted again.
+    Frozen,
     Ending,
     /// It failed, and its successor is not started yet.
     Waiting,
@@ -67,13 +69,16 @@ pub(super) struct Roll {
 }
 
 impl Roll {
-    pub(super) fn started(&mut self, id: u64) {
+    /// The number of its line.
+    pub(super) fn started(&mut self, id: u64) -> u64 {
         let now = now();
         let place = match self.vacant.pop() {
             Some(place) => Place { restarts: place.restarts + 1, started: now, ..place },
             None => Place { line: id, began: now, restarts: 0, started: now, last: None },
         };
+        let line = place.line;
         self.taken.insert(id, place);
+        line
     }
 
     /// It ended as wanted.

@@ -15,8 +15,8 @@ use super::limits::{DRAIN_MAX, DRAIN_STEP, RESTART_MIN, STARTING_MAX, TICK};
 use super::{EndpointSink, Fleet, Metric, Plan, State};
 use crate::runtime::scripted::{Note, Script, Scripted};
 
-const KEY: &str = "default/hello-00001";
-const MOMENT: Duration = Duration::from_micros(1);
+pub(super) const KEY: &str = "default/hello-00001";
+pub(super) const MOMENT: Duration = Duration::from_micros(1);
 
 /// One instance at most is wanted until a test says otherwise.
 pub(super) fn plan() -> Plan {
@@ -39,16 +39,17 @@ pub(super) fn plan() -> Plan {
         scale_up_rate: 1000.0,
         scale_down_rate: 2.0,
         keep_one: false,
+        spare: super::Spare::default(),
         reachable: true,
     }
 }
 
 #[derive(Default)]
-struct Sink {
+pub(super) struct Sink {
     endpoints: Mutex<HashMap<String, Vec<Arc<Endpoint>>>>,
     /// When the last endpoint of a key was taken out.
     emptied: Mutex<Vec<Instant>>,
-    load: Arc<BackendLoad>,
+    pub(super) load: Arc<BackendLoad>,
 }
 
 impl EndpointSink for Sink {
@@ -64,10 +65,10 @@ impl EndpointSink for Sink {
     }
 }
 
-struct Stage {
-    fleet: Fleet,
-    runtime: Arc<Scripted>,
-    sink: Arc<Sink>,
+pub(super) struct Stage {
+    pub(super) fleet: Fleet,
+    pub(super) runtime: Arc<Scripted>,
+    pub(super) sink: Arc<Sink>,
 }
 
 impl Stage {
@@ -78,23 +79,23 @@ impl Stage {
         Self { fleet, runtime, sink }
     }
 
-    async fn with(plan: Plan, script: impl Fn(u64) -> Script + Send + Sync + 'static) -> Self {
+    pub(super) async fn with(plan: Plan, script: impl Fn(u64) -> Script + Send + Sync + 'static) -> Self {
         let stage = Self::new(script);
         stage.fleet.declare(KEY, plan);
         sleep(MOMENT).await;
         stage
     }
 
-    fn endpoints(&self) -> Vec<Arc<Endpoint>> {
+    pub(super) fn endpoints(&self) -> Vec<Arc<Endpoint>> {
         self.sink.endpoints.lock().unwrap().get(KEY).cloned().unwrap_or_default()
     }
 
-    fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         self.fleet.observe(KEY).state
     }
 }
 
-fn at_once(_: u64) -> Script {
+pub(super) fn at_once(_: u64) -> Script {
     Script::READY_AT_ONCE
 }
 

@@ -20,9 +20,80 @@ pub fn bytes(text: &str) -> Option<u64> {
     is_number.then(|| number.parse::<u64>().ok()?.checked_mul(scale)).flatten()
 }
 
+/// As [`bytes`], with a fraction if there is one (`1.5Gi`), rounded up.
+#[must_use]
+pub fn memory(text: &str) -> Option<u64> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let Some((whole, part)) = number.split_once('.') else { return bytes(text) };
+    let scale = bytes(&format!("1{unit}"))?;
+    let all =
+        |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !all(part) {
+        return None;
+    }
+    let tens = 10_u64.pow(u32::try_from(part.len()).ok()?);
+    let fraction = u128::from(part.parse::<u64>().ok()?) * u128::from(scale);
+    let fraction = u64::try_from(fraction.div_ceil(u128::from(tens))).ok()?;
+    bytes(&format!("{whole}{unit}"))?.checked_add(fraction)
+}
+
+/// Processors as Kubernetes writes them, in thousandths: `2`, `0.5`, `250m`. Finer ones are rounded up.
+#[must_use]
+pub fn milli(text: &str) -> Option<u64> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(number) = text.strip_suffix('m') {
+        return digits(number).then(|| number.parse().ok()).flatten();
+    }
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    if !digits(whole) || !digits(part) {
+        return None;
+    }
+    let thousandths: u64 = format!("{part:0<3}").get(..3)?.parse().ok()?;
+    let finer = u64::from(part.get(3..).is_some_and(|rest| rest.bytes().any(|digit| digit != b'0')));
+    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(thousandths + finer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_may_have_a_fraction() {
+        for (text, wanted) in [
+            ("64Mi", Some(64 << 20)),
+            ("1.5Gi", Some(3 << 29)),
+            ("0.1", Some(1)),
+            ("1.5", Some(2)),
+            ("1.", None),
+            (".5Gi", None),
+            ("1.5xi", None),
+            ("1.1234567890Gi", None),
+            ("99999999.5Ti", None),
+        ] {
+            assert_eq!(memory(text), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn processors_are_read_in_thousandths() {
+        for (text, wanted) in [
+            ("2", Some(2000)),
+            ("0.5", Some(500)),
+            ("1.25", Some(1250)),
+            ("0.0001", Some(1)),
+            ("250m", Some(250)),
+            ("m", None),
+            ("", None),
+            (".5", None),
+            ("1.", None),
+            ("-1", None),
+            ("1e3", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(milli(text), wanted, "{text:?}");
+        }
+    }
 
     #[test]
     fn quantities_are_read_as_kubernetes_writes_them() {

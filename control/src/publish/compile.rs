@@ -64,6 +64,7 @@ fn compiled(rule: &HostRule, backends: &mut Backends) -> Option<Route> {
     route.https_redirect = rule.https_redirect;
     route.inside_only = rule.inside_only;
     route.hash.clone_from(&rule.hash);
+    route.manners.clone_from(&rule.manners);
     let leads_on = route.all_splits().any(|split| split.weight > 0);
     leads_on.then_some(route)
 }

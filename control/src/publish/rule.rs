@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::table::Edits;
+use dataplane::table::{Edits, Manners};
 
 /// Hosts that share one division of their requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct HostRule {
     pub inside_only: bool,
     /// What probes are told.
     pub hash: Option<Arc<str>>,
+    /// What is done beyond the division.
+    pub manners: Option<Arc<Manners>>,
 }
 
 /// Requests whose path begins with these segments and that bring these headers.

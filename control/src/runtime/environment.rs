@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::InstanceSpec;
+use super::{InstanceSpec, last_words};
 
 /// Where programs are looked up unless the developer says otherwise; what container images use.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -16,29 +16,50 @@ const VOLUMES: &str = "SLUICEGATE_VOLUMES";
 /// Marks every process of an instance, so that leftovers of a crashed appliance can be told from others.
 pub(super) const MARK: &str = "SLUICEGATE_INSTANCE";
 
+/// With the next, stand in a variable for what only the instance itself knows. No variable can hold a NUL, so nobody
+/// else's text is taken for it.
+pub(crate) const OWN_NAME: &str = "\0name\0";
+pub(crate) const OWN_UID: &str = "\0uid\0";
+
+/// What only one instance is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Own<'a> {
+    pub(super) port: u16,
+    /// Its Pod's.
+    pub(super) name: &'a str,
+    /// Unique among all instances.
+    pub(super) mark: &'a str,
+    /// The folder of its volumes.
+    pub(super) volumes: &'a Path,
+    /// The file for its last words, if it has one.
+    pub(super) last_words: Option<&'a Path>,
+}
+
 /// Every variable of one instance, each name once.
-pub(super) fn environment(
-    spec: &InstanceSpec,
-    port: u16,
-    mark: &str,
-    volumes: &Path,
-) -> Vec<(String, String)> {
+pub(super) fn environment(spec: &InstanceSpec, own: Own<'_>) -> Vec<(String, String)> {
     let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
     let mut all: Vec<(String, String)> = vec![("PATH".into(), PATH.into()), ("HOME".into(), home)];
     for (name, value) in &spec.env {
         // A name that no process can have is nobody's variable.
         if !name.is_empty() && !name.contains(['=', '\0']) {
-            set(&mut all, name, value);
+            if value.contains('\0') {
+                set(&mut all, name, &value.replace(OWN_NAME, own.name).replace(OWN_UID, own.mark));
+            } else {
+                set(&mut all, name, value);
+            }
         }
     }
-    set(&mut all, "PORT", &port.to_string());
+    set(&mut all, "PORT", &own.port.to_string());
     set(&mut all, "K_SERVICE", &spec.service);
     set(&mut all, "K_CONFIGURATION", &spec.configuration);
     set(&mut all, "K_REVISION", &spec.revision);
     if !spec.volumes.is_empty() {
-        set(&mut all, VOLUMES, &volumes.display().to_string());
+        set(&mut all, VOLUMES, &own.volumes.display().to_string());
     }
-    set(&mut all, MARK, mark);
+    if let Some(path) = own.last_words {
+        set(&mut all, last_words::VARIABLE, &path.display().to_string());
+    }
+    set(&mut all, MARK, own.mark);
     all
 }
 
@@ -82,6 +103,10 @@ mod tests {
     use super::*;
     use crate::runtime::tests::spec;
 
+    fn own(port: u16) -> Own<'static> {
+        Own { port, name: "hello-00001-deployment-z", mark: "m", volumes: Path::new("/v"), last_words: None }
+    }
+
     fn value(all: &[(String, String)], name: &str) -> Option<String> {
         let found: Vec<_> = all.iter().filter(|(known, _)| known == name).collect();
         assert!(found.len() < 2, "{name} is there twice");
@@ -95,7 +120,7 @@ mod tests {
         for name in ["PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"] {
             spec.env.push((name.into(), "forged".into()));
         }
-        let all = environment(&spec, 4711, "m", Path::new("/v"));
+        let all = environment(&spec, own(4711));
         assert_eq!(value(&all, "PORT").unwrap(), "4711");
         assert_eq!(value(&all, "K_SERVICE").unwrap(), "hello");
         assert_eq!(value(&all, "K_CONFIGURATION").unwrap(), "hello-conf");
@@ -107,8 +132,21 @@ mod tests {
     fn arguments_may_name_variables() {
         let mut spec = spec(&["serve", "--port=$(PORT)", "$$(PORT)", "$(NOBODY) $HOME $"]);
         spec.env.push(("A".into(), "1".into()));
-        let words = command(&spec, &environment(&spec, 4711, "m", Path::new("/v")));
+        let words = command(&spec, &environment(&spec, own(4711)));
         assert_eq!(words, ["serve", "--port=4711", "$(PORT)", "$(NOBODY) $HOME $"]);
+    }
+
+    #[test]
+    fn an_instance_finds_its_own_name_where_it_was_asked_for() {
+        let mut spec = spec(&["serve", "$(WHO)"]);
+        for (name, text) in [("WHO", format!("<{OWN_NAME}>")), ("UID", OWN_UID.into())] {
+            spec.env.push((name.into(), text));
+        }
+        let all = environment(&spec, Own { last_words: Some(Path::new("/w")), ..own(1) });
+        assert_eq!(value(&all, "WHO").unwrap(), "<hello-00001-deployment-z>");
+        assert_eq!(value(&all, "UID").unwrap(), "m");
+        assert_eq!(value(&all, "SLUICEGATE_TERMINATION_LOG").unwrap(), "/w");
+        assert_eq!(command(&spec, &all)[1], "<hello-00001-deployment-z>");
     }
 
     #[test]
@@ -117,7 +155,7 @@ mod tests {
         for (name, text) in [("A", "1"), ("A", "2"), ("PATH", "/x"), ("", "e"), ("B=C", "d")] {
             spec.env.push((name.into(), text.into()));
         }
-        let all = environment(&spec, 1, "m", Path::new("/v"));
+        let all = environment(&spec, own(1));
         assert_eq!(value(&all, "A").unwrap(), "2");
         assert_eq!(value(&all, "PATH").unwrap(), "/x");
         assert!(all.iter().all(|(name, _)| !name.is_empty() && !name.contains('=')));

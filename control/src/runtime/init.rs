@@ -2,8 +2,8 @@
 //! the developer's program.
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
-//! `sluicegate instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID] [--group GID]
-//! [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
+//! `sluicegate instance-init --parent PID [--cgroup DIR]... [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID]
+//! [--group GID] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 
@@ -42,6 +42,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// Where an instance finds itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Place {
+    /// Control groups to join, before anything else is done.
+    pub(super) cgroups: Vec<PathBuf>,
     pub(super) binds: Vec<Bind>,
     /// Entered last, because it may be in a volume.
     pub(super) working_dir: Option<PathBuf>,
@@ -53,6 +55,7 @@ pub(super) struct Place {
 pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<OsString> {
     let mut words: Vec<OsString> =
         vec![VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
+    words.extend(place.cgroups.iter().flat_map(|dir| [OsString::from("--cgroup"), dir.into()]));
     for bind in &place.binds {
         let access = if bind.read_only { "ro" } else { "rw" };
         words.extend([
@@ -77,7 +80,7 @@ pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<O
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, Vec<OsString>), &'static str> {
-    const USAGE: &str = "usage: instance-init --parent PID [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID] \
+    const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR]... [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID] \
                          [--group GID] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...";
     let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
     let mut words = arguments.into_iter();
@@ -93,6 +96,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, V
     let mut place = Place::default();
     loop {
         match words.next().as_ref().and_then(|word| word.to_str()) {
+            Some("--cgroup") => place.cgroups.push(words.next().ok_or(USAGE)?.into()),
             Some("--bind") => {
                 let mut next = || words.next().ok_or(USAGE);
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
@@ -115,6 +119,7 @@ fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String,
     let steps = || {
         // A session of its own: one signal reaches the whole family, and there is no terminal.
         setsid().map_err(|why| why.to_string())?;
+        join(&place.cgroups)?;
         settle(place)?;
         become_user(place.identity)?;
         seal(parent).map_err(|why| why.to_string())
@@ -125,6 +130,14 @@ fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String,
     let why = Command::new(&command[0]).args(&command[1..]).exec();
     let code = if why.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
     (format!("cannot run {}: {why}", command[0].display()), code)
+}
+
+/// Moves this process, and with it everything it will start.
+fn join(cgroups: &[PathBuf]) -> Result<(), String> {
+    cgroups.iter().try_for_each(|folder| {
+        std::fs::write(folder.join("cgroup.procs"), "0")
+            .map_err(|why| format!("the control group {} cannot be joined: {why}", folder.display()))
+    })
 }
 
 /// RT-USER-05: an identity that cannot be had ends the start.
@@ -201,6 +214,7 @@ mod tests {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
         let bind = |target: &str, read_only| Bind { source: "/a b".into(), target: target.into(), read_only };
         let place = Place {
+            cgroups: vec!["/sys/fs/c g".into(), "/x".into()],
             binds: vec![bind("/--", true), bind("/c", false)],
             working_dir: Some("/work dir".into()),
             identity: Identity { user: Some(1000), group: Some(0), never_root: true },

@@ -37,5 +37,16 @@ pub const TAIL_LINE_BYTES_MAX: usize = 300;
 /// open, so not for ever.
 pub const OUTPUT_DRAIN_MAX: Duration = Duration::from_millis(500);
 
+/// Processes and threads of an instance that has a control group: far above what servers have, far below what would
+/// keep the host from starting anything.
+pub const GROUP_PIDS_MAX: u32 = 4096;
+/// Processor time is given out anew this often (the kernel's default).
+pub const CPU_PERIOD_US: u64 = 100_000;
+/// Tries at removing a control group, 10 ms apart.
+pub const GROUP_REMOVE_ATTEMPTS: u32 = 100;
+
+/// Of an instance's own message about its end (Kubernetes' bound).
+pub const TERMINATION_BYTES_MAX: u64 = 4096;
+
 /// At start, leftovers of a crashed appliance get SIGKILL and this long to vanish.
 pub const LEFTOVER_EXIT_MAX: Duration = Duration::from_secs(5);

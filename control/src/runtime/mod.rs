@@ -5,13 +5,18 @@
 //! The process runtime is the implementation for programs of this host; see [`ProcessRuntime`].
 //! What it deliberately leaves to others: when to start or stop (fleet), which requests go where (cores).
 
+mod cgroups;
+mod ending;
 pub(crate) mod environment;
+mod frost;
 mod host_processes;
 pub mod init;
+mod last_words;
 mod launch;
 pub mod limits;
 mod log;
 mod mounts;
+mod orders;
 mod orphans;
 mod port;
 mod probe;
@@ -33,6 +38,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use volumes::{Mount, Volume};
 
+pub use cgroups::Resources;
 pub use mounts::allowed as may_mount;
 pub use orphans::log_file;
 pub use process::{Init, ProcessRuntime, end_leftovers};
@@ -56,6 +62,9 @@ pub struct InstanceSpec {
     pub identity: Identity,
     /// Nothing but volumes and `/tmp` can be written to.
     pub read_only_root: bool,
+    pub resources: Resources,
+    /// The instance may leave a message about its end.
+    pub last_words: Option<LastWordsAt>,
     /// The others wait until this has passed; an instance that fails it is ended.
     pub startup: Option<Probe>,
     /// Passed: it gets requests. Failed after that, if it has a period: it gets none until it passes again.
@@ -66,6 +75,15 @@ pub struct InstanceSpec {
     pub startup_max: Duration,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
+}
+
+/// Where an instance writes a message about its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LastWordsAt {
+    /// At this path, which is mounted, or where the variable says.
+    Path(PathBuf),
+    /// Where the variable says.
+    Variable,
 }
 
 /// Who an instance is to the kernel. Says nothing: whoever the appliance is.
@@ -125,12 +143,29 @@ impl Probe {
 
 /// A way to run instances.
 pub trait Runtime: Send + Sync {
-    /// Starts an instance under `id` (never used before) and returns at once.
-    fn start(&self, id: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance>;
+    /// Starts an instance under `id` (never used before) and returns at once. `line` is the id of the first of those
+    /// whose place it takes.
+    fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance>;
     /// What running instances can be given without a restart has changed: the files of their volumes.
     fn refresh(&self, spec: Arc<InstanceSpec>);
     /// The revision is gone for good: what was kept of its instances may go too. All of them are over.
     fn forget(&self, namespace: &str, revision: &str);
+}
+
+/// The name of the Pod that stands for instances of `line`.
+#[must_use]
+pub fn pod_name(revision: &str, mut line: u64) -> String {
+    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut letters = Vec::new();
+    loop {
+        letters.push(LETTERS[(line % 36) as usize]);
+        line /= 36;
+        if line == 0 {
+            break;
+        }
+    }
+    letters.reverse();
+    format!("{revision}-deployment-{}", String::from_utf8_lossy(&letters))
 }
 
 /// One started instance, to be told what to do. Dropping it is the same as [`Instance::stop`].
@@ -139,6 +174,9 @@ pub trait Instance: Send {
     fn stop(&self);
     /// Probes it again: `Ready` follows, or `Gone` after it was ended for not answering.
     fn verify(&self);
+    /// Gives it no more processor time, and does not probe it, until it is thawed or stopped. It has to be ready.
+    fn freeze(&self);
+    fn thaw(&self);
 }
 
 /// What an instance's runtime tells.
@@ -165,6 +203,8 @@ pub struct Gone {
 pub enum Cause {
     Exited(i32),
     Signalled(i32),
+    /// It wanted more memory than its manifest allows.
+    OutOfMemory,
     /// It did not pass its readiness probe within `startup_max`.
     NotReady,
     /// It stopped taking connections and did not recover.
@@ -181,6 +221,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Exited(code) => write!(f, "ExitCode{code}"),
             Self::Signalled(signal) => write!(f, "Signal{signal}"),
+            Self::OutOfMemory => f.write_str("OOMKilled"),
             Self::NotReady => f.write_str("ProgressDeadlineExceeded"),
             Self::Unreachable => f.write_str("Unreachable"),
             Self::Unhealthy(_) => f.write_str("Unhealthy"),
@@ -239,6 +280,8 @@ pub(crate) mod tests {
             mounts: Vec::new(),
             identity: Identity::default(),
             read_only_root: false,
+            resources: Resources::default(),
+            last_words: None,
             startup: None,
             readiness: Probe::once(Check::Tcp),
             liveness: None,

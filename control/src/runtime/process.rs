@@ -12,9 +12,8 @@ use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +25,23 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
 use tokio::time::timeout;
 
-use super::environment::{command, environment};
+use super::cgroups::{Cgroups, Group};
+use super::ending::{End, gone, not_started};
+use super::environment::{Own, command, environment};
+use super::frost::Frost;
 use super::init::Place;
+use super::last_words::LastWords;
 use super::launch::{Launcher, exited, pid, pidfd, signal_group};
 use super::limits::{OUTPUT_DRAIN_MAX, VERIFY_MAX};
 use super::log::{InstanceLog, Origin, pump};
 use super::mounts::Bind;
+use super::orders::{Handle, Order, Told, heard, stop_ordered};
 use super::orphans::{Record, Records};
 use super::port::Ports;
 use super::probe::{Pace, Patient};
 use super::sweeper::Sweeper;
 use super::volumes::Shelf;
-use super::{Cause, Gone, Instance, InstanceSpec, Reporter, Runtime};
+use super::{Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, pod_name};
 
 /// The program that becomes an instance: one whose `main` hands [`super::init::VERB`] to
 /// [`super::init::run`].
@@ -76,12 +80,13 @@ impl ProcessRuntime {
     /// [`end_leftovers`] is due.
     pub fn open_beside(data: &Path, init: Init) -> io::Result<Self> {
         let records = Records::open(&data.join(FOLDER))?;
+        let cgroups = Cgroups::open(data).map_err(|why| why.to_string());
         let (jobs, inbox) = mpsc::unbounded_channel();
         let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         std::thread::Builder::new().name("instances".into()).spawn(move || {
             LocalSet::new().block_on(&reactor, async {
                 let ports = RefCell::new(Ports::of_this_host());
-                let room = Rc::new(Room { records, init, ports, sweeper: Sweeper::start() });
+                let room = Rc::new(Room { records, init, ports, sweeper: Sweeper::start(), cgroups });
                 work(room, inbox).await;
             });
         })?;
@@ -96,13 +101,16 @@ const FOLDER: &str = "instances";
 /// as long as the leftovers take to vanish.
 pub fn end_leftovers(data: &Path, id_end: u64) -> io::Result<()> {
     Records::open(&data.join(FOLDER))?.end_leftovers(id_end);
+    if let Ok(cgroups) = Cgroups::open(data) {
+        cgroups.end_leftovers(id_end);
+    }
     Ok(())
 }
 
 impl Runtime for ProcessRuntime {
-    fn start(&self, id: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
+    fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let life = Life { id, spec, reporter: reporter.clone(), orders: inbox };
+        let life = Life { id, line, spec, reporter: reporter.clone(), orders: inbox };
         if self.jobs.send(Job::Live(life)).is_err() {
             reporter.gone(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
@@ -126,28 +134,10 @@ enum Job {
 
 struct Life {
     id: u64,
+    line: u64,
     spec: Arc<InstanceSpec>,
     reporter: Reporter,
     orders: UnboundedReceiver<Order>,
-}
-
-enum Order {
-    Stop,
-    Verify,
-}
-
-struct Handle {
-    orders: UnboundedSender<Order>,
-}
-
-impl Instance for Handle {
-    fn stop(&self) {
-        let _ = self.orders.send(Order::Stop); // fails only when the instance is over
-    }
-
-    fn verify(&self) {
-        let _ = self.orders.send(Order::Verify);
-    }
 }
 
 /// What the tasks of the hand thread share.
@@ -156,6 +146,23 @@ struct Room {
     init: Init,
     ports: RefCell<Ports>,
     sweeper: Sweeper,
+    /// Where control groups can be made, or why not.
+    cgroups: Result<Cgroups, String>,
+}
+
+impl Room {
+    /// A group for an instance whose manifest asks for one; without it the log says so.
+    fn group(&self, id: u64, spec: &InstanceSpec) -> Option<Group> {
+        if !spec.resources.any() {
+            return None;
+        }
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
+        let made =
+            cgroups.and_then(|cgroups| cgroups.make(id, spec.resources).map_err(|why| why.to_string()));
+        let told =
+            |why: &String| tracing::warn!(revision = spec.revision, %why, "resources are not enforced");
+        made.inspect_err(told).ok()
+    }
 }
 
 async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
@@ -185,7 +192,7 @@ async fn live(room: Rc<Room>, mut life: Life) {
     let port = room.ports.borrow_mut().take(|below| fastrand::u16(..below));
     let gone = match port {
         Ok(port) => {
-            let gone = match Process::start(&room, life.id, &life.spec, port) {
+            let gone = match Process::start(&room, &life, port) {
                 Ok(process) => process.live(&room, &mut life).await,
                 Err(why) => not_started(&why),
             };
@@ -195,7 +202,9 @@ async fn live(room: Rc<Room>, mut life: Life) {
         Err(why) => not_started(&why),
     };
     room.records.forget(&life.spec, life.id);
-    Shelf::new(&room.records.folder(&life.spec.namespace, &life.spec.revision), life.id).close();
+    let folder = room.records.folder(&life.spec.namespace, &life.spec.revision);
+    Shelf::new(&folder, life.id).close();
+    LastWords::new(&folder, life.id).forget();
     life.reporter.gone(gone);
 }
 
@@ -209,19 +218,15 @@ struct Process {
     launcher: Launcher,
     log: Rc<RefCell<InstanceLog>>,
     pumps: Vec<JoinHandle<()>>,
-}
-
-/// Why an instance's life comes to its end.
-enum End {
-    Itself,
-    Asked,
-    NotReady,
-    Unreachable,
-    Unhealthy(String),
+    frost: Frost,
+    last_words: LastWords,
+    /// It is held to what its manifest allows.
+    group: Option<Group>,
 }
 
 impl Process {
-    fn start(room: &Room, id: u64, spec: &InstanceSpec, port: u16) -> io::Result<Self> {
+    fn start(room: &Room, life: &Life, port: u16) -> io::Result<Self> {
+        let Life { id, line, ref spec, .. } = *life;
         if spec.command.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
         }
@@ -229,8 +234,23 @@ impl Process {
         let shelf = Shelf::new(&room.records.folder(&spec.namespace, &spec.revision), id);
         shelf.fill(&spec.volumes)?;
         shelf.open(&spec.volumes)?;
-        let environment = environment(spec, port, &record.mark, shelf.root());
-        let launcher = Launcher { init: room.init.clone(), place: place(spec, &shelf) };
+        let last_words = LastWords::new(&room.records.folder(&spec.namespace, &spec.revision), id);
+        let words_at =
+            spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;
+        let own = Own {
+            port,
+            name: &pod_name(&spec.revision, line),
+            mark: &record.mark,
+            volumes: shelf.root(),
+            last_words: words_at,
+        };
+        let group = room.group(id, spec);
+        let joined = group.as_ref().map(|group| group.folders().to_vec()).unwrap_or_default();
+        let environment = environment(spec, own);
+        let launcher = Launcher {
+            init: room.init.clone(),
+            place: Place { cgroups: joined, ..place(spec, &shelf, &last_words) },
+        };
         // Written before the start, so that no instance is ever without its record.
         room.records.write(spec, id, &record);
 
@@ -247,7 +267,19 @@ impl Process {
             Ok((pidfd, pumps)) => {
                 let record = record.with_leader(pid(&child));
                 room.records.write(spec, id, &record);
-                Ok(Self { child, pidfd, address, record, environment, launcher, log, pumps })
+                Ok(Self {
+                    child,
+                    pidfd,
+                    address,
+                    record,
+                    environment,
+                    launcher,
+                    log,
+                    pumps,
+                    frost: Frost::default(),
+                    group,
+                    last_words,
+                })
             }
             Err(why) => {
                 signal_group(&child, Signal::KILL);
@@ -272,9 +304,13 @@ impl Process {
                 abort.abort();
             }
         }
+        let starved = self.group.as_ref().is_some_and(Group::was_out_of_memory);
+        if let Some(group) = self.group {
+            group.remove().await;
+        }
         let log = self.log.borrow();
         match status {
-            Ok(status) => gone(&end, status, &life.spec, &log.tail()),
+            Ok(status) => gone(&end, status, &life.spec, (&self.last_words.read(), &log.tail()), starved),
             Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
         }
     }
@@ -321,7 +357,10 @@ impl Process {
             let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
             tokio::select! {
                 biased;
-                () = stop_ordered(&mut life.orders) => return End::Asked,
+                told = heard(&mut life.orders) => match told {
+                    Told::Freeze if self.sleeps(life).await => continue,
+                    Told::Freeze | Told::Stop => return End::Asked,
+                },
                 passed = timeout(within, passes) => match (passed, limit.take()) {
                     (Err(_), Some((_, end))) => return end,
                     _ => life.reporter.ready(self.address),
@@ -331,7 +370,10 @@ impl Process {
                 biased;
                 order = life.orders.recv() => match order {
                     Some(Order::Verify) => (pace, limit) = (Pace::Fast, Some((VERIFY_MAX, End::Unreachable))),
-                    Some(Order::Stop) | None => return End::Asked,
+                    // It was ready and is ready again: that it answers is for its first request to see.
+                    Some(Order::Freeze) if self.sleeps(life).await => {}
+                    Some(Order::Freeze | Order::Stop) | None => return End::Asked,
+                    Some(Order::Thaw) => {}
                 },
                 () = self.loses_readiness(&spec) => {
                     life.reporter.unready();
@@ -339,6 +381,22 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// Frozen until it is thawed; `false`: until it is to end.
+    async fn sleeps(&self, life: &mut Life) -> bool {
+        self.frost.set(&self.child, true);
+        let thawed = loop {
+            match life.orders.recv().await {
+                Some(Order::Thaw) => break true,
+                Some(Order::Stop) | None => break false,
+                Some(Order::Verify | Order::Freeze) => {}
+            }
+        };
+        if thawed {
+            self.frost.set(&self.child, false);
+        }
+        thawed
     }
 
     /// Never returns without a period: readiness was a matter of the start then.
@@ -356,7 +414,12 @@ impl Process {
         match &spec.liveness {
             Some(liveness) => {
                 tokio::time::sleep(liveness.delay).await;
-                self.patient().fails(liveness).await
+                loop {
+                    tokio::select! {
+                        why = self.patient().fails(liveness), if !self.frost.is_frozen() => return why,
+                        () = self.frost.turned() => {} // its failures count anew
+                    }
+                }
             }
             None => std::future::pending().await,
         }
@@ -369,6 +432,7 @@ impl Process {
     /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.
     async fn terminate(&self, spec: &InstanceSpec) {
         signal_group(&self.child, Signal::TERM);
+        self.frost.set(&self.child, false); // a frozen one hears nothing
         if timeout(spec.grace, exited(&self.pidfd)).await.is_err() {
             signal_group(&self.child, Signal::KILL);
             exited(&self.pidfd).await;
@@ -377,14 +441,22 @@ impl Process {
 }
 
 /// Where the instance's volumes appear to it.
-fn place(spec: &InstanceSpec, shelf: &Shelf) -> Place {
+fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
     let bind = |mount| Bind {
         source: shelf.source(&spec.volumes, mount),
         target: mount.path.clone(),
         read_only: mount.read_only,
     };
+    let words = match &spec.last_words {
+        Some(LastWordsAt::Path(path)) => {
+            let source = last_words.path().to_owned();
+            Some(Bind { source, target: path.clone(), read_only: false })
+        }
+        Some(LastWordsAt::Variable) | None => None,
+    };
     Place {
-        binds: spec.mounts.iter().map(bind).collect(),
+        cgroups: Vec::new(),
+        binds: spec.mounts.iter().map(bind).chain(words).collect(),
         working_dir: spec.working_dir.clone(),
         identity: spec.identity,
         read_only_root: spec.read_only_root,
@@ -408,35 +480,4 @@ fn watch(
         }
     }
     Ok((pidfd, pumps))
-}
-
-/// Returns on the order to stop; a doubt about an instance that is being probed anyway is no news.
-async fn stop_ordered(orders: &mut UnboundedReceiver<Order>) {
-    while let Some(Order::Verify) = orders.recv().await {}
-}
-
-fn gone(end: &End, status: ExitStatus, spec: &InstanceSpec, tail: &str) -> Gone {
-    let exit = match (status.code(), status.signal()) {
-        (Some(code), _) => Cause::Exited(code),
-        (None, signal) => Cause::Signalled(signal.unwrap_or_default()),
-    };
-    let (cause, sentence) = match end {
-        End::NotReady => (
-            Cause::NotReady,
-            format!("instance did not become ready within {} s", spec.startup_max.as_secs_f64()),
-        ),
-        End::Unreachable => (Cause::Unreachable, "instance took no connections any more".to_owned()),
-        End::Unhealthy(why) => (Cause::Unhealthy(why.clone()), why.clone()),
-        End::Itself | End::Asked => (exit, format!("instance ended with {status}")),
-    };
-    let message = if tail.is_empty() {
-        format!("{sentence}; it wrote nothing")
-    } else {
-        format!("{sentence}; last lines of its output:\n{tail}")
-    };
-    Gone { cause, message }
-}
-
-fn not_started(why: &io::Error) -> Gone {
-    Gone { cause: Cause::NotStarted, message: format!("instance could not be started: {why}") }
 }

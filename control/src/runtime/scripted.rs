@@ -36,6 +36,8 @@ pub(crate) enum Note {
     Started(u64),
     Stopped(u64),
     Verified(u64),
+    Frozen(u64),
+    Thawed(u64),
     Refreshed,
     Forgotten(String),
 }
@@ -43,6 +45,8 @@ pub(crate) enum Note {
 enum Order {
     Stop,
     Verify,
+    Freeze,
+    Thaw,
 }
 
 impl Scripted {
@@ -70,7 +74,7 @@ impl Scripted {
 }
 
 impl Runtime for Scripted {
-    fn start(&self, id: u64, _spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
+    fn start(&self, id: u64, _line: u64, _spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
         Self::note(&self.notes, Note::Started(id));
         self.living.fetch_add(1, SeqCst);
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -118,6 +122,8 @@ async fn play(
                     sleep(Duration::from_millis(10)).await;
                     reporter.ready(address(id));
                 }
+                Some(Order::Freeze) => Scripted::note(notes, Note::Frozen(id)),
+                Some(Order::Thaw) => Scripted::note(notes, Note::Thawed(id)),
                 Some(Order::Stop) | None => {
                     Scripted::note(notes, Note::Stopped(id));
                     sleep(script.stop_takes).await;
@@ -145,5 +151,13 @@ impl Instance for Handle {
 
     fn verify(&self) {
         let _ = self.0.send(Order::Verify);
+    }
+
+    fn freeze(&self) {
+        let _ = self.0.send(Order::Freeze);
+    }
+
+    fn thaw(&self) {
+        let _ = self.0.send(Order::Thaw);
     }
 }

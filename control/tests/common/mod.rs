@@ -34,6 +34,8 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         mounts: Vec::new(),
         identity: Identity::default(),
         read_only_root: false,
+        resources: sluicegate_control::runtime::Resources::default(),
+        last_words: None,
         startup: None,
         readiness: Probe::once(Check::Tcp),
         liveness: None,

@@ -45,7 +45,7 @@ struct ScriptedInstance {
 }
 
 impl Runtime for Scripted {
-    fn start(&self, id: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
+    fn start(&self, id: u64, _: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
         match spec.command.first().map(String::as_str) {
             Some("broken") => {
                 reporter
@@ -68,6 +68,10 @@ impl Instance for ScriptedInstance {
     }
 
     fn verify(&self) {}
+
+    fn freeze(&self) {}
+
+    fn thaw(&self) {}
 }
 
 impl House {

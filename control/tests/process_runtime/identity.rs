@@ -5,7 +5,7 @@
 use std::fs;
 
 use sluicegate_control::runtime::volumes::{Content, Mount, Volume};
-use sluicegate_control::runtime::{Identity, InstanceSpec, may_mount};
+use sluicegate_control::runtime::{Identity, InstanceSpec, Resources, may_mount};
 
 use super::{House, shell};
 
@@ -120,4 +120,51 @@ async fn a_read_only_root_leaves_temporary_files_and_volumes() {
     } else {
         assert!(words.contains("needs a mount namespace"), "{words}");
     }
+}
+
+/// SRV-CON-13, SRV-CON-55, RT-CG-01, RT-CG-03: an instance with limits is in a group of its own that holds them, one
+/// that wants more memory is ended for that reason, and no group stays.
+#[tokio::test]
+async fn an_instance_is_held_to_its_limits() {
+    let house = House::new();
+    let resources = Resources { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_wanted: 100 };
+    let limited = |script: &str| InstanceSpec { resources, ..shell(script) };
+    // In version 2 the line has no controller.
+    let told = "grep -E '^[0-9]+:memory:|^0::' /proc/self/cgroup | head -1; sleep 1000";
+    let readiness = super::probes::asks("true", 3);
+    let mut guest = house.start(1, InstanceSpec { readiness, ..limited(told) });
+    guest.ready().await;
+    let line = loop {
+        let log = fs::read_to_string(house.folder().join("1.log")).unwrap_or_default(); // it may come yet
+        match log.lines().find_map(|line| line.split_once(" F ")) {
+            Some((_, line)) => break line.to_owned(),
+            None => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+        }
+    };
+    let path = line.rsplit(':').next().unwrap();
+    let Some(below) = path.find("/sluicegate-").map(|at| &path[at + 1..]) else {
+        eprintln!("skipped: control groups may not be made here: {line}");
+        return;
+    };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let points: Vec<_> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    let above = &path[1..path.len() - below.len()];
+    let find = |file: &str| {
+        points
+            .iter()
+            .map(|point| format!("{point}/{above}{below}/{file}"))
+            .find_map(|at| fs::read_to_string(at).ok())
+    };
+    let either =
+        |one: &str, other: &str| find(one).or_else(|| find(other)).map(|text| text.trim().to_owned());
+    let memory = either("memory.max", "memory.limit_in_bytes");
+    assert_eq!(memory.as_deref(), Some("67108864"), "{path}");
+    guest.handle.stop();
+    guest.gone().await;
+    assert_eq!(either("memory.max", "memory.limit_in_bytes"), None, "the group stays");
+
+    let greedy = limited("x=$(head -c 300000000 /dev/zero | tr '\\0' a); echo never; sleep 1000");
+    let gone = house.start(2, greedy).gone().await;
+    assert_eq!(gone.cause.to_string(), "OOMKilled", "{}", gone.message);
+    assert!(gone.message.contains("limit of 67108864 bytes"), "{}", gone.message);
 }

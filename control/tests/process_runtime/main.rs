@@ -41,7 +41,7 @@ impl House {
 
     fn start(&self, id: u64, spec: InstanceSpec) -> Guest {
         let (queue, reports) = mpsc::unbounded_channel();
-        let handle = self.runtime.start(id, Arc::new(spec), Reporter::new(id, queue));
+        let handle = self.runtime.start(id, id, Arc::new(spec), Reporter::new(id, queue));
         Guest { handle, reports }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use sluicegate_control::runtime::{Cause, Check, InstanceSpec, Probe, Report};
+use sluicegate_control::runtime::{Cause, Check, InstanceSpec, LastWordsAt, Probe, Report};
 
 use super::{House, shell};
 
@@ -49,6 +49,84 @@ async fn fewer_failures_than_the_threshold_in_a_row_end_nobody() {
     // Some twenty rounds; an end would be reported.
     let report = tokio::time::timeout(Duration::from_millis(600), guest.report()).await;
     assert!(report.is_err(), "{report:?}");
+}
+
+/// SRV-CON-36: an answer that is slower than the probe's timeout is a failure, however good it would have been.
+#[tokio::test]
+async fn an_answer_that_comes_after_the_timeout_is_a_failure() {
+    let (house, file, spec) = with_file();
+    let slow = asks("if test -e $FILE; then sleep 1000; fi", 2);
+    let liveness = Some(Probe { timeout: Duration::from_secs(2), ..slow });
+    let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
+    guest.ready().await;
+    let report = tokio::time::timeout(Duration::from_millis(300), guest.report()).await;
+    assert!(report.is_err(), "quick answers pass: {report:?}");
+    fs::write(&file, "").unwrap();
+    let gone = guest.gone().await;
+    assert!(matches!(gone.cause, Cause::Unhealthy(_)), "{gone:?}");
+    assert!(gone.message.contains("liveness probe failed"), "{}", gone.message);
+}
+
+/// A frozen instance stands still, comes back where it was, and ends when it is told to.
+#[tokio::test]
+async fn a_frozen_instance_stands_still_until_it_is_thawed() {
+    let (house, file, spec) = with_file();
+    let mut spec = spec;
+    spec.command[2] = "while :; do echo x >> $FILE; sleep 0.05; done".to_owned();
+    let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), ..spec });
+    guest.ready().await;
+    let lines = || fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+    let grows = async |from: usize| {
+        while lines() <= from {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    grows(3).await;
+    guest.handle.freeze();
+    tokio::time::sleep(Duration::from_millis(300)).await; // the order is on its way, and then some
+    let before = lines();
+    let report = tokio::time::timeout(Duration::from_millis(600), guest.report()).await;
+    assert!(report.is_err(), "{report:?}");
+    assert_eq!(lines(), before, "it went on");
+    guest.handle.thaw();
+    tokio::time::timeout(super::PATIENCE, grows(before + 3)).await.expect("it goes on");
+
+    guest.handle.freeze();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    guest.handle.stop();
+    let gone = loop {
+        if let Report::Gone(gone) = guest.report().await {
+            break gone;
+        }
+    };
+    assert_eq!(gone.cause, Cause::Signalled(15), "it heard the signal: {}", gone.message);
+}
+
+/// SRV-CON-15: what the program writes where the manifest says is what is told of its end, and a file of the host at
+/// that path is not touched.
+#[tokio::test]
+async fn the_last_words_of_an_instance_are_told() {
+    let house = House::new();
+    let by_variable = "echo out of coffee > $SLUICEGATE_TERMINATION_LOG; echo noise; exit 3";
+    let spec = InstanceSpec { last_words: Some(LastWordsAt::Variable), ..shell(by_variable) };
+    let gone = house.start(1, spec.clone()).gone().await;
+    assert_eq!(gone.cause, Cause::Exited(3));
+    assert!(gone.message.ends_with("it said: out of coffee"), "{}", gone.message);
+    let silent = InstanceSpec { last_words: spec.last_words, ..shell("echo noise; exit 3") };
+    let gone = house.start(2, silent).gone().await;
+    assert!(gone.message.contains("noise"), "{}", gone.message);
+    if !sluicegate_control::runtime::may_mount() {
+        eprintln!("skipped: only root may mount");
+        return;
+    }
+    let path = house.dir.path().join("not/there/log");
+    for (id, path) in [(3, path.as_path()), (4, std::path::Path::new("/dev/termination-log"))] {
+        let script = format!("echo mounted > {}; exit 4", path.display());
+        let spec = InstanceSpec { last_words: Some(LastWordsAt::Path(path.to_owned())), ..shell(&script) };
+        let gone = house.start(id, spec).gone().await;
+        assert!(gone.message.ends_with("it said: mounted"), "{}", gone.message);
+        assert!(!path.exists());
+    }
 }
 
 /// RT-PROBE-05: readiness with a period is asked on, lost, and found again.

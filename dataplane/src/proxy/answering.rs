@@ -5,6 +5,7 @@ use std::io;
 use bytes::BufMut;
 use ring::{Chunk, Ring, Stream};
 
+use super::bond::put_cookie;
 use super::exchange::{Attempt, Due};
 use super::sending::Progress;
 use super::{Place, Refusal};
@@ -46,6 +47,7 @@ impl Answering<'_> {
         if self.head.status == 101 {
             let client = ForClient { chunked: false, close: false, websocket: true };
             put_response(&mut self.out.buffer, self.head.view(&head), client);
+            self.put_cookie();
             drop(head);
             self.progress.answer_begins(self.ring.now());
             return if self.flush().await.is_ok() { Attempt::Switched } else { Attempt::Cut };
@@ -58,6 +60,7 @@ impl Answering<'_> {
         let close = !self.request.keep_alive || self.seat.is_draining() || !self.progress.is_request_read();
         let client = ForClient { chunked, close, websocket: false };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
+        self.put_cookie();
         drop(head); // the receive buffer goes back
 
         match self.body(chunked).await {
@@ -154,6 +157,11 @@ impl Answering<'_> {
                 }
             }
         }
+    }
+
+    /// A client that is to stay where it is gets its cookie, into the head that was written last.
+    fn put_cookie(&mut self) {
+        put_cookie(&mut self.out.buffer, self.place.as_ref().and_then(|place| place.choice.bond.cookie));
     }
 
     async fn flush(&mut self) -> io::Result<()> {

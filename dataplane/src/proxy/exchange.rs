@@ -15,9 +15,10 @@ use ring::{Chunk, Ring, Tick};
 use super::answering::Answering;
 use super::connection::Connection;
 use super::link::Link;
+use super::mirror::Recording;
 use super::sending::{Progress, Sending};
 use super::tunnel::tunnel;
-use super::{Choice, Place, Refusal, Wish, beside, streams};
+use super::{Choice, Place, Proxy, Refusal, Wish, beside, streams};
 use crate::http::codec::{BodyReader, Framing};
 use crate::http::headers::put_request;
 use crate::http::pool::{PoolKey, Upstream};
@@ -113,19 +114,16 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let endpoint = Arc::clone(&place.endpoint);
     let backend = Arc::clone(place.backend());
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
-    let mut request = Request {
-        progress: Progress::new(&body, wire.len() > head_bytes),
-        due: Due::new(started, &place.backend().timeouts),
-        place: Some(place),
-        wire,
-        body,
-    };
+    let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         connection.note.answered = request.progress.answered();
         match ended {
             Attempt::Done { status, close } => {
                 let request_read = request.progress.is_request_read();
+                if let Some(tape) = request.tape.take() {
+                    tape.end(request.progress.is_sent().then_some(status));
+                }
                 if request.progress.is_sent() && is_reusable(&upstream) {
                     proxy.client.keep(PoolKey::Endpoint(endpoint.id), upstream);
                 }
@@ -159,6 +157,28 @@ struct Request {
     progress: Progress,
     due: Due,
     place: Option<Place>,
+    /// For a copy; dropped unless the request is answered.
+    tape: Option<Recording>,
+}
+
+impl Request {
+    /// `wire` begins with so many bytes of head.
+    fn new(
+        proxy: &Rc<Proxy>,
+        place: Place,
+        (wire, head_bytes): (Bytes, usize),
+        body: BodyReader,
+        started: Tick,
+    ) -> Self {
+        Self {
+            tape: Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &wire, head_bytes),
+            progress: Progress::new(&body, wire.len() > head_bytes),
+            due: Due::new(started, &place.backend().timeouts),
+            place: Some(place),
+            wire,
+            body,
+        }
+    }
 }
 
 /// A place and a connection to its instance. An instance that refuses is reported, and another tried.
@@ -244,7 +264,7 @@ fn write_request(
 /// Sends the request and reads the answer, side by side.
 async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: &mut Request) -> Attempt {
     let Downstream { ring, stream: client, inflow, outflow, head, seat, limits } = &mut connection.client;
-    let Request { wire, body, progress, due, place } = request;
+    let Request { wire, body, progress, due, place, tape } = request;
     let sending = Sending {
         ring,
         limits,
@@ -255,6 +275,7 @@ async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: 
         up: &upstream.stream,
         out: &mut upstream.outflow,
         progress,
+        tape,
     };
     let answering = Answering {
         ring,

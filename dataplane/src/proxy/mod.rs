@@ -5,9 +5,11 @@
 //! both ways. Reasons for an answer of our own are in [`refusal`](Refusal).
 
 mod answering;
+mod bond;
 mod connection;
 mod exchange;
 mod link;
+pub mod mirror;
 mod note;
 pub mod outliers;
 pub mod pick;
@@ -65,6 +67,8 @@ pub struct Proxy {
     version_seen: Cell<u64>,
     rng: RefCell<Rng>,
     outliers: RefCell<Outliers>,
+    /// Copies under way.
+    mirrored: Cell<usize>,
 }
 
 /// What a proxy is made from.
@@ -97,6 +101,7 @@ impl Proxy {
             room: RefCell::new(WaitingRoom::new(parts.room)),
             outliers: RefCell::default(),
             version_seen: Cell::new(0),
+            mirrored: Cell::new(0),
             rng: RefCell::new(Rng::with_seed(parts.seed)),
         })
     }
@@ -131,8 +136,14 @@ impl Proxy {
             {
                 return Err(only_by_https(ask));
             }
-            let split = pick::split(splits, &mut self.rng.borrow_mut());
-            split.map(Choice::from).ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
+            let rng = &mut self.rng.borrow_mut();
+            let bond = bond::bond(route, splits, ask, rng);
+            let split = match bond.key {
+                Some(key) => pick::split_of(splits, key),
+                None => pick::split(splits, rng),
+            };
+            let choice = split.map(|split| Choice { bond, ..Choice::from(split) });
+            choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
         })
     }
 

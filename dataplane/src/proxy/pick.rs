@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 
 use crate::load::InFlight;
-use crate::table::{Backend, Endpoint, Split};
+use crate::table::{Backend, Endpoint, Split, mix};
 
 /// A share by weight, anew for every request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when every
 /// weight is 0.
@@ -26,6 +26,42 @@ pub fn split<'a>(splits: &'a [Split], rng: &mut Rng) -> Option<&'a Split> {
         }
     }
     None
+}
+
+/// The share of a client that is known by `key`: the same one while the weights stay. When they change, only
+/// clients of a share that shrank move.
+#[must_use]
+pub fn split_of(splits: &[Split], key: u64) -> Option<&Split> {
+    let total: u64 = splits.iter().map(|split| u64::from(split.weight)).sum();
+    let mut drawn = ((u128::from(key) * u128::from(total)) >> 64) as u64; // below `total`
+    splits.iter().find(|split| match drawn.checked_sub(u64::from(split.weight)) {
+        Some(rest) => {
+            drawn = rest;
+            false
+        }
+        None => true,
+    })
+}
+
+/// A place in the instance that `key` ranks first among those that have one: instances that come or go move only the
+/// clients that they take or leave.
+#[must_use]
+pub fn instance_of(backend: &Backend, tried: &[u64], key: u64) -> Option<(Arc<Endpoint>, InFlight)> {
+    let rank = |endpoint: &Arc<Endpoint>| mix(key ^ mix(endpoint.id));
+    let mut below = None;
+    loop {
+        let next = backend
+            .endpoints
+            .iter()
+            .filter(|endpoint| {
+                !tried.contains(&endpoint.id) && below.is_none_or(|below| rank(endpoint) < below)
+            })
+            .max_by_key(|endpoint| rank(endpoint))?;
+        if let Some(place) = next.load.try_enter(backend.concurrency_max) {
+            return Some((Arc::clone(next), place));
+        }
+        below = Some(rank(next));
+    }
 }
 
 /// A place in the least busy instance that has one; equals are taken in random order. Those in
@@ -124,5 +160,48 @@ mod tests {
         }
         let both = [backend.endpoints[0].id, backend.endpoints[1].id];
         assert!(instance(&backend, &both, &mut rng).is_none());
+    }
+
+    #[test]
+    fn a_known_client_keeps_its_share_and_a_shift_moves_only_its_part() {
+        let splits = |first, second| {
+            [Split::new(first, backend_of("old", 1, 0)), Split::new(second, backend_of("new", 1, 0))]
+        };
+        let mut rng = Rng::with_seed(7);
+        let keys: Vec<u64> = (0..10_000).map(|_| rng.u64(..)).collect();
+        let of = |first, second| {
+            let splits = splits(first, second);
+            keys.iter()
+                .map(|key| split_of(&splits, *key).unwrap().backend.key.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert!(
+            of(100, 0).iter().all(|share| share == "old") && of(0, 100).iter().all(|share| share == "new")
+        );
+        let (ten, half) = (of(90, 10), of(50, 50));
+        assert_eq!(ten, of(90, 10));
+        let count = ten.iter().filter(|share| *share == "new").count();
+        assert!((800..=1_200).contains(&count), "{count}");
+        assert!(ten.iter().zip(&half).all(|(before, after)| before == "old" || after == "new"));
+        assert!(split_of(&[], 1).is_none() && split_of(&splits(0, 0), u64::MAX).is_none());
+    }
+
+    #[test]
+    fn a_known_client_keeps_its_instance_while_that_has_room() {
+        let backend = backend_of("a", 4, 2);
+        let mut seen = std::collections::BTreeSet::new();
+        for key in 0..64 {
+            let (first, place) = instance_of(&backend, &[], key).unwrap();
+            let again = instance_of(&backend, &[], key).unwrap();
+            assert_eq!(first.id, again.0.id);
+            let full = instance_of(&backend, &[], key).unwrap();
+            assert_ne!(full.0.id, first.id);
+            drop((place, again, full));
+            assert_ne!(instance_of(&backend, &[first.id], key).unwrap().0.id, first.id);
+            seen.insert(first.id);
+        }
+        assert_eq!(seen.len(), 4, "clients spread over all");
+        let places: Vec<_> = (0..8).map_while(|_| instance_of(&backend, &[], 1)).collect();
+        assert!(places.len() == 8 && instance_of(&backend, &[], 1).is_none());
     }
 }

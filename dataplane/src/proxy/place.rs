@@ -15,7 +15,7 @@ use super::{Proxy, Refusal, pick};
 use crate::http::wire::{by, earlier};
 use crate::load::{BackendLoad, InFlight};
 use crate::signal::Signal;
-use crate::table::{Ask, Backend, Edits, Endpoint, Split, WhenEmpty};
+use crate::table::{Ask, Backend, Bond, Edits, Endpoint, Split, WhenEmpty};
 
 /// Between two attempts to say `Demand` while the queue to control is full. Control drains thousands of
 /// signals in a millisecond.
@@ -29,11 +29,13 @@ const UNREACHABLE_RETRY: Duration = Duration::from_millis(20);
 pub struct Choice {
     pub backend: Arc<Backend>,
     pub edits: Option<Arc<Edits>>,
+    /// What its route's manners make of the request.
+    pub bond: Bond,
 }
 
 impl From<&Split> for Choice {
     fn from(split: &Split) -> Self {
-        Self { backend: Arc::clone(&split.backend), edits: split.edits.clone() }
+        Self { backend: Arc::clone(&split.backend), edits: split.edits.clone(), bond: Bond::default() }
     }
 }
 
@@ -121,8 +123,12 @@ impl Proxy {
     fn grasp(self: &Rc<Self>, choice: &Choice, tried: &[u64]) -> Option<Place> {
         let backend = &choice.backend;
         let rng = &mut self.rng.borrow_mut();
-        let willing = self.past_outliers(tried, |avoided| pick::instance(backend, avoided, rng));
-        let (endpoint, inside) = willing.or_else(|| pick::instance(backend, tried, rng))?;
+        let mut pick = |left_out: &[u64]| match choice.bond.key {
+            Some(key) => pick::instance_of(backend, left_out, key),
+            None => pick::instance(backend, left_out, rng),
+        };
+        let willing = self.past_outliers(tried, &mut pick);
+        let (endpoint, inside) = willing.or_else(|| pick(tried))?;
         backend.load.in_flight.fetch_add(1, Relaxed);
         Some(Place { endpoint, choice: choice.clone(), proxy: Rc::clone(self), inside: Some(inside) })
     }
@@ -158,7 +164,7 @@ impl Proxy {
         loop {
             if guest.is_first() {
                 match self.again(&wish.ask, &choice.backend)? {
-                    Again::Same(now) => choice = now,
+                    Again::Same(now) => choice = Choice { bond: choice.bond, ..now },
                     Again::Other(other) => return Ok(Waited::Elsewhere(other)),
                 }
                 if let Some(place) = self.grasp(&choice, &wish.tried) {

@@ -8,6 +8,7 @@ use ring::{Chunk, Ring, Stream, Tick};
 
 use super::Refusal;
 use super::exchange::{Attempt, watch};
+use super::mirror::Recording;
 use crate::http::codec::BodyReader;
 use crate::http::limits::HttpLimits;
 use crate::http::relay::{self, Step};
@@ -69,6 +70,8 @@ pub(super) struct Sending<'a> {
     pub(super) up: &'a Stream,
     pub(super) out: &'a mut Outflow,
     pub(super) progress: &'a Progress,
+    /// Of the request, if a copy is wanted.
+    pub(super) tape: &'a mut Option<Recording>,
 }
 
 /// Why nothing more is sent.
@@ -106,6 +109,7 @@ impl Sending<'_> {
             let step = relay::step(self.inflow, self.body, self.chunked, &mut self.out.buffer);
             if let Step::Send(piece) = step.map_err(|why| Stop::With(Refusal::Malformed(why)))? {
                 self.flush().await?;
+                self.record(&piece);
                 self.in_time(self.up.send(piece)).await?;
                 relay::after_send(self.chunked, &mut self.out.buffer);
             }
@@ -132,7 +136,14 @@ impl Sending<'_> {
             return Ok(());
         }
         let bytes = self.out.buffer.split().freeze();
+        self.record(&bytes);
         self.in_time(self.up.send(Chunk::from(bytes))).await
+    }
+
+    fn record(&mut self, bytes: &[u8]) {
+        if let Some(tape) = self.tape {
+            tape.add(bytes);
+        }
     }
 
     async fn in_time(&self, send: impl Future<Output = std::io::Result<()>>) -> Result<(), Stop> {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::{Backend, Endpoint, Protocol, Timeouts, WhenEmpty};
+use super::{Backend, Endpoint, Manners, Protocol, Timeouts, WhenEmpty};
 use crate::http::codec::{Name, RequestView};
 use crate::http::headers::Peer;
 
@@ -20,6 +20,8 @@ pub struct Route {
     pub inside_only: bool,
     /// What a probe is told: names the object, as it was, that this route was made of.
     pub hash: Option<Arc<str>>,
+    /// What is done beyond the division.
+    pub manners: Option<Arc<Manners>>,
 }
 
 /// A part of a host's requests.
@@ -138,6 +140,12 @@ impl Route {
     #[must_use]
     pub fn way(&self, ask: &Ask<'_>) -> &[Split] {
         self.branches.iter().find(|branch| branch.takes(ask)).map_or(&self.splits, |branch| &branch.splits)
+    }
+
+    /// Whether these shares are the route's own, and not a branch's.
+    #[must_use]
+    pub fn divides_by(&self, splits: &[Split]) -> bool {
+        std::ptr::eq(self.splits.as_slice(), splits)
     }
 
     /// Requests that its running instances take at a time, wherever the weights lead.

@@ -5,6 +5,7 @@ mod answers;
 mod bodies;
 mod house;
 mod life;
+mod manners;
 mod places;
 mod tls;
 mod tunnels;

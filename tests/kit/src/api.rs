@@ -30,6 +30,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("eventing.knative.dev/v1alpha1", "EventPolicy", "eventpolicies"),
     ("flows.knative.dev/v1", "Sequence", "sequences"),
     ("flows.knative.dev/v1", "Parallel", "parallels"),
+    ("v1", "Pod", "pods"),
     ("messaging.knative.dev/v1", "Channel", "channels"),
     ("messaging.knative.dev/v1", "InMemoryChannel", "inmemorychannels"),
     ("messaging.knative.dev/v1", "Subscription", "subscriptions"),
@@ -38,11 +39,26 @@ const KINDS: &[(&str, &str, &str)] = &[
 #[derive(Debug, Clone, Copy)]
 pub struct Api {
     address: SocketAddr,
+    user: Option<&'static str>,
 }
 
 impl Api {
     pub fn at(address: SocketAddr) -> Self {
-        Self { address }
+        Self { address, user: None }
+    }
+
+    /// The same API, asked as somebody else (`kubectl --as`).
+    #[must_use]
+    pub fn as_user(self, user: &'static str) -> Self {
+        Self { user: Some(user), ..self }
+    }
+
+    pub fn send(&self, call: Call) -> Response {
+        match self.user {
+            Some(user) => call.header("Impersonate-User", user),
+            None => call,
+        }
+        .send(self.address)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -74,12 +90,12 @@ impl Api {
 
     pub fn try_create(&self, object: &Value) -> Response {
         let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
-        Call::post(&Self::path(kind, namespace, "")).json(object).send(self.address)
+        self.send(Call::post(&Self::path(kind, namespace, "")).json(object))
     }
 
     /// GET; `None` for 404, panics for anything but 200 and 404.
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
-        let response = Call::get(&Self::path(kind, namespace, name)).send(self.address);
+        let response = self.send(Call::get(&Self::path(kind, namespace, name)));
         match response.status {
             200 => Some(response.json()),
             404 => None,
@@ -95,7 +111,7 @@ impl Api {
     /// The items that a label selector takes, in the form it has in a URL.
     pub fn list_selected(&self, kind: &str, namespace: &str, selector: &str) -> Vec<Value> {
         let path = format!("{}?labelSelector={selector}", Self::path(kind, namespace, ""));
-        let response = Call::get(&path).send(self.address);
+        let response = self.send(Call::get(&path));
         assert_eq!(response.status, 200, "listing {path}: {response}");
         response.json()["items"].as_array().cloned().unwrap_or_default()
     }
@@ -108,15 +124,15 @@ impl Api {
     }
 
     pub fn try_patch(&self, kind: &str, namespace: &str, name: &str, patch: &Value) -> Response {
-        Call::new("PATCH", &Self::path(kind, namespace, name))
+        let call = Call::new("PATCH", &Self::path(kind, namespace, name))
             .header("Content-Type", "application/merge-patch+json")
-            .body(patch.to_string())
-            .send(self.address)
+            .body(patch.to_string());
+        self.send(call)
     }
 
     /// DELETE; panics unless it is answered with 200 or 202.
     pub fn delete(&self, kind: &str, namespace: &str, name: &str) {
-        let response = Call::new("DELETE", &Self::path(kind, namespace, name)).send(self.address);
+        let response = self.send(Call::new("DELETE", &Self::path(kind, namespace, name)));
         assert!(matches!(response.status, 200 | 202), "deleting {kind} {namespace}/{name}: {response}");
     }
 

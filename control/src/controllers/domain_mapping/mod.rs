@@ -9,6 +9,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
 use super::cache::{Change, follow};
+use super::ingress::backends::Unresolved;
 use super::managers;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
@@ -19,7 +20,7 @@ use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY};
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{Destination, HasConditions, Verdict, name, namespace};
 use crate::publish::HostRule;
-use reconcile::{Claim, Findings, local_name, status};
+use reconcile::{Claim, Findings, Ports, local_name, status};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let Some(mapping) = world.domain_mappings.get(&item.namespace, &item.name) else {
@@ -39,12 +40,17 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
                 world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
         }
     }
+    findings.certificate =
+        mapping.spec.tls.as_ref().map(|tls| show(world, item, &tls.secret_name, &findings));
+    if mapping.spec.tls.is_none() {
+        world.publisher.set_certificates_of(&owner(item), Vec::new());
+    }
     if !findings.flows() {
         world.publisher.remove_route(&owner(item));
     }
     world.publisher.flow().await;
     let mut after = (*mapping).clone();
-    after.status = Some(status(&mapping, &findings, world.config.http_port, now()));
+    after.status = Some(status(&mapping, &findings, ports(world), now()));
     world.set_status(&*mapping, &after).await
 }
 
@@ -55,6 +61,35 @@ fn owner(item: &Item) -> String {
 
 fn has_traffic(route: &Route) -> bool {
     route.status.as_ref().is_some_and(|status| !status.traffic.is_empty())
+}
+
+fn ports(world: &World) -> Ports {
+    Ports { http: world.config.http_port, https: world.config.listeners.https.map(|address| address.port()) }
+}
+
+/// Shows TLS clients of the domain the certificate in the Secret, while the domain is ours to answer for.
+fn show(world: &World, item: &Item, secret: &str, findings: &Findings) -> Result<(), Unresolved> {
+    let off = || Unresolved {
+        reason: "HTTPSNotEnabled",
+        message: "There is no listener for TLS: start the appliance with --https ADDRESS.".to_owned(),
+    };
+    let found = match world.config.listeners.https {
+        Some(_) => world.ingress.identity(&item.namespace, secret),
+        None => Err(off()),
+    };
+    let shown = found.as_ref().ok().filter(|_| findings.flows());
+    let certificates = shown.map(|identity| (item.name.clone(), identity.clone()));
+    world.publisher.set_certificates_of(&owner(item), certificates.into_iter().collect());
+    found.map(drop)
+}
+
+/// The mappings that show a Secret's certificate.
+pub(super) fn of_secret(world: &World, ns: &str, secret: &str) -> Vec<Item> {
+    let shows =
+        |mapping: &DomainMapping| mapping.spec.tls.as_ref().is_some_and(|tls| tls.secret_name == secret);
+    let mappings = world.domain_mappings.list(ns);
+    let shown = mappings.iter().filter(|mapping| shows(mapping));
+    shown.map(|mapping| Item::new(Kind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
 
 /// By which name the client came, for an instance that sees its own.
@@ -104,6 +139,7 @@ async fn claim(world: &World, item: &Item) -> Result<Claim, Error> {
 /// The domain is free for whoever was refused it.
 async fn leave(world: &World, item: &Item) -> Result<(), Error> {
     world.publisher.remove_route(&owner(item));
+    world.publisher.set_certificates_of(&owner(item), Vec::new());
     world.resolver.forget(item);
     world.publisher.flow().await;
     let claim = world.domain_claims.get("", &item.name);
@@ -149,17 +185,29 @@ pub(super) async fn list_all(world: &World) -> Result<(), Error> {
 /// What flowed before a restart flows again; Routes are restored already.
 pub(super) fn restore(world: &World) {
     for mapping in world.domain_mappings.all() {
-        if mapping.condition(INGRESS_READY).is_some_and(|c| c.status == Verdict::True)
-            && let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name)
-        {
-            tracing::warn!(domain = name(&mapping.metadata), owner, "domain is taken");
+        if mapping.condition(INGRESS_READY).is_none_or(|c| c.status != Verdict::True) {
+            continue;
+        }
+        let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
+        if let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name) {
+            tracing::warn!(domain, owner, "domain is taken");
+        } else if let Some(tls) = &mapping.spec.tls {
+            let flows = Findings { is_routed: true, ..Findings::default() };
+            let item = Item::new(Kind::DomainMapping, ns, domain);
+            if let Err(why) = show(world, &item, &tls.secret_name, &flows) {
+                tracing::warn!(domain, why = why.message, "no certificate for the domain");
+            }
         }
     }
 }
 
 /// Looked at when a Route that it leads to is.
 pub(super) fn hear_route(world: &World, (before, after): Change<'_, Route>) {
-    let shown = |route: Option<&Arc<Route>>| route.and_then(|r| r.status.as_ref().map(|s| s.traffic.clone()));
+    // Annotations change how a Route treats its requests.
+    let shown = |route: Option<&Arc<Route>>| {
+        let route = route?;
+        Some((route.status.as_ref().map(|s| s.traffic.clone()), route.metadata.annotations.clone()))
+    };
     if shown(before) == shown(after) && before.is_some() == after.is_some() {
         return;
     }

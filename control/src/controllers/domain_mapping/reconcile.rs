@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::controllers::ingress::backends::Unresolved;
 use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::serving::domain_mapping::{
@@ -10,8 +11,9 @@ use crate::kinds::serving::domain_mapping::{
 };
 use crate::kinds::shared::{Addressable, Status, name};
 
-/// The port that URLs need not name.
+/// The ports that URLs need not name.
 const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
 /// Who may have the domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +35,16 @@ pub struct Findings {
     pub taken: Option<String>,
     /// The Route takes requests.
     pub is_routed: bool,
+    /// Whether the certificate that the mapping names is shown to TLS clients; `None`: it names none.
+    pub certificate: Option<Result<(), Unresolved>>,
+}
+
+/// Where clients come in.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    pub http: u16,
+    /// `None`: there is no TLS.
+    pub https: Option<u16>,
 }
 
 impl Findings {
@@ -61,7 +73,7 @@ pub fn local_name(url: &str, namespace: &str) -> Result<String, String> {
 pub fn status(
     mapping: &DomainMapping,
     findings: &Findings,
-    http_port: u16,
+    ports: Ports,
     now: Timestamp,
 ) -> DomainMappingStatus {
     let mut status = mapping.status.clone().unwrap_or_default();
@@ -87,25 +99,19 @@ pub fn status(
             "Ingress has not yet been reconciled.",
         ),
     }
-    match &mapping.spec.tls {
+    match &findings.certificate {
         None => {
             conditions.mark_true_because(CERTIFICATE_PROVISIONED, "TLSNotEnabled", "autoTLS is not enabled")
         }
-        Some(tls) => conditions.mark_false(
-            CERTIFICATE_PROVISIONED,
-            "CertificateNotServed",
-            &format!(
-                "Certificates out of Secrets (\"{}\") are not served yet: give the appliance --tls-cert \
-                 '{domain}=CERT.pem,KEY.pem' and leave spec.tls out.",
-                tls.secret_name
-            ),
-        ),
+        Some(Ok(())) => conditions.mark_true(CERTIFICATE_PROVISIONED),
+        Some(Err(why)) => conditions.mark_false(CERTIFICATE_PROVISIONED, why.reason, &why.message),
     }
-    let url = if http_port == HTTP_PORT {
-        format!("http://{domain}")
-    } else {
-        format!("http://{domain}:{http_port}")
+    let (scheme, port, usual) = match (&findings.certificate, ports.https) {
+        (Some(Ok(())), Some(port)) => ("https", port, HTTPS_PORT),
+        _ => ("http", ports.http, HTTP_PORT),
     };
+    let url =
+        if port == usual { format!("{scheme}://{domain}") } else { format!("{scheme}://{domain}:{port}") };
     status.address = Some(Addressable { url: Some(url.clone()), ..Addressable::default() });
     status.url = Some(url);
     status.base = Status {
@@ -143,26 +149,33 @@ mod tests {
 
     use super::*;
 
-    fn ready(findings: &Findings, tls: bool) -> (String, String) {
-        let mut mapping: DomainMapping = serde_json::from_value(json!({
+    fn ready(findings: &Findings) -> (String, String, String) {
+        let mapping: DomainMapping = serde_json::from_value(json!({
             "metadata": {"name": "app.example.com", "namespace": "ns", "generation": 1}, "spec": {}
         }))
         .unwrap();
-        if tls {
-            mapping.spec.tls = Some(Default::default());
-        }
-        let status = status(&mapping, findings, 8080, Timestamp::from_second(1).unwrap());
-        assert_eq!(status.url.as_deref(), Some("http://app.example.com:8080"));
+        let ports = Ports { http: 8080, https: Some(443) };
+        let status = status(&mapping, findings, ports, Timestamp::from_second(1).unwrap());
+        let url = status.url.unwrap_or_default();
         let ready = status.base.conditions.into_iter().find(|c| c.kind == "Ready").unwrap();
-        (format!("{:?}", ready.status), ready.reason)
+        (format!("{:?}", ready.status), ready.reason, url)
     }
 
     #[test]
     fn each_way_to_fail_has_its_reason() {
-        let well =
-            Findings { claim: Claim::Ours, target: Some(Ok("app".into())), taken: None, is_routed: true };
-        let case = |findings: Findings, tls: bool| ready(&findings, tls);
-        assert_eq!(case(well.clone(), false), ("True".into(), String::new()));
+        let well = Findings {
+            claim: Claim::Ours,
+            target: Some(Ok("app".into())),
+            is_routed: true,
+            ..Findings::default()
+        };
+        let plain = "http://app.example.com:8080";
+        let case = |findings: Findings| ready(&findings);
+        let outcome = |verdict: &str, reason: &str, url: &str| (verdict.into(), reason.into(), url.into());
+        assert_eq!(case(well.clone()), outcome("True", "", plain));
+        let certified = Findings { certificate: Some(Ok(())), ..well.clone() };
+        assert_eq!(case(certified), outcome("True", "", "https://app.example.com"));
+        let why = Unresolved { reason: "SecretNotFound", message: String::new() };
         for (findings, verdict, reason) in [
             (
                 Findings {
@@ -182,10 +195,10 @@ mod tests {
             ),
             (Findings { taken: Some("ns/a".into()), ..well.clone() }, "False", "NotOwned"),
             (Findings { is_routed: false, ..well.clone() }, "Unknown", "IngressNotConfigured"),
+            (Findings { certificate: Some(Err(why)), ..well }, "False", "SecretNotFound"),
         ] {
-            assert_eq!(case(findings, false), (verdict.into(), reason.into()));
+            assert_eq!(case(findings), outcome(verdict, reason, plain));
         }
-        assert_eq!(case(well, true), ("False".into(), "CertificateNotServed".into()));
     }
 
     #[test]

@@ -171,7 +171,8 @@ fn certificates(world: &World, ingress: &Ingress) -> Result<Vec<(String, Identit
 }
 
 impl Room {
-    fn identity(&self, ns: &str, name: &str) -> Result<Identity, Unresolved> {
+    /// The certificate in a Secret.
+    pub(super) fn identity(&self, ns: &str, name: &str) -> Result<Identity, Unresolved> {
         let secret = self.secrets.get(ns, name).ok_or_else(|| Unresolved {
             reason: "SecretNotFound",
             message: format!("Secret \"{ns}/{name}\" not found."),

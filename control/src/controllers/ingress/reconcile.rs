@@ -33,6 +33,8 @@ pub enum Outcome {
 pub struct Listeners {
     pub public: Option<SocketAddr>,
     pub private: Option<SocketAddr>,
+    /// For TLS.
+    pub https: Option<SocketAddr>,
 }
 
 impl Listeners {
@@ -125,7 +127,11 @@ mod tests {
     fn an_ingress_is_ready_once_its_backends_answered() {
         let mut ingress = Ingress::new("ns", "a", IngressSpec::default());
         ingress.metadata.generation = Some(1);
-        let listeners = Listeners { public: "127.0.0.1:80".parse().ok(), private: "0.0.0.0:81".parse().ok() };
+        let listeners = Listeners {
+            public: "127.0.0.1:80".parse().ok(),
+            private: "0.0.0.0:81".parse().ok(),
+            https: None,
+        };
         let mut step = |outcome: &Outcome| {
             let status = status(&ingress, outcome, listeners, at(1));
             ingress.status = Some(status.clone());

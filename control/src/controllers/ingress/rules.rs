@@ -55,6 +55,7 @@ pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>,
             https_redirect: redirected && !gathered.inside_only,
             inside_only: gathered.inside_only,
             hash: Some(Arc::clone(&hash)),
+            manners: None,
         };
         rules.push((gathered, rule));
     }

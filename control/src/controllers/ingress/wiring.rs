@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::controllers::cache::follow;
+use crate::controllers::domain_mapping;
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::world::{Error, World};
 use crate::controllers::{Task, either, itself, list};
@@ -54,7 +55,9 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
         })),
         Box::pin(follow(kube::Api::all(api()), &world.ingress.secrets, move |change| {
             let meta = either(change).map(|secret| &secret.metadata);
-            look(meta.map(|meta| of_secret(world, namespace(meta), name(meta))).unwrap_or_default());
+            let Some(meta) = meta else { return };
+            look(of_secret(world, namespace(meta), name(meta)));
+            look(domain_mapping::of_secret(world, namespace(meta), name(meta)));
         })),
         Box::pin(async move {
             loop {

@@ -10,7 +10,7 @@ use crate::fleet::{Last, Seen, Stage};
 use crate::kinds::serving::annotations::{CONFIGURATION, CONFIGURATION_GENERATION, REVISION, SERVICE};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{name, namespace};
-use crate::runtime::Cause;
+use crate::runtime::{Cause, pod_name};
 
 /// What `containerID` begins with; the instance's number follows.
 const RUNTIME: &str = "process://";
@@ -18,6 +18,8 @@ const RUNTIME: &str = "process://";
 const NODE: &str = "localhost";
 /// Exit codes of programs that a signal ended, as shells count them.
 const SIGNAL_BASE: i32 = 128;
+/// A program that ran out of memory gets SIGKILL.
+const OUT_OF_MEMORY: i32 = SIGNAL_BASE + 9;
 /// ... and of those that ended in a way that has no code.
 const NO_CODE: i32 = 255;
 
@@ -57,7 +59,7 @@ fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
     labels.insert("serving.knative.dev/revisionUID".into(), meta.uid.clone().unwrap_or_default());
     labels.insert("app".into(), own.into());
     ObjectMeta {
-        name: Some(format!("{own}-deployment-{}", suffix(seen.line))),
+        name: Some(pod_name(own, seen.line)),
         namespace: Some(namespace(meta).into()),
         labels: Some(labels),
         owner_references: Some(vec![OwnerReference {
@@ -70,21 +72,6 @@ fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
         }]),
         ..ObjectMeta::default()
     }
-}
-
-/// The number in few letters.
-fn suffix(mut number: u64) -> String {
-    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut letters = Vec::new();
-    loop {
-        letters.push(LETTERS[(number % 36) as usize]);
-        number /= 36;
-        if number == 0 {
-            break;
-        }
-    }
-    letters.reverse();
-    String::from_utf8_lossy(&letters).into_owned()
 }
 
 fn status(serving: &Container, seen: &Seen) -> PodStatus {
@@ -138,9 +125,13 @@ fn state(seen: &Seen) -> (ContainerState, Option<String>) {
     match seen.stage {
         Stage::Waiting => waiting("CrashLoopBackOff", seen.last.as_ref().map(|last| last.message.clone())),
         Stage::Starting => waiting("ContainerCreating", None),
-        Stage::Ready | Stage::Unready | Stage::Ending => {
+        Stage::Ready | Stage::Unready | Stage::Frozen | Stage::Ending => {
             let running = ContainerStateRunning { started_at: Some(Time(seen.started)) };
-            let reason = (seen.stage == Stage::Ending).then(|| "Terminating".to_owned());
+            let reason = match seen.stage {
+                Stage::Ending => Some("Terminating".to_owned()),
+                Stage::Frozen => Some("Frozen".to_owned()),
+                _ => None,
+            };
             (ContainerState { running: Some(running), ..ContainerState::default() }, reason)
         }
     }
@@ -150,12 +141,20 @@ fn terminated(last: &Last) -> ContainerStateTerminated {
     let exit_code = match last.cause {
         Cause::Exited(code) => code,
         Cause::Signalled(signal) => SIGNAL_BASE + signal,
+        Cause::OutOfMemory => OUT_OF_MEMORY,
         _ => NO_CODE,
     };
     ContainerStateTerminated {
         container_id: Some(format!("{RUNTIME}{}", last.id)),
         exit_code,
-        reason: Some(if exit_code == 0 { "Completed" } else { "Error" }.into()),
+        reason: Some(
+            match (&last.cause, exit_code) {
+                (Cause::OutOfMemory, _) => "OOMKilled",
+                (_, 0) => "Completed",
+                _ => "Error",
+            }
+            .into(),
+        ),
         message: Some(last.message.clone()),
         started_at: Some(Time(last.started)),
         finished_at: Some(Time(last.ended)),
@@ -212,6 +211,7 @@ mod tests {
             (Stage::Starting, 2, "Running", Some("ContainerCreating"), false),
             (Stage::Ready, 0, "Running", None, true),
             (Stage::Unready, 0, "Running", None, false),
+            (Stage::Frozen, 0, "Running", Some("Frozen"), false),
             (Stage::Ending, 0, "Running", Some("Terminating"), false),
             (Stage::Waiting, 1, "Running", Some("CrashLoopBackOff"), false),
         ] {

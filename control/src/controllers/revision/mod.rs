@@ -1,6 +1,7 @@
 //! Revision: tells the fleet what to run, and shows what the fleet has.
 
 mod autoscaler;
+mod fields;
 pub mod plan;
 mod probes;
 pub mod reconcile;

@@ -6,21 +6,22 @@ use std::time::Duration;
 use dataplane::table::{Protocol, Timeouts, WhenEmpty};
 use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};
 
-use super::probes;
 use super::scale::scale;
 use super::sources::Sources;
-use crate::fleet::Plan;
+use super::{fields, probes};
+use crate::fleet::{Plan, Spare};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{
     CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE,
 };
 use crate::kinds::serving::autoscaler::Autoscaler;
 use crate::kinds::serving::revision::Revision;
+use crate::kinds::serving::spares::spares;
 use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use crate::runtime::volumes::{Mount, is_inside};
-use crate::runtime::{Identity, InstanceSpec};
+use crate::runtime::{Identity, InstanceSpec, LastWordsAt};
 
 /// A start that took longer has failed (upstream's progress deadline).
 const STARTUP_DEFAULT: Duration = Duration::from_secs(600);
@@ -67,6 +68,11 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
             mounts: mounts(revision, container, given.may_mount)?,
             identity: identity(container),
             read_only_root: security(container).read_only_root_filesystem == Some(true),
+            resources: fields::resources(container)?,
+            last_words: last_words(
+                container,
+                given.may_mount && annotation(meta, RUNTIME_VOLUMES) != Some("env"),
+            ),
             startup: container.startup_probe.as_ref().map(probes::later),
             readiness: probes::readiness(container.readiness_probe.as_ref()),
             liveness: container.liveness_probe.as_ref().map(probes::later),
@@ -95,8 +101,22 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         scale_up_rate: given.autoscaler.scale_up_rate,
         scale_down_rate: given.autoscaler.scale_down_rate,
         keep_one: !given.autoscaler.scale_to_zero && given.reachable,
+        spare: spare(revision),
         reachable: given.reachable,
     })
+}
+
+/// SRV-CON-15: a file for it, if the manifest names one.
+fn last_words(container: &Container, may_mount: bool) -> Option<LastWordsAt> {
+    let path = container.termination_message_path.as_deref().filter(|path| !path.is_empty())?;
+    Some(if may_mount { LastWordsAt::Path(PathBuf::from(path)) } else { LastWordsAt::Variable })
+}
+
+fn spare(revision: &Revision) -> Spare {
+    match spares(&revision.metadata) {
+        (count, true) => Spare { warm: 0, frozen: count },
+        (count, false) => Spare { warm: count, frozen: 0 },
+    }
 }
 
 /// How the cores treat the Revision's requests.

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::fields;
 use super::plan::Unrunnable;
 use crate::controllers::queue::Item;
 use crate::controllers::world::{Error, World};
@@ -117,7 +118,7 @@ impl Sources {
         }
         for env in container.env.iter().flatten() {
             let value = match &env.value_from {
-                Some(from) => self.value(from, meta)?,
+                Some(from) => self.value(from, container, meta)?,
                 None => Some(expand(env.value.as_deref().unwrap_or_default(), &done)),
             };
             done.extend(value.map(|value| (env.name.clone(), value)));
@@ -126,7 +127,12 @@ impl Sources {
     }
 
     /// `None`: there is none, and there need not be.
-    fn value(&self, from: &EnvVarSource, meta: &ObjectMeta) -> Result<Option<String>, Unrunnable> {
+    fn value(
+        &self,
+        from: &EnvVarSource,
+        container: &Container,
+        meta: &ObjectMeta,
+    ) -> Result<Option<String>, Unrunnable> {
         if let Some(r) = &from.config_map_key_ref {
             return Ok(self
                 .key(Kind::ConfigMap, &r.name, &r.key, r.optional, meta)?
@@ -135,7 +141,10 @@ impl Sources {
         if let Some(r) = &from.secret_key_ref {
             return Ok(self.key(Kind::Secret, &r.name, &r.key, r.optional, meta)?.map(|bytes| text(bytes)));
         }
-        Ok(None)
+        if let Some(own) = &from.field_ref {
+            return fields::field(own, meta).map(Some);
+        }
+        from.resource_field_ref.as_ref().map(|own| fields::resource(own, container)).transpose()
     }
 
     /// The folders that the Revision's instances read.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use dataplane::table::Edits;
+use dataplane::table::{Edits, Manners, Mirror};
 
 use crate::controllers::revision::key;
 use crate::kinds::serving::annotations::is_redirected;
 use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::manners::{self, header_routes};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::traffic::TrafficTarget;
@@ -135,17 +136,21 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         splits: assigned.iter().filter_map(weighted).collect(),
         paths: tags()
             .filter(|_| ways.by_tag_header)
-            .map(|(tag, key)| PathRule {
-                headers: vec![(TAG_HEADER.to_owned(), tag.to_owned())],
-                splits: vec![Share::new(key, 100)],
-                path: String::new(),
-            })
+            .map(|(tag, key)| by_header(TAG_HEADER, tag, key))
+            .chain(header_routes(&route.metadata).into_iter().filter_map(|rule| {
+                let (_, key) = tags().find(|(tag, _)| *tag == rule.tag)?;
+                Some(by_header(&rule.header, &rule.value, key))
+            }))
             .collect(),
+        manners: manners(route, ways.naming),
         ..HostRule::default()
     };
+    let sticky = own.manners.as_ref().filter(|manners| manners.sticky.is_some());
+    let tags_manners = sticky.map(|own| Arc::new(Manners { mirror: None, ..(**own).clone() }));
     let tagged = tags().map(|(tag, key)| HostRule {
         hosts: hosts::hosts(route, Some(tag), ways.naming),
         splits: vec![Share { weight: 100, edits: ways.marked(TAG_HEADER, tag), backend: key }],
+        manners: tags_manners.clone(),
         ..HostRule::default()
     });
     let redirected = is_redirected(&route.metadata);
@@ -155,6 +160,24 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         .map(|rule| HostRule { inside_only, ..rule })
         .flat_map(|rule| by_scheme(rule, redirected, &ways.naming.domain.to_ascii_lowercase()))
         .collect()
+}
+
+fn by_header(header: &str, value: &str, backend: String) -> PathRule {
+    PathRule {
+        headers: vec![(header.to_owned(), value.to_owned())],
+        splits: vec![Share::new(backend, 100)],
+        path: String::new(),
+    }
+}
+
+/// What the annotations ask for beyond the division.
+fn manners(route: &Route, naming: Naming<'_>) -> Option<Arc<Manners>> {
+    let mirror = manners::mirror(&route.metadata).and_then(|to| {
+        let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
+        Some(Arc::new(Mirror { host: host.into(), percent: to.percent }))
+    });
+    let manners = Manners { sticky: manners::sticky(&route.metadata), mirror };
+    (manners != Manners::default()).then(|| Arc::new(manners))
 }
 
 impl Ways<'_> {
@@ -293,6 +316,31 @@ mod tests {
         assert_eq!(headers(&own.splits[0]), ["Knative-Serving-Default-Route: true"]);
         assert_eq!(headers(&tagged.splits[0]), ["Knative-Serving-Tag: next"]);
         assert!(tagged.paths.is_empty());
+    }
+
+    #[test]
+    fn annotations_add_header_rules_sticky_clients_and_a_mirror() {
+        let mut route = route(json!([
+            {"revisionName": "app-1", "percent": 100}, {"revisionName": "app-2", "tag": "next", "percent": 0}
+        ]));
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
+        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.manners.is_none()));
+        route.metadata.annotations = Some(
+            [
+                ("sluicegate.dev/sticky", "header=X-User"),
+                ("sluicegate.dev/header-routes", "X-Beta: yes => next; X-Other: y => gone"),
+                ("sluicegate.dev/mirror", "next=10"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        );
+        let rules = rules(&route, &assigned, ways());
+        let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
+        assert_eq!(own.paths, [by_header("X-Beta", "yes", "ns/app-2".into())]);
+        let (manners, of_tag) = (own.manners.as_ref().unwrap(), tagged.manners.as_ref().unwrap());
+        let mirror = manners.mirror.as_ref().unwrap();
+        assert!(tagged.hosts.contains(&mirror.host.to_string()) && mirror.percent == 10);
+        assert_eq!((&manners.sticky, &None), (&of_tag.sticky, &of_tag.mirror));
     }
 
     /// X-RTE-05

@@ -5,6 +5,7 @@ use kube::Resource;
 
 use crate::kinds::serving::annotations::{LAST_APPLIED, ROLLOUT_DURATION, ROUTES, SERVICE, inherited};
 use crate::kinds::serving::configuration::{Configuration, ConfigurationSpec};
+use crate::kinds::serving::manners::{HEADER_ROUTES, MIRROR, STICKY};
 use crate::kinds::serving::route::{Route, RouteSpec};
 use crate::kinds::serving::service::Service;
 use crate::kinds::shared::{name, namespace};
@@ -14,7 +15,8 @@ pub fn make_configuration(service: &Service) -> Configuration {
     let meta = &service.metadata;
     let spec = ConfigurationSpec { template: service.spec.template.clone() };
     let mut configuration = Configuration::new(namespace(meta), name(meta), spec);
-    configuration.metadata = child_metadata(service, &[LAST_APPLIED, ROLLOUT_DURATION]);
+    configuration.metadata =
+        child_metadata(service, &[LAST_APPLIED, ROLLOUT_DURATION, STICKY, HEADER_ROUTES, MIRROR]);
     let annotations = configuration.metadata.annotations.get_or_insert_default();
     annotations.insert(ROUTES.to_owned(), name(meta).to_owned());
     configuration

@@ -5,13 +5,16 @@ pub mod autoscaler;
 pub mod configuration;
 pub mod domain_claim;
 pub mod domain_mapping;
+mod env;
 pub mod gc;
+pub mod manners;
 mod pod;
 pub mod revision;
 pub mod route;
 mod schemas;
 mod security;
 pub mod service;
+pub mod spares;
 pub mod template;
 pub mod traffic;
 

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Probe, Volume};
+use k8s_openapi::api::core::v1::{Container, Probe, Volume};
 
-use super::security;
 use super::template::RevisionSpec;
+use super::{env, security};
 use crate::kind::Problems;
 use crate::kinds::names::{is_dns_subdomain, is_dns1123_label, is_image_reference};
 
@@ -14,10 +14,9 @@ const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
 /// A TCP port is sixteen bits.
 const PORT_MAX: i32 = 65_535;
 const NAMES_RESERVED: [&str; 1] = ["queue-proxy"];
-const ENV_RESERVED: [&str; 4] = ["PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"];
 const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
 
-const MISSING: &str = "missing field(s)";
+pub(super) const MISSING: &str = "missing field(s)";
 pub(super) const FORBIDDEN: &str = "must not set the field(s)";
 
 pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
@@ -104,9 +103,15 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
     {
         problems.add(format!("{at}.terminationMessagePolicy"), format!("invalid value: {policy}"));
     }
+    if let Some(path) = container.termination_message_path.as_deref().filter(|path| !path.is_empty())
+        && (!is_clean_path(path) || PATHS_RESERVED.contains(&path))
+    {
+        let why = format!("invalid value: {path}: must be absolute and clean, and no reserved path");
+        problems.add(format!("{at}.terminationMessagePath"), why);
+    }
     validate_ports(container, at, problems);
     for (index, env) in container.env.iter().flatten().enumerate() {
-        validate_env(env, serves, &format!("{at}.env[{index}]"), problems);
+        env::validate(env, serves, &format!("{at}.env[{index}]"), problems);
     }
     for (index, from) in container.env_from.iter().flatten().enumerate() {
         let set = usize::from(from.config_map_ref.is_some()) + usize::from(from.secret_ref.is_some());
@@ -166,44 +171,6 @@ fn validate_ports(container: &Container, at: &str, problems: &mut Problems) {
             if set {
                 problems.add(format!("{at}.{field}"), FORBIDDEN);
             }
-        }
-    }
-}
-
-fn validate_env(env: &EnvVar, serves: bool, at: &str, problems: &mut Problems) {
-    if env.name.is_empty() {
-        problems.add(format!("{at}.name"), MISSING);
-    }
-    // A sidecar is told its port by whoever wrote the manifest.
-    if ENV_RESERVED.contains(&env.name.as_str()) && (serves || env.name != "PORT") {
-        problems.add(format!("{at}.name"), format!("\"{}\" is a reserved environment variable", env.name));
-    }
-    let Some(from) = &env.value_from else { return };
-    if env.value.as_deref().is_some_and(|value| !value.is_empty()) {
-        problems.add(at, "expected exactly one, got both: value, valueFrom");
-    }
-    let at = format!("{at}.valueFrom");
-    for (field, set) in
-        [("fieldRef", from.field_ref.is_some()), ("resourceFieldRef", from.resource_field_ref.is_some())]
-    {
-        if set {
-            problems.add(format!("{at}.{field}"), FORBIDDEN);
-        }
-    }
-    let set = usize::from(from.config_map_key_ref.is_some()) + usize::from(from.secret_key_ref.is_some());
-    exactly_one(set, &at, "configMapKeyRef, secretKeyRef", problems);
-    if let Some(key) = &from.config_map_key_ref {
-        needs_key(&key.key, &key.name, &format!("{at}.configMapKeyRef"), problems);
-    }
-    if let Some(key) = &from.secret_key_ref {
-        needs_key(&key.key, &key.name, &format!("{at}.secretKeyRef"), problems);
-    }
-}
-
-fn needs_key(key: &str, name: &str, at: &str, problems: &mut Problems) {
-    for (field, value) in [("key", key), ("name", name)] {
-        if value.is_empty() {
-            problems.add(format!("{at}.{field}"), MISSING);
         }
     }
 }
@@ -315,7 +282,7 @@ pub(super) fn default_mounts(container: &mut Container, volumes: &[Volume]) {
     }
 }
 
-fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut Problems) {
+pub(super) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut Problems) {
     match set {
         1 => {}
         0 => problems.add(at, format!("expected exactly one, got neither: {fields}")),
@@ -387,6 +354,13 @@ mod tests {
             (json!({"tty": true}), "spec.containers[0].tty"),
             (json!({"volumeDevices": []}), "spec.containers[0].volumeDevices"),
             (json!({"terminationMessagePolicy": "Never"}), "spec.containers[0].terminationMessagePolicy"),
+            (json!({"terminationMessagePath": "a/b"}), "spec.containers[0].terminationMessagePath"),
+            (json!({"terminationMessagePath": "/dev"}), "spec.containers[0].terminationMessagePath"),
+            (
+                json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"},
+                    "secretKeyRef": {"name": "s", "key": "k"}}}]}),
+                "spec.containers[0].env[0].valueFrom: expected exactly one",
+            ),
             (
                 json!({"readinessProbe": {}}),
                 "spec.containers[0].readinessProbe: expected exactly one, got neither",

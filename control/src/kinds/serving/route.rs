@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::traffic::{self, TrafficTarget, Within};
-use super::{GROUP, VERSION, annotations};
+use super::{GROUP, VERSION, annotations, manners};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{Addressable, Status};
@@ -81,6 +81,7 @@ impl Resource for Route {
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         traffic::validate(&self.spec.traffic, Within::Route, problems);
+        manners::validate(&self.metadata, &self.spec.traffic, problems);
     }
 }
 

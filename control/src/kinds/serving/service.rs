@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::template::RevisionTemplate;
 use super::traffic::{self, TrafficTarget, Within};
-use super::{GROUP, VERSION, annotations};
+use super::{GROUP, VERSION, annotations, manners};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::settings::Settings;
@@ -102,6 +102,7 @@ impl Resource for Service {
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
         traffic::validate(&self.spec.traffic, Within::Service, problems);
+        manners::validate(&self.metadata, &self.spec.traffic, problems);
     }
 
     fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {

@@ -1,23 +1,28 @@
 //! A client that speaks HTTP/1 and an instance that does not.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use ::http::{HeaderMap, Response};
 use bytes::{Bytes, BytesMut};
 use ring::{Chunk, Ring, Tick};
 
+use super::replay::Taped;
 use super::{Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads};
 use crate::h2::trailers;
-use crate::http::codec::{BodyReader, Method, Piece, RequestHead, Version, put_chunk_line};
+use crate::http::codec::{BodyReader, Framing, Method, Piece, RequestHead, Version, put_chunk_line};
 use crate::http::headers::{ForClient, put_request};
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Seat;
 use crate::http::server::Downstream;
 use crate::http::wire::{Inflow, Outflow, by, earlier};
+use crate::proxy::bond::put_cookie;
 use crate::proxy::connection::Connection;
 use crate::proxy::exchange::{Ending, watch};
 use crate::proxy::link::Link;
+use crate::proxy::mirror::Recording;
 use crate::proxy::{Place, Proxy};
+use crate::table::Cookie;
 use crate::tls::{Pipe, Wire};
 
 /// Carries one request that has its place. `head` are the bytes of `connection.client.head`.
@@ -29,7 +34,7 @@ pub(in crate::proxy) async fn exchange(
     started: Tick,
 ) -> Ending {
     let Connection { proxy, client, peer, outgoing, note } = connection;
-    let proxy: &Proxy = proxy;
+    let proxy: &Rc<Proxy> = proxy;
     outgoing.clear();
     put_request(outgoing, client.head.view(&head), peer, place.edits(), &mut proxy.rng.borrow_mut());
     drop(head); // the receive buffer goes back
@@ -49,7 +54,9 @@ pub(in crate::proxy) async fn exchange(
         backend: place.backend().key.clone(),
     };
     job.course.request_read.set(reader.is_done());
+    let tape = Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &job.written, job.written.len());
     let mut body = Incoming { ring, limits, stream, inflow, reader };
+    let mut body = Taped { body: &mut body, tape, chunked: head.framing == Framing::Chunked };
     let mut reply = Outgoing {
         ring,
         limits,
@@ -63,8 +70,10 @@ pub(in crate::proxy) async fn exchange(
         bodiless: false,
         close: false,
         left: None,
+        cookie: place.choice.bond.cookie,
     };
     let ended = carry(&job, place, link, &mut body, &mut reply).await;
+    body.end(&job, &ended);
     note.answered = job.course.answered.get();
     match ended {
         Attempt::Done { status, .. } => {
@@ -133,6 +142,8 @@ struct Outgoing<'a> {
     close: bool,
     /// Bytes that the answer's head has promised and that have not left.
     left: Option<u64>,
+    /// The client is to get it with its answer.
+    cookie: Option<Cookie>,
 }
 
 impl Reply for Outgoing<'_> {
@@ -167,6 +178,7 @@ impl Reply for Outgoing<'_> {
             || (unbounded && !modern);
         let client = ForClient { chunked: self.chunked, close: self.close, websocket: false };
         heads::put_answer(&mut self.out.buffer, &answer, client);
+        put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await
     }
 

@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use ring::Tick;
 
 use super::over_http2::capacity;
+use super::replay::Taped;
 use super::server::Shared;
 use super::{
     Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads, unless_gone, websocket,
@@ -22,9 +23,10 @@ use crate::http::answer::Answer;
 use crate::http::codec::{Framing, Method};
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
+use crate::proxy::mirror::Recording;
 use crate::proxy::note::{End, Note};
 use crate::proxy::{Proxy, Refusal, Wish};
-use crate::table::Ask;
+use crate::table::{Ask, Cookie};
 
 /// Serves one stream to its end.
 pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
@@ -144,7 +146,11 @@ async fn exchange(
     };
     job.course.request_read.set(request.head.framing == Framing::Empty);
     reply.due = job.due.total;
-    let ended = carry(&job, place, link, body, reply).await;
+    reply.cookie = place.choice.bond.cookie;
+    let tape = Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &job.written, job.written.len());
+    let mut body = Taped { body, tape, chunked: request.head.framing == Framing::Chunked };
+    let ended = carry(&job, place, link, &mut body, reply).await;
+    body.end(&job, &ended);
     note.answered = job.course.answered.get();
     ended
 }
@@ -189,6 +195,8 @@ pub(super) struct Outgoing {
     proxy: Rc<Proxy>,
     /// The end of all patience with the client.
     due: Option<Tick>,
+    /// The client is to get it with its answer.
+    cookie: Option<Cookie>,
     /// Of bodies.
     pub(super) bytes: u64,
 }
@@ -198,7 +206,12 @@ impl Reply for Outgoing {
         self.respond.send_informational(answer).map_err(|_| Gone)
     }
 
-    async fn head(&mut self, answer: Response<()>, ends: bool) -> Result<(), Gone> {
+    async fn head(&mut self, mut answer: Response<()>, ends: bool) -> Result<(), Gone> {
+        if let Some(cookie) =
+            self.cookie.take().and_then(|cookie| HeaderValue::from_bytes(&cookie.value()).ok())
+        {
+            answer.headers_mut().append(::http::header::SET_COOKIE, cookie);
+        }
         self.stream = Some(self.respond.send_response(answer, ends).map_err(|_| Gone)?);
         Ok(())
     }
@@ -238,7 +251,7 @@ impl Reply for Outgoing {
 
 impl Outgoing {
     pub(super) fn new(respond: SendResponse<Bytes>, proxy: &Rc<Proxy>) -> Self {
-        Self { respond, stream: None, proxy: Rc::clone(proxy), due: None, bytes: 0 }
+        Self { respond, stream: None, proxy: Rc::clone(proxy), due: None, cookie: None, bytes: 0 }
     }
 
     pub(super) fn reset(&mut self, reason: Reason) {

@@ -8,6 +8,7 @@ mod from_http1;
 mod from_http2;
 mod over_http1;
 mod over_http2;
+pub(super) mod replay;
 mod server;
 mod websocket;
 

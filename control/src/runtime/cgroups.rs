@@ -1,0 +1,324 @@
+//! Control groups: what holds an instance to the processor time and memory that its manifest names.
+//!
+//! A group is made below the appliance's own, in `sluicegate-KEY/ID`: one folder in cgroup v2, one for each controller in
+//! v1. The instance joins by itself, in its first step, so that nothing it starts can be outside. Only an instance with
+//! `resources` has a group, because joining one costs a start some milliseconds (the kernel waits for all
+//! processors). Where groups may not be made, the log says why, and instances run without.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, getpid, kill_process};
+
+use super::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOVER_EXIT_MAX};
+
+const STEP: Duration = Duration::from_millis(10);
+/// Where the appliance goes itself when its own group is to have others below it: cgroup v2 has processes in leaves only.
+const OWN_LEAF: &str = "appliance";
+const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+
+/// What an instance may use; 0 = as much as there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub memory_bytes_max: u64,
+    pub cpu_milli_max: u64,
+    /// Its weight against others, when processors are short.
+    pub cpu_milli_wanted: u64,
+}
+
+impl Resources {
+    pub(super) fn any(self) -> bool {
+        self != Self::default()
+    }
+}
+
+/// Where groups can be made.
+#[derive(Debug, Clone)]
+pub(super) struct Cgroups {
+    /// Each holds the groups of all instances of one data folder.
+    folders: Vec<PathBuf>,
+    unified: bool,
+}
+
+/// The group of one instance.
+#[derive(Debug)]
+pub(super) struct Group {
+    folders: Vec<PathBuf>,
+}
+
+impl Cgroups {
+    /// Finds out where groups can be made, for the appliance that keeps its files in `data`. Changes nothing.
+    pub(super) fn open(data: &Path) -> io::Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let name = format!("sluicegate-{:016x}", key(data));
+        let unified = place(&mounts, &own, None).filter(|folder| {
+            let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
+            known.split_whitespace().any(|name| name == "memory")
+        });
+        let bases = match unified {
+            // A leaf of ours, or one that a service manager made for us: the groups go beside it.
+            Some(base) if base.ends_with(OWN_LEAF) => vec![base.parent().unwrap_or(&base).to_owned()],
+            Some(base) => vec![base],
+            None => CONTROLLERS.iter().filter_map(|name| place(&mounts, &own, Some(name))).collect(),
+        };
+        if bases.is_empty() {
+            return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
+        }
+        let is_unified = place(&mounts, &own, None)
+            .is_some_and(|folder| bases.iter().any(|base| folder.starts_with(base)));
+        Ok(Self { folders: bases.iter().map(|base| base.join(&name)).collect(), unified: is_unified })
+    }
+
+    /// Makes the folders above the groups, which go with the last group.
+    fn prepare(&self) -> io::Result<()> {
+        for folder in self.folders.iter().filter(|folder| !folder.exists()) {
+            if let (true, Some(base)) = (self.unified, folder.parent()) {
+                delegate(base)?;
+            }
+            made(folder)?;
+            if self.unified {
+                hand_on(folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the group of the instance `id`.
+    pub(super) fn make(&self, id: u64, resources: Resources) -> io::Result<Group> {
+        self.prepare()?;
+        let group =
+            Group { folders: self.folders.iter().map(|folder| folder.join(id.to_string())).collect() };
+        let set = || {
+            for folder in &group.folders {
+                made(folder)?;
+                for (file, value) in values(resources, self.unified) {
+                    put(folder, file, &value)?;
+                }
+            }
+            Ok(())
+        };
+        match set() {
+            Ok(()) => Ok(group),
+            Err(why) => {
+                group.drop_folders();
+                Err(why)
+            }
+        }
+    }
+
+    /// Ends what is left in groups of instances below `id_end`, and removes them. Blocks for a bounded time.
+    pub(super) fn end_leftovers(&self, id_end: u64) {
+        for folder in &self.folders {
+            let groups = fs::read_dir(folder).into_iter().flatten().flatten();
+            let old = groups.filter(|group| {
+                let id = group.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+                id.is_some_and(|id| id < id_end)
+            });
+            for group in old {
+                empty(&group.path());
+            }
+            let _ = fs::remove_dir(folder); // stays while somebody's group is in it
+        }
+    }
+}
+
+impl Group {
+    /// Where a process writes itself to join.
+    pub(super) fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    /// The kernel ended something in it for want of memory.
+    pub(super) fn was_out_of_memory(&self) -> bool {
+        let files = self.folders.iter().flat_map(|f| [f.join("memory.events"), f.join("memory.oom_control")]);
+        let mut texts = files.filter_map(|file| fs::read_to_string(file).ok());
+        texts.any(|text| {
+            let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
+            counts.filter_map(|count| count.trim().parse::<u64>().ok()).any(|count| count > 0)
+        })
+    }
+
+    /// All its processes are over: removes it. The kernel may need a moment to see that.
+    pub(super) async fn remove(self) {
+        for _ in 0..GROUP_REMOVE_ATTEMPTS {
+            if self.drop_folders() {
+                return;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+        tracing::warn!(group = ?self.folders, "a control group stays behind until the next start");
+    }
+
+    fn drop_folders(&self) -> bool {
+        let gone = |folder: &PathBuf| fs::remove_dir(folder).is_ok() || !folder.exists();
+        let all_gone = self.folders.iter().filter(|folder| !gone(folder)).count() == 0;
+        for above in self.folders.iter().filter_map(|folder| folder.parent()) {
+            let _ = fs::remove_dir(above); // stays while another group is in it
+        }
+        all_gone
+    }
+}
+
+/// What is written where. Files that a controller's folder does not have are left out.
+fn values(resources: Resources, unified: bool) -> Vec<(&'static str, String)> {
+    let Resources { memory_bytes_max: memory, cpu_milli_max: cpu, cpu_milli_wanted: wanted } = resources;
+    let quota = cpu.saturating_mul(CPU_PERIOD_US) / 1000;
+    // As a kubelet does it: 1024 shares a processor in v1, and the same proportion in v2's 1 to 10,000.
+    let shares = (wanted.saturating_mul(1024) / 1000).clamp(2, 262_144);
+    let weight = 1 + (shares - 2) * 9_999 / 262_142;
+    let mut all = vec![("pids.max", GROUP_PIDS_MAX.to_string())];
+    if unified {
+        if memory > 0 {
+            all.extend([("memory.max", memory.to_string()), ("memory.swap.max", "0".into())]);
+            all.push(("memory.oom.group", "1".into()));
+        }
+        all.extend((cpu > 0).then(|| ("cpu.max", format!("{quota} {CPU_PERIOD_US}"))));
+        all.extend((wanted > 0).then(|| ("cpu.weight", weight.to_string())));
+    } else {
+        if memory > 0 {
+            let (limit, with_swap) = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes");
+            all.extend([(limit, memory.to_string()), (with_swap, memory.to_string())]);
+        }
+        if cpu > 0 {
+            all.push(("cpu.cfs_period_us", CPU_PERIOD_US.to_string()));
+            all.push(("cpu.cfs_quota_us", quota.to_string()));
+        }
+        all.extend((wanted > 0).then(|| ("cpu.shares", shares.to_string())));
+    }
+    all
+}
+
+fn put(folder: &Path, file: &str, value: &str) -> io::Result<()> {
+    let path = folder.join(file);
+    if !path.exists() {
+        return Ok(()); // another controller's, or one that this kernel lacks
+    }
+    fs::write(&path, value)
+        .map_err(|why| io::Error::new(why.kind(), format!("{} = {value}: {why}", path.display())))
+}
+
+fn made(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(why) if why.kind() != io::ErrorKind::AlreadyExists => {
+            Err(io::Error::new(why.kind(), format!("{} cannot be made: {why}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folder of this process's own group, in the hierarchy of a v1 controller, or in v2's for none.
+fn place(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (names, path) = (parts.next()?, parts.next()?);
+        let is_it = match controller {
+            Some(wanted) => names.split(',').any(|name| name == wanted),
+            None => names.is_empty(),
+        };
+        is_it.then_some(path)
+    })?;
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(3);
+        let (root, point) = (left.next()?, left.next()?);
+        let mut right = right.split(' ');
+        let (kind, options) = (right.next()?, right.nth(1)?);
+        let is_it = match controller {
+            Some(wanted) => kind == "cgroup" && options.split(',').any(|option| option == wanted),
+            None => kind == "cgroup2",
+        };
+        // A container may see only its own part.
+        let below = path.strip_prefix(root.trim_end_matches('/')).unwrap_or_default();
+        is_it.then(|| Path::new(point).join(below.trim_start_matches('/')))
+    })
+}
+
+/// Lets groups below `base` have controllers. If processes are in the way and it is only us, we go to a leaf.
+fn delegate(base: &Path) -> io::Result<()> {
+    if hand_on(base).is_ok() {
+        return Ok(());
+    }
+    let leaf = base.join(OWN_LEAF);
+    made(&leaf)?;
+    let own = getpid().as_raw_nonzero().to_string();
+    fs::write(leaf.join("cgroup.procs"), &own)?;
+    hand_on(base).inspect_err(|_| {
+        let _ = fs::write(base.join("cgroup.procs"), &own); // as it was, as far as that goes
+        let _ = fs::remove_dir(&leaf);
+    })
+}
+
+fn hand_on(folder: &Path) -> io::Result<()> {
+    let known = fs::read_to_string(folder.join("cgroup.controllers"))?;
+    let wanted = CONTROLLERS.iter().filter(|name| known.split_whitespace().any(|known| known == **name));
+    let wanted: Vec<_> = wanted.map(|name| format!("+{name}")).collect();
+    let file = folder.join("cgroup.subtree_control");
+    fs::write(&file, wanted.join(" "))
+        .map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())))
+}
+
+/// Ends all processes of a group and removes it.
+fn empty(folder: &Path) {
+    let began = std::time::Instant::now();
+    while fs::remove_dir(folder).is_err() && folder.exists() && began.elapsed() < LEFTOVER_EXIT_MAX {
+        let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+        for pid in inside.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+            let _ = kill_process(pid, Signal::KILL); // it may be gone by now
+        }
+        let nobody: &mut [rustix::event::PollFd<'_>] = &mut [];
+        let _ = rustix::event::poll(nobody, rustix::event::Timespec::try_from(STEP).ok().as_ref());
+    }
+}
+
+/// Of a path, the same at every start.
+fn key(data: &Path) -> u64 {
+    let path = data.canonicalize().unwrap_or_else(|_| data.to_owned());
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step) // FNV-1a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_in_either_version_and_in_a_container() {
+        let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+                  32 31 0:29 /part /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
+        let own = "4:memory:/a/b\n1:cpu,cpuacct:/part/c\n0::/user.slice\n";
+        let v2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        for (mounts, controller, wanted) in [
+            (v1, Some("memory"), Some("/sys/fs/cgroup/memory/a/b")),
+            (v1, Some("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct/c")),
+            (v1, Some("pids"), None),
+            (v1, None, None),
+            (v2, None, Some("/sys/fs/cgroup/user.slice")),
+            ("", None, None),
+        ] {
+            assert_eq!(place(mounts, own, controller).as_deref(), wanted.map(Path::new), "{controller:?}");
+        }
+    }
+
+    /// SRV-CON-56, RT-CG-03: what is written, in both versions.
+    #[test]
+    fn quantities_become_the_kernels_numbers() {
+        let half = Resources { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_wanted: 100 };
+        let shown = |resources, unified| {
+            let all = values(resources, unified);
+            all.iter().map(|(file, value)| format!("{file}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            shown(half, true),
+            "pids.max=4096 memory.max=67108864 memory.swap.max=0 memory.oom.group=1 cpu.max=50000 100000 cpu.weight=4"
+        );
+        assert_eq!(
+            shown(half, false),
+            "pids.max=4096 memory.limit_in_bytes=67108864 memory.memsw.limit_in_bytes=67108864 \
+             cpu.cfs_period_us=100000 cpu.cfs_quota_us=50000 cpu.shares=102"
+        );
+        assert_eq!(shown(Resources::default(), true), "pids.max=4096");
+    }
+}

@@ -1,0 +1,55 @@
+//! Why an instance is over, in words.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use super::{Cause, Gone, InstanceSpec};
+
+/// Why an instance's life comes to its end.
+pub(super) enum End {
+    Itself,
+    Asked,
+    NotReady,
+    Unreachable,
+    Unhealthy(String),
+}
+
+/// What the instance said itself goes before what it wrote otherwise.
+pub(super) fn gone(
+    end: &End,
+    status: ExitStatus,
+    spec: &InstanceSpec,
+    (said, tail): (&str, &str),
+    starved: bool,
+) -> Gone {
+    let exit = match (status.code(), status.signal()) {
+        (Some(code), _) => Cause::Exited(code),
+        (None, signal) => Cause::Signalled(signal.unwrap_or_default()),
+    };
+    let limit = spec.resources.memory_bytes_max;
+    let (cause, sentence) = match end {
+        End::Itself if starved => {
+            (Cause::OutOfMemory, format!("instance wanted more memory than its limit of {limit} bytes"))
+        }
+        End::NotReady => (
+            Cause::NotReady,
+            format!("instance did not become ready within {} s", spec.startup_max.as_secs_f64()),
+        ),
+        End::Unreachable => (Cause::Unreachable, "instance took no connections any more".to_owned()),
+        End::Unhealthy(why) => (Cause::Unhealthy(why.clone()), why.clone()),
+        End::Itself | End::Asked => (exit, format!("instance ended with {status}")),
+    };
+    let message = if !said.is_empty() {
+        format!("{sentence}; it said: {said}")
+    } else if tail.is_empty() {
+        format!("{sentence}; it wrote nothing")
+    } else {
+        format!("{sentence}; last lines of its output:\n{tail}")
+    };
+    Gone { cause, message }
+}
+
+pub(super) fn not_started(why: &io::Error) -> Gone {
+    Gone { cause: Cause::NotStarted, message: format!("instance could not be started: {why}") }
+}

@@ -1,0 +1,89 @@
+//! What an instance leaves behind for whoever asks why it ended (`terminationMessagePath`).
+//!
+//! Each instance has a file of its own beside its log. It is bound to the path that the manifest names where mounts
+//! are allowed; everybody finds it by the variable [`VARIABLE`]. A path of the host is never read: it would show a
+//! developer whatever the appliance may read.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::limits::TERMINATION_BYTES_MAX;
+
+/// Where the program finds the file.
+pub(super) const VARIABLE: &str = "SLUICEGATE_TERMINATION_LOG";
+/// The instance may be another user.
+const MODE: u32 = 0o622;
+
+/// The file of one instance.
+#[derive(Debug, Clone)]
+pub(super) struct LastWords {
+    path: PathBuf,
+}
+
+impl LastWords {
+    /// `folder` is the revision's.
+    pub(super) fn new(folder: &Path, id: u64) -> Self {
+        Self { path: folder.join(format!("{id}.termination")) }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the file, empty.
+    pub(super) fn open(&self) -> io::Result<()> {
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        OpenOptions::new().write(true).create(true).truncate(true).open(&self.path)?;
+        fs::set_permissions(&self.path, Permissions::from_mode(MODE))
+    }
+
+    /// What the instance wrote; empty if it wrote nothing, or not into this file.
+    pub(super) fn read(&self) -> String {
+        let mut bytes = Vec::new();
+        let nofollow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        // Nonblocking: a program may have put a pipe there.
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(nofollow | nonblock).open(&self.path);
+        let _ = file.and_then(|file| file.take(TERMINATION_BYTES_MAX).read_to_end(&mut bytes)); // as far as it goes
+        String::from_utf8_lossy(&bytes).trim_end().to_owned()
+    }
+
+    pub(super) fn forget(&self) {
+        if let Err(why) = fs::remove_file(&self.path)
+            && why.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %self.path.display(), %why, "an instance's last words stay behind");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_up_to_their_limit_and_never_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let words = LastWords::new(dir.path(), 7);
+        assert_eq!(words.read(), "");
+        words.open().unwrap();
+        assert_eq!(words.read(), "");
+        fs::write(words.path(), "out of coffee\n").unwrap();
+        assert_eq!(words.read(), "out of coffee");
+        fs::write(words.path(), "x".repeat(10_000)).unwrap();
+        assert_eq!(words.read().len() as u64, TERMINATION_BYTES_MAX);
+
+        words.forget();
+        let secret = dir.path().join("secret");
+        fs::write(&secret, "secret").unwrap();
+        std::os::unix::fs::symlink(&secret, words.path()).unwrap();
+        assert_eq!(words.read(), "");
+        words.forget();
+        words.forget();
+        assert!(secret.exists());
+    }
+}

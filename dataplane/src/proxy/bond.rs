@@ -1,0 +1,26 @@
+//! What a route's manners make of one request: its key, its cookie, its copy.
+
+use bytes::BytesMut;
+use fastrand::Rng;
+
+use crate::table::{Ask, Bond, Cookie, Mirror, Route, Split};
+
+/// Copies are of what the route divides itself: what was sent to a branch was meant for there.
+pub(super) fn bond(route: &Route, splits: &[Split], ask: &Ask<'_>, rng: &mut Rng) -> Bond {
+    let (Some(manners), Some(request)) = (&route.manners, ask.request) else { return Bond::default() };
+    let bond = manners.sticky.as_ref().map(|sticky| sticky.bind(request, || rng.u64(..))).unwrap_or_default();
+    let mut drawn = |mirror: &Mirror| {
+        route.divides_by(splits) && !request.head.wants_websocket && rng.u8(..100) < mirror.percent
+    };
+    Bond { mirror: manners.mirror.as_ref().filter(|mirror| drawn(mirror)).cloned(), ..bond }
+}
+
+/// Adds the cookie to the head that was written last.
+pub(super) fn put_cookie(out: &mut BytesMut, cookie: Option<Cookie>) {
+    let Some(cookie) = cookie else { return };
+    assert!(out.ends_with(b"\r\n\r\n"), "a head ends with an empty line");
+    out.truncate(out.len() - 2);
+    for part in [b"Set-Cookie: ".as_slice(), &cookie.value(), b"\r\n\r\n"] {
+        out.extend_from_slice(part);
+    }
+}

@@ -1,0 +1,148 @@
+//! Copies of requests for a version that is to be compared.
+//!
+//! A copy is taken while the request passes and sent when its client has had the answer, so it costs the request
+//! nothing but memory. It is bounded in size and number, never tried again, and its answer is read and dropped;
+//! what is left of it is whether its status was the same.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::Proxy;
+use super::streams::replay;
+use crate::http::codec::{Parsed, RequestHead, parse_request};
+use crate::http::wire::by;
+use crate::load::Comparison;
+use crate::table::Mirror;
+
+/// A body beyond this is not copied. Most API requests fit, and all copies of a core fit into 4 MiB.
+pub const COPY_BYTES_MAX: usize = 64 * 1024;
+/// Copies under way at a time on one core, those included that wait for an instance to start.
+pub const COPIES_MAX: usize = 64;
+/// After this nobody waits for a copy's answer any more.
+pub const COPY_PATIENCE: Duration = Duration::from_secs(30);
+/// Tells the instance that somebody else has answered the request.
+const MARK: &[u8] = b"Sluicegate-Mirrored: true\r\n\r\n";
+
+/// Why no copy was sent, in the order of [`crate::counters::CoreCounters::mirrors_skipped`].
+pub const SKIPPED: [&str; 3] = ["body_too_large", "too_many", "request_failed"];
+const TOO_LARGE: usize = 0;
+const TOO_MANY: usize = 1;
+const FAILED: usize = 2;
+
+/// What a request says, while it passes.
+pub(super) struct Recording {
+    proxy: Rc<Proxy>,
+    mirror: Arc<Mirror>,
+    /// As the instance gets it.
+    head: Bytes,
+    /// Framed as it is sent; `None` once it is too large.
+    body: Option<BytesMut>,
+}
+
+impl Recording {
+    /// `wire` holds the whole head, so many bytes, and what of the body comes with it. `None`: nobody wants a copy.
+    pub(super) fn begin(
+        proxy: &Rc<Proxy>,
+        mirror: Option<&Arc<Mirror>>,
+        wire: &Bytes,
+        head_bytes: usize,
+    ) -> Option<Self> {
+        let mirror = Arc::clone(mirror?);
+        let head = wire.slice(..head_bytes);
+        let mut recording = Self { proxy: Rc::clone(proxy), mirror, head, body: Some(BytesMut::new()) };
+        recording.add(&wire[head_bytes..]);
+        Some(recording)
+    }
+
+    /// More of the body was sent.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        if let Some(body) = self.body.take_if(|body| body.len() + bytes.len() > COPY_BYTES_MAX) {
+            drop(body);
+        } else if let Some(body) = &mut self.body {
+            body.extend_from_slice(bytes);
+        }
+    }
+
+    /// The request is over: answered with `status`, or else `None`. Returns at once.
+    pub(super) fn end(self, status: Option<u16>) {
+        let skip = |why: usize| {
+            self.proxy.counters.mirrors_skipped[why].fetch_add(1, Relaxed);
+        };
+        let Some(status) = status else { return skip(FAILED) };
+        let Some(body) = self.body else { return skip(TOO_LARGE) };
+        let Some(turn) = Turn::take(&self.proxy) else { return skip(TOO_MANY) };
+        let body = body.freeze();
+        let copy = Copy { mirror: self.mirror, head: marked(&self.head), body, status };
+        self.proxy.ring.spawn(async move { copy.send(&turn.0).await });
+    }
+}
+
+/// One of [`COPIES_MAX`].
+struct Turn(Rc<Proxy>);
+
+impl Turn {
+    fn take(proxy: &Rc<Proxy>) -> Option<Self> {
+        let under_way = proxy.mirrored.get();
+        (under_way < COPIES_MAX).then(|| {
+            proxy.mirrored.set(under_way + 1);
+            Self(Rc::clone(proxy))
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let count: &Cell<usize> = &self.0.mirrored;
+        count.set(count.get() - 1);
+    }
+}
+
+struct Copy {
+    mirror: Arc<Mirror>,
+    head: Bytes,
+    body: Bytes,
+    /// What the client was answered.
+    status: u16,
+}
+
+impl Copy {
+    async fn send(self, proxy: &Rc<Proxy>) {
+        let mut head = RequestHead::default();
+        let Parsed::Head { .. } = parse_request(&self.head, &mut head) else { return }; // we wrote it ourselves
+        let mut backend = None;
+        let answer = replay::replay(proxy, &self.mirror.host, (&head, &self.head), self.body, &mut backend);
+        let due = proxy.ring.now() + COPY_PATIENCE;
+        let status = by(&proxy.ring, Some(due), answer).await.ok().flatten();
+        let Some(backend) = backend else {
+            proxy.counters.mirrors_skipped[FAILED].fetch_add(1, Relaxed);
+            return;
+        };
+        backend.load.compared(match status {
+            Some(status) if status == self.status => Comparison::Same,
+            Some(_) => Comparison::Different,
+            None => Comparison::Unanswered,
+        });
+    }
+}
+
+/// The head with one line more.
+fn marked(head: &[u8]) -> Bytes {
+    let before = head.strip_suffix(b"\r\n").unwrap_or(head);
+    [before, MARK].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marked_head_is_still_one() {
+        let marked = marked(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(marked, "GET / HTTP/1.1\r\nHost: a\r\nSluicegate-Mirrored: true\r\n\r\n");
+    }
+}

@@ -1,0 +1,168 @@
+//! What a route does beyond dividing its requests: clients that stay where they are, copies for comparison.
+
+use std::sync::Arc;
+
+use crate::http::codec::{Name, RequestView};
+
+/// Beyond weights. Most routes have none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manners {
+    pub sticky: Option<Sticky>,
+    pub mirror: Option<Arc<Mirror>>,
+}
+
+/// What a client is known by: the same value leads to the same share and, while it has room, to the same instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sticky {
+    /// The value of this header; requests without it are divided anew.
+    Header(Box<str>),
+    /// The value of this cookie, which somebody else issues; requests without it are divided anew.
+    Cookie(Box<str>),
+    /// A cookie of ours ([`STICKY_COOKIE`]); an answer to a client without it brings it.
+    Issued,
+}
+
+/// Copies of requests, sent when the client has had its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// The copy goes where this host's requests go.
+    pub host: Box<str>,
+    /// Of a hundred requests.
+    pub percent: u8,
+}
+
+/// The cookie's name.
+pub const STICKY_COOKIE: &str = "sluicegate-sticky";
+
+/// What its route's manners make of one request.
+#[derive(Debug, Clone, Default)]
+pub struct Bond {
+    /// Names the client, if it is known by anything.
+    pub key: Option<u64>,
+    /// The cookie that the client has still to get.
+    pub cookie: Option<Cookie>,
+    pub mirror: Option<Arc<Mirror>>,
+}
+
+/// A cookie to be issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cookie(u64);
+
+impl Sticky {
+    /// The request's key; `chance` becomes a new client's cookie.
+    #[must_use]
+    pub fn bind(&self, request: RequestView<'_>, chance: impl FnOnce() -> u64) -> Bond {
+        let found = match self {
+            Self::Header(name) => request.field(name),
+            Self::Cookie(name) => cookie(request, name),
+            Self::Issued => cookie(request, STICKY_COOKIE),
+        };
+        match (found.filter(|value| !value.is_empty()), self) {
+            (Some(value), _) => Bond { key: Some(hash(value)), ..Bond::default() },
+            (None, Self::Issued) => {
+                let cookie = Cookie(chance());
+                Bond { key: Some(hash(&cookie.digits())), cookie: Some(cookie), mirror: None }
+            }
+            (None, _) => Bond::default(),
+        }
+    }
+}
+
+impl Cookie {
+    fn digits(self) -> [u8; 16] {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        std::array::from_fn(|at| HEX[(self.0 >> (60 - 4 * at)) as usize & 15])
+    }
+
+    /// The value of `Set-Cookie`. Lasts as long as the browser's session; `Lax`, so that a link from elsewhere
+    /// leads to the same version as before.
+    #[must_use]
+    pub fn value(self) -> Vec<u8> {
+        [STICKY_COOKIE.as_bytes(), b"=", &self.digits(), b"; Path=/; HttpOnly; SameSite=Lax"].concat()
+    }
+}
+
+/// A cookie's value among all that a request brings.
+fn cookie<'a>(request: RequestView<'a>, name: &str) -> Option<&'a [u8]> {
+    let fields = request.fields().filter(|(field, _)| field.eq_ignore_ascii_case("cookie"));
+    let mut pairs = fields.flat_map(|(_, value)| value.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
+    pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// FNV-1a, then mixed: the same on every core, after every restart and in every version, because a client's
+/// place hangs on it.
+fn hash(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+/// Spreads a number's bits (the finalizer of splitmix64).
+#[must_use]
+pub fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+/// Whether a header may name clients: one that the proxy writes or removes itself may not.
+#[must_use]
+pub fn names_clients(header: &str) -> bool {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !header.is_empty() && header.bytes().all(token) && Name::of(header.as_bytes()) == Name::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::codec::{Parsed, RequestHead, parse_request};
+
+    fn bond(sticky: &Sticky, fields: &str) -> Bond {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let mut head = RequestHead::default();
+        assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
+        sticky.bind(head.view(text.as_bytes()), || 0x0123_4567_89ab_cdef)
+    }
+
+    #[test]
+    fn a_client_is_known_by_its_header_or_cookie_and_by_nothing_else() {
+        let own = |name: &str| Sticky::Cookie(name.into());
+        for (sticky, fields, known) in [
+            (Sticky::Header("X-User".into()), "x-user: ann\r\n", true),
+            (Sticky::Header("X-User".into()), "X-User:\r\n", false),
+            (Sticky::Header("X-User".into()), "X-Users: ann\r\n", false),
+            (own("id"), "Cookie: a=1; id=2\r\n", true),
+            (own("id"), "Cookie: a=1\r\nCookie: id=2\r\n", true),
+            (own("id"), "Cookie: xid=2; ID=3; id\r\n", false),
+            (own("id"), "", false),
+        ] {
+            let bond = bond(&sticky, fields);
+            assert_eq!(bond.key.is_some(), known, "{sticky:?} {fields:?}");
+            assert!(bond.cookie.is_none());
+        }
+    }
+
+    #[test]
+    fn a_new_client_is_given_a_cookie_that_leads_to_where_it_went_first() {
+        let first = bond(&Sticky::Issued, "");
+        let value = String::from_utf8(first.cookie.unwrap().value()).unwrap();
+        assert_eq!(value, "sluicegate-sticky=0123456789abcdef; Path=/; HttpOnly; SameSite=Lax");
+        let sent = value.split(';').next().unwrap();
+        let again = bond(&Sticky::Issued, &format!("Cookie: a=b; {sent}\r\n"));
+        assert_eq!((again.key, again.cookie), (first.key, None));
+    }
+
+    /// Places hang on it: another function would send every client elsewhere.
+    #[test]
+    fn a_value_has_the_same_key_for_ever() {
+        assert_eq!((hash(b""), hash(b"ann")), (0xf52a_15e9_a9b5_e89b, 0x8096_e52a_d559_ed80));
+    }
+
+    #[test]
+    fn headers_of_the_proxys_own_name_nobody() {
+        for (name, fits) in
+            [("X-User", true), ("Host", false), ("Connection", false), ("a b", false), ("", false)]
+        {
+            assert_eq!(names_clients(name), fits, "{name}");
+        }
+    }
+}
