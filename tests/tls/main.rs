@@ -1,8 +1,10 @@
-//! TLS for clients, through the built binary: `--https` and `--tls-cert`.
+//! TLS for clients and to instances, through the built binary: `--https`, `--tls-cert`, `--route …=https://…`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bodies;
 mod client;
 mod handshakes;
 mod ingress;
+mod instances;
 mod reload;
+mod weather;

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 use volumes::{Mount, Volume};
 
 pub use mounts::allowed as may_mount;
@@ -139,6 +140,10 @@ pub trait Instance: Send {
     fn stop(&self);
     /// Probes it again: `Ready` follows, or `Gone` after it was ended for not answering.
     fn verify(&self);
+    /// When its process began to run, as far as is known.
+    fn spawned(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// What an instance's runtime tells.

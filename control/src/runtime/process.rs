@@ -16,7 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::environment::{command, environment};
 use super::init::Place;
@@ -102,11 +102,13 @@ pub fn end_leftovers(data: &Path, id_end: u64) -> io::Result<()> {
 impl Runtime for ProcessRuntime {
     fn start(&self, id: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let life = Life { id, spec, reporter: reporter.clone(), orders: inbox };
+        let spawned = Arc::<OnceLock<Instant>>::default();
+        let life =
+            Life { id, spec, reporter: reporter.clone(), orders: inbox, spawned: Arc::clone(&spawned) };
         if self.jobs.send(Job::Live(life)).is_err() {
             reporter.gone(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
-        Box::new(Handle { orders })
+        Box::new(Handle { orders, spawned })
     }
 
     fn refresh(&self, spec: Arc<InstanceSpec>) {
@@ -129,6 +131,7 @@ struct Life {
     spec: Arc<InstanceSpec>,
     reporter: Reporter,
     orders: UnboundedReceiver<Order>,
+    spawned: Arc<OnceLock<Instant>>,
 }
 
 enum Order {
@@ -138,6 +141,7 @@ enum Order {
 
 struct Handle {
     orders: UnboundedSender<Order>,
+    spawned: Arc<OnceLock<Instant>>,
 }
 
 impl Instance for Handle {
@@ -147,6 +151,10 @@ impl Instance for Handle {
 
     fn verify(&self) {
         let _ = self.orders.send(Order::Verify);
+    }
+
+    fn spawned(&self) -> Option<Instant> {
+        self.spawned.get().copied()
     }
 }
 
@@ -186,7 +194,10 @@ async fn live(room: Rc<Room>, mut life: Life) {
     let gone = match port {
         Ok(port) => {
             let gone = match Process::start(&room, life.id, &life.spec, port) {
-                Ok(process) => process.live(&room, &mut life).await,
+                Ok(process) => {
+                    let _ = life.spawned.set(Instant::now()); // a life is started once
+                    process.live(&room, &mut life).await
+                }
                 Err(why) => not_started(&why),
             };
             room.ports.borrow_mut().give_back(port);

@@ -261,8 +261,13 @@ fn put_fresh_trace(out: &mut BytesMut, rng: &mut Rng) {
 /// The id of the trace that a request came with.
 #[must_use]
 pub fn passed_trace_id(request: RequestView<'_>) -> Option<[u8; 32]> {
-    let parent = request.values(Name::TraceParent).next().filter(|_| Trace::of(request) == Trace::Passed)?;
-    parent.get(3..35)?.try_into().ok()
+    passed_trace_parent(request)?.get(3..35)?.try_into().ok()
+}
+
+/// The `traceparent` that a request came with, if it is one.
+#[must_use]
+pub fn passed_trace_parent(request: RequestView<'_>) -> Option<&[u8]> {
+    request.values(Name::TraceParent).next().filter(|_| Trace::of(request) == Trace::Passed)
 }
 
 /// The id of the trace that [`put_request`] began. It stands at the end of the head.

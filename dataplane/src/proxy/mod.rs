@@ -14,7 +14,9 @@ pub mod pick;
 mod place;
 mod refusal;
 mod sending;
+mod sheet;
 mod streams;
+mod timing;
 mod tunnel;
 pub mod waiting;
 
@@ -28,7 +30,7 @@ use std::sync::atomic::fence;
 use std::task::Poll;
 
 use fastrand::Rng;
-use ring::Ring;
+use ring::{Ring, Tick};
 
 pub use connection::{serve, serve_inside};
 pub use place::{Choice, Place, Wish};
@@ -40,10 +42,13 @@ use crate::http::client::Client;
 use crate::http::codec::Name;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Roster;
+use crate::inquiry::Question;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
+use crate::spans;
 use crate::table::{Ask, Backend, Route, Table, host_name};
 use outliers::Outliers;
+use sheet::Sheets;
 use waiting::{RoomLimits, WaitingRoom};
 
 /// What every request on a core shares. Belongs to the core's thread.
@@ -57,6 +62,11 @@ pub struct Proxy {
     pub counters: Arc<CoreCounters>,
     /// Unset when nobody wants it.
     pub access: OnceCell<AccessLog>,
+    /// ... and nobody collects spans.
+    pub spans: OnceCell<spans::Queue>,
+    /// Clients are told what a request waited for (`Server-Timing`).
+    pub tells_timing: Cell<bool>,
+    sheets: Sheets,
     signals: Signals,
     tables: Arc<Tables>,
     reader: RefCell<Reader>,
@@ -65,6 +75,8 @@ pub struct Proxy {
     version_seen: Cell<u64>,
     rng: RefCell<Rng>,
     outliers: RefCell<Outliers>,
+    /// When the log last had it that an instance is not trusted.
+    distrust_told: Cell<Option<Tick>>,
 }
 
 /// What a proxy is made from.
@@ -91,11 +103,15 @@ impl Proxy {
             roster: Rc::default(),
             counters: parts.counters,
             access: OnceCell::new(),
+            tells_timing: Cell::new(true),
+            sheets: Sheets::default(),
             signals: parts.signals,
             reader: RefCell::new(parts.tables.reader()),
             tables: parts.tables,
             room: RefCell::new(WaitingRoom::new(parts.room)),
             outliers: RefCell::default(),
+            distrust_told: Cell::default(),
+            spans: OnceCell::new(),
             version_seen: Cell::new(0),
             rng: RefCell::new(Rng::with_seed(parts.seed)),
         })
@@ -134,6 +150,11 @@ impl Proxy {
             let split = pick::split(splits, &mut self.rng.borrow_mut());
             split.map(Choice::from).ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
         })
+    }
+
+    /// Tells of the connections that are open now.
+    pub(crate) fn tell(&self, question: Question) {
+        question.answer(|most| self.sheets.tell(self.ring.now(), most));
     }
 
     /// Somebody rang: a new table, or a place that another core gave back. Everybody who waits first
