@@ -1,13 +1,15 @@
-//! The admin listener: `/metrics`, `/healthz`, `/readyz`, and the flight recorder at `/debug/events/…`.
+//! The admin listener: `/metrics`, `/healthz`, `/readyz`, `/debug/connections`, `/debug/routes`, and the flight
+//! recorder at `/debug/events/…`.
 //!
-//! Runs on the control thread; the cores only ever write counters, which are read here.
+//! Runs on the control thread; the cores write counters, which are read here, and answer questions.
 
 mod flight;
+mod look;
 mod metrics;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use axum::Router;
 use axum::extract::State;
@@ -16,6 +18,7 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use dataplane::counters::CoreCounters;
 use dataplane::events::relay::Ways;
+use dataplane::inquiry;
 use dataplane::publish::Tables;
 
 /// What the listener reports on.
@@ -28,6 +31,8 @@ pub(crate) struct Admin {
     pub(crate) logs: Vec<PathBuf>,
     /// The way to the cores, for replays.
     pub(crate) ways: Ways,
+    /// ... and for questions.
+    pub(crate) questions: inquiry::Cores,
 }
 
 /// What else would make a load balancer stop sending.
@@ -37,8 +42,18 @@ pub(crate) struct Health {
     pub(crate) draining: AtomicBool,
     /// A core's log failed: events are refused until a restart.
     pub(crate) log_failed: AtomicBool,
+    /// What became of spans that were to be sent.
+    pub(crate) spans: Arc<SpanTally>,
     /// How the files of `--manifests` are.
     pub(crate) manifests: Arc<control::manifests::Tally>,
+}
+
+/// Spans that left the cores' queue.
+#[derive(Debug, Default)]
+pub(crate) struct SpanTally {
+    pub(crate) sent: AtomicU64,
+    /// The collector did not take them.
+    pub(crate) failed: AtomicU64,
 }
 
 /// The listener's routes.
@@ -47,11 +62,14 @@ pub(crate) fn router(admin: Arc<Admin>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(show_readiness))
+        .route("/debug/connections", get(look::connections))
+        .route("/debug/routes", get(look::routes))
         .route("/debug/events/trace", get(flight::trace))
         .route("/debug/events/dead-letters", get(flight::dead_letters))
         .route("/debug/events/replay", post(flight::replay))
         .fallback(|| async {
-            (StatusCode::NOT_FOUND, "there are /metrics, /healthz, /readyz and /debug/events/…\n")
+            let there = "there are /metrics, /healthz, /readyz, /debug/connections, /debug/routes and /debug/events/…\n";
+            (StatusCode::NOT_FOUND, there)
         })
         .with_state(admin)
 }

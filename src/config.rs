@@ -37,7 +37,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_HTTP")]
     pub(crate) http: Option<SocketAddr>,
 
-    /// Address for HTTPS requests to routes; needs --tls-cert [default: none]
+    /// Address for HTTPS requests to routes; certificates are those of --tls-cert and of Ingress objects
+    /// [default: none]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_HTTPS")]
     pub(crate) https: Option<SocketAddr>,
 
@@ -103,6 +104,16 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_ACCESS_LOG_FILE")]
     pub(crate) access_log_file: Option<PathBuf>,
 
+    /// Send a span of every request that is traced to this collector (OTLP over HTTP, JSON), like
+    /// http://127.0.0.1:4318/v1/traces [default: none]
+    #[arg(long, value_name = "URL", env = "SLUICEGATE_OTLP")]
+    pub(crate) otlp: Option<String>,
+
+    /// Tell clients what a request waited for by `Server-Timing`: cold (requests that waited for an instance) or
+    /// off [default: cold]
+    #[arg(long, value_name = "WHICH", value_enum, env = "SLUICEGATE_SERVER_TIMING")]
+    pub(crate) server_timing: Option<ServerTiming>,
+
     /// Take the sockets and the data folder over from the process that runs on it, without refusing a connection
     #[arg(long, env = "SLUICEGATE_TAKEOVER")]
     #[serde(default)]
@@ -123,8 +134,14 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) image: Vec<ImageRule>,
 
-    /// Send a host's requests straight to these addresses (`*` = any host); may be given more than once
-    #[arg(long, value_name = "HOST=ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE", value_delimiter = ';')]
+    /// Send a host's requests straight to these addresses (`*` = any host), by http://, h2c://, https:// or h2://;
+    /// the last two need `?ca=FILE` behind them, and take `&name=NAME`; may be given more than once
+    #[arg(
+        long,
+        value_name = "HOST=[SCHEME://]ADDR[,ADDR...]",
+        env = "SLUICEGATE_ROUTE",
+        value_delimiter = ';'
+    )]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) route: Vec<RouteRule>,
 
@@ -161,6 +178,16 @@ pub(crate) enum AccessFormat {
     Json,
 }
 
+/// Which answers carry `Server-Timing`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ServerTiming {
+    /// Those to requests that waited for an instance.
+    #[default]
+    Cold,
+    Off,
+}
+
 /// A version of TLS, by its number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 pub(crate) enum TlsVersion {
@@ -179,7 +206,7 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     pub(crate) workers: usize,
     pub(crate) http: SocketAddr,
-    /// Never without `certificates`, and they never without it.
+    /// `certificates` are never without it.
     pub(crate) https: Option<SocketAddr>,
     pub(crate) certificates: Vec<CertificateRule>,
     pub(crate) private: Option<SocketAddr>,
@@ -197,6 +224,9 @@ pub(crate) struct Config {
     pub(crate) access_log: AccessFormat,
     /// Never without `access_log`.
     pub(crate) access_log_file: Option<PathBuf>,
+    /// An `http://` URL.
+    pub(crate) otlp: Option<String>,
+    pub(crate) server_timing: ServerTiming,
     pub(crate) takeover: bool,
     pub(crate) domain: String,
     pub(crate) manifests: Vec<PathBuf>,
@@ -239,6 +269,8 @@ impl Config {
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
             access_log: given.access_log.or(file.access_log).unwrap_or_default(),
             access_log_file: given.access_log_file.or(file.access_log_file),
+            otlp: given.otlp.or(file.otlp),
+            server_timing: given.server_timing.or(file.server_timing).unwrap_or_default(),
             takeover: given.takeover || file.takeover,
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
@@ -267,15 +299,12 @@ impl Config {
         if let (AccessFormat::Off, Some(path)) = (self.access_log, &self.access_log_file) {
             return Err(format!("access-log-file: {}: give --access-log common or json", path.display()));
         }
+        if let Some(url) = self.otlp.as_ref().filter(|url| !url.starts_with("http://")) {
+            return Err(format!("otlp: {url}: is no URL like http://127.0.0.1:4318/v1/traces"));
+        }
         self.check_api()?;
-        match (self.https, self.certificates.first()) {
-            (Some(address), None) => {
-                return Err(format!("https: {address}: TLS needs a certificate; give --tls-cert"));
-            }
-            (None, Some(rule)) => {
-                return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
-            }
-            _ => {}
+        if let (None, Some(rule)) = (self.https, self.certificates.first()) {
+            return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
         }
         for (name, paths) in
             [("manifests", self.manifests.as_slice()), ("kubeconfig", self.kubeconfig.as_slice())]
@@ -375,9 +404,9 @@ mod tests {
     }
 
     #[test]
-    fn tls_needs_a_certificate_and_a_certificate_needs_tls() {
+    fn a_certificate_needs_tls_and_tls_may_wait_for_one() {
         let https = Settings { https: Some(loopback(0)), ..Settings::default() };
-        assert!(Config::decide(https).unwrap_err().starts_with("https: 127.0.0.1:0"));
+        assert!(Config::decide(https).is_ok(), "Ingress objects bring certificates too");
         let tls_cert = vec!["a=/c.pem,/k.pem".parse().unwrap()];
         let certificate = Settings { tls_cert, ..Settings::default() };
         assert!(Config::decide(certificate).unwrap_err().starts_with("tls-cert: a"));

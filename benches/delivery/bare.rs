@@ -9,7 +9,6 @@ use bytes::Bytes;
 use dataplane::http::client::{Client, Outgoing};
 use dataplane::http::codec::Method;
 use dataplane::http::limits::HttpLimits;
-use dataplane::http::pool::PoolKey;
 use ring::{Options, Ring};
 
 use crate::rig::{Side, cpu_of, pin};
@@ -28,8 +27,7 @@ pub(super) fn rate(to: SocketAddr, in_flight: usize, span: Duration) -> (f64, f6
         for _ in 0..in_flight {
             let (client, done, request) = (Rc::clone(&client), Rc::clone(&done), request(to));
             ring.spawn(async move {
-                let key = PoolKey::Address(to);
-                while client.exchange(to, key, &request, ANSWER_BYTES_MAX, None).await.is_ok() {
+                while client.exchange(to, &request, ANSWER_BYTES_MAX, None).await.is_ok() {
                     done.set(done.get() + 1);
                 }
             });

@@ -25,7 +25,7 @@ use dataplane::table::{
     Backend, Begin, Delivery, Endpoint, Filter, Keeping, Protocol, Reply, Route, Split, Table, Target,
     Timeouts, WhenEmpty,
 };
-use dataplane::tls::{Certificates, Identity};
+use dataplane::tls::{Certificates, Identity, Trust};
 
 use crate::fleet::EndpointSink;
 use model::{Model, REST_MIN};
@@ -107,7 +107,14 @@ impl Publisher {
     }
 
     /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host.
-    pub fn set_static_route(&self, host: &str, protocol: Protocol, addresses: &[SocketAddr]) {
+    /// With `trust` the addresses are reached by TLS.
+    pub fn set_static_route(
+        &self,
+        host: &str,
+        protocol: Protocol,
+        trust: Option<Arc<Trust>>,
+        addresses: &[SocketAddr],
+    ) {
         let mut model = self.lock();
         let backend = Backend {
             key: format!("static/{host}").into(),
@@ -115,6 +122,7 @@ impl Publisher {
             concurrency_max: 0,
             when_empty: WhenEmpty::Refuse,
             protocol,
+            trust,
             timeouts: Timeouts::NONE,
             load: Arc::new(BackendLoad::default()),
         };

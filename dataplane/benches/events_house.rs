@@ -117,6 +117,7 @@ fn run(events: u64) -> Duration {
         seed: 1,
     };
     let config = CoreConfig {
+        questions: None,
         index: 0,
         http: listen(),
         events: Some(listen()),

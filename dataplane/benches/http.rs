@@ -120,6 +120,7 @@ fn table_of(hosts: usize) -> Table {
                 concurrency_max: 10,
                 when_empty: WhenEmpty::Refuse,
                 protocol: Protocol::Http1,
+                trust: None,
                 timeouts: Timeouts::NONE,
                 load: Arc::default(),
             })

@@ -13,16 +13,19 @@ use std::task::Poll;
 use std::time::Duration;
 
 use ring::{Listener, Options, Ring, Stream, Unsupported};
+use tokio::sync::mpsc;
 
 use crate::access::{self, AccessLog};
 use crate::counters::CoreCounters;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::{Roster, Seat};
 use crate::http::wire::by;
+use crate::inquiry::Question;
 use crate::proxy::waiting::RoomLimits;
 use crate::proxy::{Parts, Proxy, serve, serve_inside};
 use crate::publish::Tables;
 use crate::signal::Signals;
+use crate::spans;
 use crate::tls::{Door, Terms, TlsLimits};
 
 use leaving::Leaving;
@@ -56,6 +59,8 @@ pub struct CoreConfig {
     pub signals: Signals,
     pub stop: Arc<Stop>,
     pub counters: Arc<CoreCounters>,
+    /// What others want to know, if they may ask.
+    pub questions: Option<mpsc::Receiver<Question>>,
     pub limits: CoreLimits,
     /// Where this core's chance comes from.
     pub seed: u64,
@@ -89,6 +94,10 @@ pub struct CoreLimits {
     pub drain_max: Duration,
     /// Where every answer is written down, if anywhere.
     pub access: Option<access::Setup>,
+    /// Clients are told what a request waited for.
+    pub tells_timing: bool,
+    /// Where every request leaves a span, if anywhere.
+    pub spans: Option<spans::Queue>,
 }
 
 impl Default for CoreLimits {
@@ -100,6 +109,8 @@ impl Default for CoreLimits {
             ring: Options::default(),
             drain_max: Duration::from_secs(30),
             access: None,
+            tells_timing: true,
+            spans: None,
         }
     }
 }
@@ -156,7 +167,14 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         room: config.limits.room,
         seed: config.seed,
     });
+    proxy.tells_timing.set(config.limits.tells_timing);
+    if let Some(spans) = config.limits.spans {
+        let _ = proxy.spans.set(spans); // the proxy is new
+    }
     write_accesses_down(&proxy, config.limits.access);
+    if let Some(questions) = config.questions {
+        ring.spawn(tell_others(Rc::clone(&proxy), questions));
+    }
     let events = match config.make_events {
         Some(make) => Some(make(&proxy).map_err(failed("events"))?),
         None => None,
@@ -274,6 +292,12 @@ async fn flush_access_log(proxy: Rc<Proxy>) {
     while let Some(log) = proxy.access.get() {
         proxy.ring.sleep(access::FLUSH_EVERY).await;
         log.flush();
+    }
+}
+
+async fn tell_others(proxy: Rc<Proxy>, mut questions: mpsc::Receiver<Question>) {
+    while let Some(question) = questions.recv().await {
+        proxy.tell(question);
     }
 }
 

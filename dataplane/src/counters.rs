@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::load::Durations;
+
 /// One core's event logs, the one it writes and those it runs empty, as of the last second.
 #[derive(Debug, Default)]
 pub struct LogCounters {
@@ -78,6 +80,50 @@ pub struct CoreCounters {
     pub upstream_reused: AtomicU64,
     /// Requests that were to be copied and were not, by reason ([`crate::proxy::mirror::SKIPPED`]).
     pub mirrors_skipped: [AtomicU64; crate::proxy::mirror::SKIPPED.len()],
+    /// Spans that found no room to wait in.
+    pub spans_dropped: AtomicU64,
+    /// Of requests that waited for an instance.
+    pub cold: ColdStarts,
+}
+
+/// What a request that finds no instance waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// In the waiting room, all in all.
+    Queue,
+    /// ... until its instance's process ran.
+    Spawn,
+    /// ... from there until the instance took connections.
+    Listen,
+    /// After that, until the answer's first byte.
+    FirstByte,
+}
+
+impl Phase {
+    pub const ALL: [Self; 4] = [Self::Queue, Self::Spawn, Self::Listen, Self::FirstByte];
+
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Spawn => "spawn",
+            Self::Listen => "listen",
+            Self::FirstByte => "first-byte",
+        }
+    }
+}
+
+/// How long requests waited, by phase.
+#[derive(Debug, Default)]
+pub struct ColdStarts {
+    phases: [Durations; Phase::ALL.len()],
+}
+
+impl ColdStarts {
+    #[must_use]
+    pub fn of(&self, phase: Phase) -> &Durations {
+        &self.phases[phase as usize]
+    }
 }
 
 impl CoreCounters {

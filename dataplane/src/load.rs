@@ -89,7 +89,7 @@ impl Comparison {
     pub const NAMES: [&str; 3] = ["same", "different", "unanswered"];
 }
 
-/// Upper bounds of the buckets of [`Answers`], in microseconds: from a warm request to the longest that a route
+/// Upper bounds of the buckets of [`Durations`], in microseconds: from a warm request to the longest that a route
 /// usually allows.
 pub const DURATIONS_US: [u64; 16] = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
@@ -101,19 +101,36 @@ pub const DURATIONS_US: [u64; 16] = [
 pub struct Answers {
     /// By the status' first digit (index 0: cut before or in the answer).
     pub classes: [AtomicU64; 6],
-    /// One for each bound, not cumulated, and one for what took longer.
+    pub durations: Durations,
+}
+
+/// How long things took.
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// One for each bound of [`DURATIONS_US`], not cumulated, and one for what took longer.
     pub buckets: [AtomicU64; DURATIONS_US.len() + 1],
-    /// All durations together.
+    /// All together.
     pub total_us: AtomicU64,
+}
+
+impl Durations {
+    pub(crate) fn note(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = DURATIONS_US.partition_point(|bound| *bound < us);
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.total_us.fetch_add(us, Relaxed);
+    }
+
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|count| count.load(Relaxed)).sum()
+    }
 }
 
 impl Answers {
     fn note(&self, status: u16, duration: Duration) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = DURATIONS_US.partition_point(|bound| *bound < us);
         self.classes[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
-        self.buckets[bucket].fetch_add(1, Relaxed);
-        self.total_us.fetch_add(us, Relaxed);
+        self.durations.note(duration);
     }
 }
 
@@ -297,9 +314,9 @@ mod tests {
         }
         let counts = |all: &[AtomicU64]| all.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
         assert_eq!(counts(&answers.classes), [1, 0, 2, 0, 1, 1]);
-        let buckets = counts(&answers.buckets);
+        let buckets = counts(&answers.durations.buckets);
         assert_eq!((buckets[0], buckets[1], buckets[15], buckets[16]), (2, 1, 1, 1));
-        assert_eq!(answers.total_us.load(Relaxed), 120_001_002);
+        assert_eq!(answers.durations.total_us.load(Relaxed), 120_001_002);
     }
 
     #[test]

@@ -21,9 +21,10 @@ use crate::events::cloudevent::Mode;
 use crate::events::filter::cesql::Expression;
 use crate::events::limits::UNHURRIED_FLUSH;
 use crate::events::types::Types;
+use crate::http::headers::Scheme;
 use crate::load::{BackendLoad, EndpointLoad, Quota, StreamTally, SubscriberTally};
 use crate::names::Names;
-use crate::tls::Certificates;
+use crate::tls::{Certificates, Trust};
 pub use hosts::Hosts;
 pub use manners::{Bond, Cookie, Manners, Mirror, STICKY_COOKIE, Sticky, mix, names_clients};
 pub use route::{Ask, BadEdit, Branch, Edits, Route, Split};
@@ -60,6 +61,8 @@ pub struct Backend {
     pub when_empty: WhenEmpty,
     /// What its instances speak.
     pub protocol: Protocol,
+    /// They speak it by TLS, and are believed by this.
+    pub trust: Option<Arc<Trust>>,
     pub timeouts: Timeouts,
     pub load: Arc<BackendLoad>,
 }
@@ -68,6 +71,12 @@ impl Backend {
     /// Requests that an instance without a limit counts for: what Knative's scaler wants in one if nobody says
     /// otherwise.
     pub const PLACES_UNLIMITED: usize = 100;
+
+    /// How its instances are reached.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        if self.trust.is_some() { Scheme::Https } else { Scheme::Http }
+    }
 
     /// Requests that the ready instances take at a time.
     #[must_use]
@@ -85,7 +94,7 @@ impl Backend {
 pub enum Protocol {
     #[default]
     Http1,
-    /// HTTP/2 without TLS, by prior knowledge.
+    /// HTTP/2; without TLS by prior knowledge.
     H2c,
 }
 
@@ -105,6 +114,17 @@ pub struct Endpoint {
     pub id: u64,
     pub address: SocketAddr,
     pub load: Arc<EndpointLoad>,
+    /// How it came up, if somebody saw that. Boxed: addresses, of which there are many, have none.
+    pub start: Option<Box<Start>>,
+}
+
+/// How long an instance took to come up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// From the order to a running process.
+    pub spawn: Duration,
+    /// From there until it was ready.
+    pub listen: Duration,
 }
 
 impl Endpoint {
@@ -112,7 +132,7 @@ impl Endpoint {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default() }
+        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), start: None }
     }
 }
 

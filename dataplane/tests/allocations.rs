@@ -45,6 +45,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
     let tables = Tables::new(table);
     let stop = Arc::new(Stop::default());
     let config = CoreConfig {
+        questions: None,
         index: 0,
         http,
         events: None,

@@ -85,6 +85,7 @@ fn night(client: &[u8], instance: Option<&[u8]>, weather: Weather) -> Night {
     let stop = Arc::new(Stop::default());
     let at = http.local_addr().expect("it listens");
     let config = CoreConfig {
+        questions: None,
         index: 0,
         events: None,
         make_events: None,

@@ -1,6 +1,7 @@
 //! Counters of cores and tables as OpenMetrics text.
 
 mod answers;
+mod cold;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,13 +21,14 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::Admin;
+use super::{Admin, SpanTally};
 
 pub(super) fn render(admin: &Admin) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("sluicegate");
     registry.register_collector(Box::new(Cores(admin.cores.clone())));
     registry.register_collector(Box::new(Served(Arc::clone(&admin.tables))));
     registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
+    registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
@@ -43,6 +45,23 @@ struct Served(Arc<Tables>);
 /// What became of the manifests.
 #[derive(Debug)]
 struct Files(Arc<Tally>);
+
+/// What became of spans that were to be sent.
+#[derive(Debug)]
+struct Spans(Arc<SpanTally>);
+
+impl Collector for Spans {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, count) in [
+            ("spans_sent", "Spans that the collector took", &self.0.sent),
+            ("spans_failed", "Spans that the collector did not take", &self.0.failed),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counter(&mut family, &[], count.load(Relaxed))?;
+        }
+        Ok(())
+    }
+}
 
 impl Collector for Files {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
@@ -63,7 +82,7 @@ impl Collector for Files {
 impl Collector for Cores {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&CoreCounters) -> &AtomicU64;
-        let counters: [(&str, &str, Pick); 12] = [
+        let counters: [(&str, &str, Pick); 13] = [
             ("tasks_panicked", "Tasks that ended by a panic", |c| &c.tasks_panicked),
             ("connections", "Connections taken in", |c| &c.connections_taken),
             ("connections_refused", "Connections closed at once, the core being full", |c| {
@@ -79,6 +98,7 @@ impl Collector for Cores {
             ("upstream_reused", "Requests that found an open connection", |c| &c.upstream_reused),
             ("upstream_refused", "Connections that instances refused", |c| &c.outliers),
             ("access_log_lines", "Lines given to the access log", |c| &c.access_lines),
+            ("spans_dropped", "Spans that found no room to wait in", |c| &c.spans_dropped),
             ("access_log_dropped", "Lines that the access log had no room for", |c| &c.access_dropped),
         ];
         for (name, help, pick) in counters {
@@ -104,6 +124,7 @@ impl Collector for Cores {
             gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
         }
         self.logs(&mut out)?;
+        cold::encode(&mut out, &self.0)?;
         BREAKDOWNS.iter().try_for_each(|what| self.by_reason(&mut out, what))
     }
 }

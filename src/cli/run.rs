@@ -8,6 +8,7 @@ mod cores;
 pub(super) mod folder;
 mod logging;
 mod logs;
+mod otlp;
 mod sockets;
 mod takeover;
 
@@ -29,6 +30,7 @@ use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Https, Stop};
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
+use dataplane::spans::Queue;
 use dataplane::table::Table;
 use dataplane::tls::{Oldest, Terms};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -36,10 +38,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tokio::sync::{Notify, watch};
 
 use crate::admin::Health;
-use crate::config::{Config, Settings, TlsVersion};
+use crate::config::{Config, ServerTiming, Settings, TlsVersion};
 use control::{Control, Parts};
 use cores::{Cores, Place, Shared};
 use folder::Folder;
+use otlp::Exporter;
 use sockets::Sockets;
 use takeover::{Door, Estate, Predecessor, Request, Successor};
 
@@ -91,9 +94,10 @@ fn serve(config: Config) -> Result<()> {
     let ready = sockets.ready_line()?;
 
     let tables = Tables::new(Table::default());
-    let publisher = publisher(&config, &tables);
+    let publisher = publisher(&config, &tables)?;
     publisher.set_certificates(certificates);
     let health = Arc::new(Health::default());
+    let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
     let (stop_control, stop) = watch::channel(false);
     let (end_control, hand_over) = watch::channel(false);
@@ -129,7 +133,7 @@ fn serve(config: Config) -> Result<()> {
     synced.blocking_recv().context("the control thread ended at its start")??;
     let Sockets { http, https, private, events, .. } = sockets;
     let doors = Doors { http, https, private, events };
-    let cores = start_cores(&config, &shared, doors, access, say.clone())?;
+    let cores = start_cores(&config, &shared, doors, (access, spans), say.clone())?;
     drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
     announce(&ready)?;
@@ -138,11 +142,10 @@ fn serve(config: Config) -> Result<()> {
     }
 
     let event = live(&config, &publisher, &mut estate, hand.as_ref(), (&hear, &say))?;
-    tracing::info!("draining: requests in flight end, nothing new is taken in");
     health.draining.store(true, Relaxed);
     let Estate { sockets, folder, .. } = estate;
     drop(sockets); // or else the kernel would go on taking connections in
-    let (outcome, successor) = end(event, &shared, hear, cores, hand);
+    let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
     stop_control.send_replace(true);
     let _told =
         control.join().map_err(|_| anyhow!("the control thread panicked; its message stands above"))?;
@@ -216,8 +219,9 @@ fn end(
     shared: &Shared,
     hear: mpsc::Receiver<Event>,
     cores: Cores,
-    access: Option<access::Hand>,
+    (access, exporter): (Option<access::Hand>, Option<Exporter>),
 ) -> (Result<()>, Option<Successor>) {
+    tracing::info!("draining: requests in flight end, nothing new is taken in");
     let by_itself = matches!(event, Event::CoreEnded);
     let successor = match event {
         Event::Replaced(successor) => {
@@ -241,6 +245,9 @@ fn end(
     }
     if let Some(access) = access {
         access.finish();
+    }
+    if let Some(exporter) = exporter {
+        exporter.finish();
     }
     (outcome, successor)
 }
@@ -278,7 +285,7 @@ fn start_cores(
     config: &Config,
     shared: &Shared,
     doors: Doors,
-    access: Option<dataplane::access::Setup>,
+    (access, spans): (Option<dataplane::access::Setup>, Option<Queue>),
     say: mpsc::Sender<Event>,
 ) -> Result<Cores> {
     let homes = logs::assign(&config.data, config.workers)?;
@@ -291,7 +298,8 @@ fn start_cores(
     let mut private = doors.private.into_iter();
     let places = doors.http.into_iter().zip(doors.events).zip(homes);
     let places = places.map(|place| Place::new(place, https.next(), private.next()));
-    let limits = CoreLimits { access, ..CoreLimits::default() };
+    let tells_timing = config.server_timing == ServerTiming::Cold;
+    let limits = CoreLimits { access, tells_timing, spans, ..CoreLimits::default() };
     Cores::start(shared, &limits, places, move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })
@@ -303,15 +311,16 @@ fn signals() -> (Arc<Notify>, Signals) {
     (bell, Signals::new(move || rung.notify_one()))
 }
 
-fn publisher(config: &Config, tables: &Arc<Tables>) -> Arc<Publisher> {
+fn publisher(config: &Config, tables: &Arc<Tables>) -> Result<Arc<Publisher>> {
     let tables = Arc::clone(tables);
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
     }));
     for rule in &config.routes {
-        publisher.set_static_route(&rule.host, rule.protocol, &rule.addresses);
+        let trust = certificates::trust(rule)?;
+        publisher.set_static_route(&rule.host, rule.protocol, trust, &rule.addresses);
     }
-    Arc::new(publisher)
+    Ok(Arc::new(publisher))
 }
 
 /// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse

@@ -42,6 +42,13 @@ impl Authority {
         format!("{},{}", chain_file.display(), key_file.display())
     }
 
+    /// Its own certificate, in a file.
+    pub(crate) fn own_file(&self) -> PathBuf {
+        let path = self.file("authority.pem");
+        std::fs::write(&path, self.issuer.pem()).unwrap();
+        path
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

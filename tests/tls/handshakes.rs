@@ -194,7 +194,6 @@ fn what_is_configured_by_half_stops_the_start() {
     let missing =
         format!("*={},{}", authority.file("none.pem").display(), authority.file("app.key").display());
     for (flags, said, code) in [
-        (vec![("https", "127.0.0.1:0")], "--tls-cert", 2),
         (vec![("tls-cert", &*format!("*={files}"))], "--https", 2),
         (vec![("https", "127.0.0.1:0"), ("tls-cert", &*missing)], "none.pem", 1),
     ] {

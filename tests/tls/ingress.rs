@@ -59,3 +59,40 @@ fn an_ingress_brings_its_own_certificate() {
     assert_eq!(plain.status, 301, "{plain}");
     assert_eq!(plain.header("Location"), Some("https://app.example.com/x?y"));
 }
+
+/// X-KI-12: a listener for TLS needs no certificate of its own; and of a thousand that objects bring, each name is
+/// shown its own.
+#[test]
+fn a_thousand_names_are_shown_their_own_certificates() {
+    const EACH: usize = 100;
+    let authority = Authority::new();
+    let appliance = Setup::new(BIN).flag("https", "127.0.0.1:0").start();
+    let (api, upstream) = (appliance.api(), Upstream::start("one"));
+    let client = authority.client(BOTH);
+    assert!(client.connect(appliance.https(), HOST).is_err(), "there is no certificate yet");
+    backend(api, "one", "http", &[upstream.address()]);
+    let host = |number: usize| format!("host-{number}.example.com");
+    for group in 0..10 {
+        let hosts: Vec<String> = (group * EACH..(group + 1) * EACH).map(host).collect();
+        let mut tls = Vec::new();
+        for name in &hosts {
+            let label = name.split('.').next().unwrap();
+            let object = with(secret(&authority, name), "/metadata/name", json!(label));
+            api.create(&object);
+            tls.push(json!({ "hosts": [name], "secretName": label, "secretNamespace": NAMESPACE }));
+        }
+        let rules: Vec<Value> = hosts.iter().map(|name| rule(name, &[path("", "one")])).collect();
+        let object = ingress(&format!("tls-{group}"), json!(rules));
+        api.create(&with(object, "/spec/tls", json!(tls)));
+    }
+    for group in 0..10 {
+        api.wait_ready("Ingress", NAMESPACE, &format!("tls-{group}"), 2 * PATIENCE);
+    }
+    for number in (0..10 * EACH).step_by(7) {
+        let name = host(number);
+        let mut connection = client.connect(appliance.https(), &name).unwrap();
+        assert!(connection.shown_for(&name), "{name}");
+        assert_eq!(connection.call(&Call::get("/").host(&name)).unwrap().status, 200);
+    }
+    assert!(client.connect(appliance.https(), "host-1000.example.com").is_err());
+}

@@ -1,4 +1,4 @@
-//! TLS for clients, through the built binary: `--https` and `--tls-cert`.
+//! TLS for clients and to instances, through the built binary: `--https`, `--tls-cert`, `--route …=https://…`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bodies;
@@ -6,4 +6,6 @@ mod client;
 mod domain_mapping;
 mod handshakes;
 mod ingress;
+mod instances;
 mod reload;
+mod weather;

@@ -19,6 +19,7 @@ const PATH: &str = "/openid/v1/jwks";
 const REFRESH: Duration = Duration::from_secs(300);
 /// ... and after a failure.
 const RETRY: Duration = Duration::from_secs(2);
+/// An API server that takes longer to answer with a page of keys is not well, and is asked again soon.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use dataplane::load::{BackendLoad, EndpointLoad};
-use dataplane::table::Endpoint;
+use dataplane::table::{Endpoint, Start};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -186,7 +186,13 @@ impl Crew {
         match member.phase {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load }));
+                let start = member.instance.spawned().map(|spawned| {
+                    Box::new(Start {
+                        spawn: spawned.duration_since(member.started),
+                        listen: now.duration_since(spawned),
+                    })
+                });
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load, start }));
                 member.phase = Phase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");

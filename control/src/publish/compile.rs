@@ -102,6 +102,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
         concurrency_max: spec.concurrency_max,
         when_empty: spec.when_empty,
         protocol: spec.protocol,
+        trust: None,
         timeouts: spec.timeouts,
         load: Arc::clone(&entry.load),
     }

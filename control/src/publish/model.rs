@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dataplane::load::{BackendLoad, EndpointLoad};
+use dataplane::load::BackendLoad;
 use dataplane::table::{Backend, Endpoint, Route, Table};
 use dataplane::tls::{Certificates, Identity};
 
@@ -77,7 +77,7 @@ impl Model {
     /// are free for these.
     pub(super) fn endpoint(&mut self, address: SocketAddr) -> Arc<Endpoint> {
         self.address_id += 1;
-        Arc::new(Endpoint { id: self.address_id, address, load: Arc::new(EndpointLoad::default()) })
+        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), start: None })
     }
 
     /// The backend is another one now: so are the routes that lead to it.

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 use volumes::{Mount, Volume};
 
 pub use cgroups::Resources;
@@ -177,6 +178,10 @@ pub trait Instance: Send {
     /// Gives it no more processor time, and does not probe it, until it is thawed or stopped. It has to be ready.
     fn freeze(&self);
     fn thaw(&self);
+    /// When its process began to run, as far as is known.
+    fn spawned(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// What an instance's runtime tells.

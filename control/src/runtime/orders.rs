@@ -1,6 +1,9 @@
 //! What a running instance is told, and how its task hears it.
 
+use std::sync::{Arc, OnceLock};
+
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::Instant;
 
 use super::Instance;
 
@@ -13,6 +16,8 @@ pub(super) enum Order {
 
 pub(super) struct Handle {
     pub(super) orders: UnboundedSender<Order>,
+    /// When the process began to run, once it has.
+    pub(super) spawned: Arc<OnceLock<Instant>>,
 }
 
 impl Instance for Handle {
@@ -30,6 +35,10 @@ impl Instance for Handle {
 
     fn thaw(&self) {
         let _ = self.orders.send(Order::Thaw);
+    }
+
+    fn spawned(&self) -> Option<Instant> {
+        self.spawned.get().copied()
     }
 }
 

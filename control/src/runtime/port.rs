@@ -27,7 +27,8 @@ impl Ports {
         Self { range: range_below(&text), taken: HashSet::new() }
     }
 
-    /// A port that nothing listens on now. `chance` gives a number below its argument.
+    /// A port that nothing listens on now. `chance` gives a number below its argument. Fails with what the kernel
+    /// says, or when there is none.
     pub(super) fn take(&mut self, mut chance: impl FnMut(u16) -> u16) -> io::Result<u16> {
         let width = self.range.end - self.range.start;
         for _ in 0..PORT_ATTEMPTS_MAX {
@@ -36,7 +37,11 @@ impl Ports {
             if self.taken.contains(&wish) {
                 continue;
             }
-            let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, wish)) else { continue };
+            let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, wish)) {
+                Ok(listener) => listener,
+                Err(why) if why.kind() == io::ErrorKind::AddrInUse => continue,
+                Err(why) => return Err(why), // no descriptor left, say: another port would not help
+            };
             let port = listener.local_addr()?.port();
             if self.taken.insert(port) {
                 return Ok(port);

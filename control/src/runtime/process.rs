@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -23,7 +23,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::cgroups::{Cgroups, Group};
 use super::ending::{End, gone, not_started};
@@ -110,11 +110,13 @@ pub fn end_leftovers(data: &Path, id_end: u64) -> io::Result<()> {
 impl Runtime for ProcessRuntime {
     fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let life = Life { id, line, spec, reporter: reporter.clone(), orders: inbox };
+        let spawned = Arc::<OnceLock<Instant>>::default();
+        let (reports, is_spawned) = (reporter.clone(), Arc::clone(&spawned));
+        let life = Life { id, line, spec, reporter: reports, orders: inbox, spawned: is_spawned };
         if self.jobs.send(Job::Live(life)).is_err() {
             reporter.gone(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
-        Box::new(Handle { orders })
+        Box::new(Handle { orders, spawned })
     }
 
     fn refresh(&self, spec: Arc<InstanceSpec>) {
@@ -138,6 +140,7 @@ struct Life {
     spec: Arc<InstanceSpec>,
     reporter: Reporter,
     orders: UnboundedReceiver<Order>,
+    spawned: Arc<OnceLock<Instant>>,
 }
 
 /// What the tasks of the hand thread share.
@@ -193,7 +196,10 @@ async fn live(room: Rc<Room>, mut life: Life) {
     let gone = match port {
         Ok(port) => {
             let gone = match Process::start(&room, &life, port) {
-                Ok(process) => process.live(&room, &mut life).await,
+                Ok(process) => {
+                    let _ = life.spawned.set(Instant::now()); // a life is started once
+                    process.live(&room, &mut life).await
+                }
                 Err(why) => not_started(&why),
             };
             room.ports.borrow_mut().give_back(port);

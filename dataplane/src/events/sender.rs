@@ -14,7 +14,7 @@ use super::delivery::{Post, PostError};
 use super::encode::Outgoing;
 use super::limits::{ANSWER_BYTES_MAX, PASS_LOOK_EVERY};
 use super::resolve::Resolver;
-use crate::http::client::{self, ExchangeError};
+use crate::http::client::{self, ExchangeError, To};
 use crate::http::codec::Method;
 use crate::http::pool::PoolKey;
 use crate::http::wire::by;
@@ -48,8 +48,7 @@ impl Post for Sender {
             let address = by(&self.proxy.ring, due, self.address(target)).await;
             let address = address.map_err(|_| PostError::Timeout(timeout))?;
             let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
-            let key = PoolKey::Address(address);
-            self.proxy.client.exchange(address, key, &sent, ANSWER_BYTES_MAX, due).await
+            self.proxy.client.exchange(address, &sent, ANSWER_BYTES_MAX, due).await
         };
         outcome.map_err(|why| match why {
             ExchangeError::TimedOut => PostError::Timeout(timeout),
@@ -118,8 +117,9 @@ impl Sender {
             });
             let sent = edited.as_ref().unwrap_or(sent);
             let (address, id) = (place.endpoint.address, place.endpoint.id);
-            let key = PoolKey::Endpoint(id);
-            let outcome = self.proxy.client.exchange(address, key, sent, ANSWER_BYTES_MAX, Some(due)).await;
+            let trust = place.backend().trust.clone();
+            let to = To { address, key: PoolKey::Endpoint(id), trust: trust.as_deref() };
+            let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
             let Err(ExchangeError::Unreachable { .. }) = outcome else { return Ok(outcome) };
             let lost = Signal::Unreachable { backend: place.backend().key.clone(), endpoint: id };
             if !self.signals.send(lost) {

@@ -145,7 +145,8 @@ impl core::Events for Service {
             match connection.opening().await {
                 Ok(Spoken::Http2) => {
                     let Downstream { stream, inflow, seat, .. } = connection;
-                    let opened = Opened { ring, limits, counters, stream, held: inflow.held, seat };
+                    let (held, facts) = (inflow.held, Rc::default());
+                    let opened = Opened { ring, limits, counters, stream, held, seat, facts };
                     buffered::serve_buffered(opened, BODY_BYTES_MAX, Rc::new(handler)).await;
                 }
                 Ok(Spoken::Http1) => serve_buffered(connection, BODY_BYTES_MAX, &handler).await,

@@ -9,12 +9,13 @@ use ::h2::client::{Builder, SendRequest};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Chunk, Ring, Stream, Tick};
+use ring::{Chunk, Ring, Tick};
 
 use super::io::Io;
 use super::limits;
 use crate::http::limits::HttpLimits;
 use crate::http::wire::{by, earlier};
+use crate::tls::{Trust, Wire};
 
 /// One core's connections, by the instance's id.
 pub struct Client {
@@ -80,11 +81,17 @@ impl Client {
     }
 
     /// A new connection, within `connect_max` and before `due`; others may use it as well.
-    pub async fn open(&self, endpoint: u64, to: SocketAddr, due: Option<Tick>) -> io::Result<Turn> {
+    pub async fn open(
+        &self,
+        endpoint: u64,
+        to: SocketAddr,
+        trust: Option<&Trust>,
+        due: Option<Tick>,
+    ) -> io::Result<Turn> {
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
         let connected = async {
-            let stream = Stream::connect(&self.ring, to).await?;
-            let io = Io::new(&self.ring, stream, Chunk::empty(), None, self.limits.stall_max);
+            let stream = Wire::connect(&self.ring, to, trust).await?;
+            let io = Io::new(&self.ring, stream, Chunk::empty(), self.limits.stall_max);
             builder().handshake::<_, Bytes>(io).await.map_err(io::Error::other)
         };
         let (sender, connection) = match by(&self.ring, at, connected).await {

@@ -11,7 +11,7 @@ use http::{Method, Request, Response, Uri};
 use crate::http::codec::{
     Malformed, Name, Parsed, RequestHead, RequestView, ResponseView, has_token, parse_request,
 };
-use crate::http::headers::{ForClient, put_status};
+use crate::http::headers::{ForClient, Scheme, put_status};
 
 /// A request of an HTTP/2 client, parsed like one of HTTP/1.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ fn parsed(bytes: Bytes) -> Result<Translated, Malformed> {
 
 /// A head as an instance gets it, written by [`crate::http::headers::put_request`], for an instance that
 /// speaks HTTP/2.
-pub fn for_instance(written: &[u8], wants_trailers: bool) -> Result<Request<()>, Malformed> {
+pub fn for_instance(written: &[u8], wants_trailers: bool, scheme: Scheme) -> Result<Request<()>, Malformed> {
     let mut head = RequestHead::default();
     match parse_request(written, &mut head) {
         Parsed::Head { .. } => {}
@@ -131,7 +131,7 @@ pub fn for_instance(written: &[u8], wants_trailers: bool) -> Result<Request<()>,
     let mut request = Request::new(());
     *request.method_mut() =
         Method::from_bytes(view.method().as_bytes()).map_err(|_| Malformed::RequestLine)?;
-    *request.uri_mut() = uri(view)?;
+    *request.uri_mut() = uri(view, scheme)?;
     *request.version_mut() = http::Version::HTTP_2;
     for field in &head.fields {
         if matches!(field.kind, Name::Host | Name::TransferEncoding | Name::Connection | Name::Upgrade) {
@@ -148,9 +148,9 @@ pub fn for_instance(written: &[u8], wants_trailers: bool) -> Result<Request<()>,
     Ok(request)
 }
 
-fn uri(view: RequestView<'_>) -> Result<Uri, Malformed> {
+fn uri(view: RequestView<'_>, scheme: Scheme) -> Result<Uri, Malformed> {
     Uri::builder()
-        .scheme("http")
+        .scheme(scheme.name())
         .authority(view.authority())
         .path_and_query(view.path())
         .build()
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn an_instance_gets_the_same_request_in_http2() {
         let written = b"POST /a?b HTTP/1.1\r\nHost: app:1\r\nX-Y: z\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let request = for_instance(written, true).unwrap();
+        let request = for_instance(written, true, Scheme::Http).unwrap();
         assert_eq!(
             (request.method(), request.uri().to_string().as_str()),
             (&Method::POST, "http://app:1/a?b")

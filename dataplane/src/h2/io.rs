@@ -49,20 +49,14 @@ pub struct Facts {
 }
 
 impl Io {
-    /// `held` are bytes that came already. With a `meter`, floods are noticed.
+    /// `held` are bytes that came already.
     #[must_use]
-    pub fn new(
-        ring: &Ring,
-        stream: impl Into<Wire>,
-        held: Chunk,
-        meter: Option<Meter>,
-        stall_max: Duration,
-    ) -> Self {
+    pub fn new(ring: &Ring, stream: impl Into<Wire>, held: Chunk, stall_max: Duration) -> Self {
         Self {
             ring: ring.clone(),
             stream: Rc::new(stream.into()),
             held,
-            meter,
+            meter: None,
             facts: Rc::default(),
             buffer: BytesMut::new(),
             sending: None,
@@ -71,9 +65,10 @@ impl Io {
         }
     }
 
+    /// Notices floods, and tells of itself in `facts`.
     #[must_use]
-    pub fn facts(&self) -> Rc<Facts> {
-        Rc::clone(&self.facts)
+    pub fn metered(self, meter: Meter, facts: &Rc<Facts>) -> Self {
+        Self { meter: Some(meter), facts: Rc::clone(facts), ..self }
     }
 
     /// Ready when no send is under way.

@@ -33,13 +33,8 @@ pub struct Opened {
     pub stream: Wire,
     pub held: Chunk,
     pub seat: Seat,
-}
-
-/// Bytes that went over a connection, frames and all.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Carried {
-    pub received: u64,
-    pub sent: u64,
+    /// Where its bytes are counted, frames and all.
+    pub facts: Rc<Facts>,
 }
 
 /// What a connection and its streams share.
@@ -70,22 +65,20 @@ pub async fn serve<F>(
     opened: Opened,
     tunnels: bool,
     exchange: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
-) -> Carried
-where
+) where
     F: Future<Output = ()> + 'static,
 {
-    let Opened { ring, limits, counters, stream, held, seat } = opened;
+    let Opened { ring, limits, counters, stream, held, seat, facts } = opened;
     counters.http2_connections.fetch_add(1, Relaxed);
     let peer = stream.peer_addr().ok();
     let meter = Meter::new(PREFACE.len(), ring.now());
-    let io = Io::new(&ring, stream, held, Some(meter), limits.stall_max);
-    let (facts, due) = (io.facts(), ring.now() + limits.head_max);
+    let io = Io::new(&ring, stream, held, limits.stall_max).metered(meter, &facts);
+    let due = ring.now() + limits.head_max;
     if let Ok(Ok(connection)) = by(&ring, Some(due), builder(tunnels).handshake::<_, Bytes>(io)).await {
         let idle_since = Cell::new(ring.now());
         let host = Host { ring, limits, counters, peer, seat, open: Cell::new(0), idle_since };
         Rc::new(host).attend(connection, &facts, exchange).await;
     }
-    Carried { received: facts.received.get(), sent: facts.sent.get() }
 }
 
 fn builder(tunnels: bool) -> Builder {

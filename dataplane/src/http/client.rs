@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
-use ring::{Chunk, Ring, Stream, Tick};
+use ring::{Chunk, Ring, Tick};
 
 use super::answer::Answer;
 use super::codec::{BodyReader, Malformed, Method, Piece, parse_response};
 use super::limits::{HttpLimits, INTERIM_MAX};
 use super::pool::{Pool, PoolKey, Upstream};
 use super::wire::{HeadFault, by, earlier};
+use crate::tls::{Trust, Wire};
 
 /// Opens and keeps connections for one core.
 #[derive(Clone)]
@@ -19,6 +20,22 @@ pub struct Client {
     ring: Ring,
     pool: Rc<Pool>,
     limits: HttpLimits,
+}
+
+/// Whom a request goes to.
+#[derive(Debug, Clone, Copy)]
+pub struct To<'a> {
+    pub address: SocketAddr,
+    pub key: PoolKey,
+    /// It speaks TLS, and has to be believed by this.
+    pub trust: Option<&'a Trust>,
+}
+
+impl From<SocketAddr> for To<'_> {
+    /// Somebody outside.
+    fn from(address: SocketAddr) -> Self {
+        Self { address, key: PoolKey::Address(address), trust: None }
+    }
 }
 
 /// A request that is sent whole.
@@ -64,11 +81,17 @@ impl Client {
         self.pool.take(key, self.ring.now())
     }
 
-    /// A new connection, within `connect_max` and before `due`.
-    pub async fn open(&self, to: SocketAddr, due: Option<Tick>) -> io::Result<Box<Upstream>> {
+    /// A new connection, handshake and all, within `connect_max` and before `due`. `InvalidData`: the instance is
+    /// not to be trusted.
+    pub async fn open(
+        &self,
+        to: SocketAddr,
+        trust: Option<&Trust>,
+        due: Option<Tick>,
+    ) -> io::Result<Box<Upstream>> {
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
-        match by(&self.ring, at, Stream::connect(&self.ring, to)).await {
-            Ok(stream) => Ok(Upstream::new(stream?)),
+        match by(&self.ring, at, Wire::connect(&self.ring, to, trust)).await {
+            Ok(wire) => Ok(Upstream::new(wire?)),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
@@ -82,12 +105,12 @@ impl Client {
     /// like a final one, without a body.
     pub async fn exchange(
         &self,
-        to: SocketAddr,
-        key: PoolKey,
+        to: impl Into<To<'_>>,
         request: &Outgoing,
         body_bytes_max: usize,
         due: Option<Tick>,
     ) -> Result<Answer, ExchangeError> {
+        let To { address: to, key, trust } = to.into();
         if let Some(upstream) = self.kept(key) {
             match self.attempt(upstream, key, request, body_bytes_max, due).await {
                 Err(Attempt::Stale) if request.repeatable => {}
@@ -96,7 +119,7 @@ impl Client {
                 Ok(answer) => return Ok(answer),
             }
         }
-        let upstream = match self.open(to, due).await {
+        let upstream = match self.open(to, trust, due).await {
             Ok(upstream) => upstream,
             Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(ExchangeError::TimedOut),
             Err(why) => return Err(ExchangeError::Unreachable { to, why }),

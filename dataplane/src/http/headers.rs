@@ -261,8 +261,13 @@ fn put_fresh_trace(out: &mut BytesMut, rng: &mut Rng) {
 /// The id of the trace that a request came with.
 #[must_use]
 pub fn passed_trace_id(request: RequestView<'_>) -> Option<[u8; 32]> {
-    let parent = request.values(Name::TraceParent).next().filter(|_| Trace::of(request) == Trace::Passed)?;
-    parent.get(3..35)?.try_into().ok()
+    passed_trace_parent(request)?.get(3..35)?.try_into().ok()
+}
+
+/// The `traceparent` that a request came with, if it is one.
+#[must_use]
+pub fn passed_trace_parent(request: RequestView<'_>) -> Option<&[u8]> {
+    request.values(Name::TraceParent).next().filter(|_| Trace::of(request) == Trace::Passed)
 }
 
 /// The id of the trace that [`put_request`] began. It stands at the end of the head.
@@ -297,6 +302,14 @@ impl ForClient {
 
 /// What makes a request, or its answer, the beginning of a WebSocket.
 const WEBSOCKET: &[u8] = b"Connection: Upgrade\r\nUpgrade: websocket\r\n";
+
+/// Puts one field more behind the others of a head that was written last, with its empty line.
+pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
+    debug_assert!(out.ends_with(b"\r\n\r\n"), "a head ends with an empty line");
+    out.truncate(out.len().saturating_sub(2));
+    put_field(out, name.as_bytes(), value);
+    out.put_slice(b"\r\n");
+}
 
 /// Writes the head of an instance's answer, interim or final, the empty line included.
 pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForClient) {

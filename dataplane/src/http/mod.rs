@@ -4,6 +4,7 @@
 //! refused, because every request here passes at least two of them. [`headers`] writes the heads
 //! that leave. [`wire`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
 //! are connections to instances, [`server`] serves small whole messages (events). [`websocket`] is what a tunnel has to know.
+//! [`trace`] puts spans of our own between a client's and an instance's.
 
 pub mod answer;
 pub mod client;
@@ -14,5 +15,6 @@ pub mod pool;
 pub mod relay;
 pub mod roster;
 pub mod server;
+pub mod trace;
 pub mod websocket;
 pub mod wire;

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Readiness, Stream, Tick};
+use ring::{Readiness, Tick};
 
 use super::codec::ResponseHead;
 use super::limits::HttpLimits;
 use super::wire::{Inflow, Outflow};
+use crate::tls::Wire;
 
 /// A connection to an instance, with the buffers that it keeps from request to request.
 pub struct Upstream {
-    pub stream: Stream,
+    pub stream: Wire,
     pub inflow: Inflow,
     pub outflow: Outflow,
     pub head: ResponseHead,
@@ -24,9 +25,9 @@ pub struct Upstream {
 
 impl Upstream {
     #[must_use]
-    pub fn new(stream: Stream) -> Box<Self> {
+    pub fn new(stream: impl Into<Wire>) -> Box<Self> {
         Box::new(Self {
-            stream,
+            stream: stream.into(),
             inflow: Inflow::default(),
             outflow: Outflow::default(),
             head: ResponseHead::default(),

@@ -3,11 +3,12 @@
 use std::io;
 
 use bytes::BufMut;
-use ring::{Chunk, Ring, Stream};
+use ring::{Chunk, Ring};
 
 use super::bond::put_cookie;
 use super::exchange::{Attempt, Due};
 use super::sending::Progress;
+use super::timing::Timing;
 use super::{Place, Refusal};
 use crate::http::codec::{
     BodyReader, Framing, Name, RequestHead, ResponseHead, Version, has_token, parse_response,
@@ -27,13 +28,14 @@ pub(super) struct Answering<'a> {
     pub(super) seat: &'a Seat,
     pub(super) client: &'a Wire,
     pub(super) out: &'a mut Outflow,
-    pub(super) up: &'a Stream,
+    pub(super) up: &'a Wire,
     pub(super) inflow: &'a mut Inflow,
     pub(super) head: &'a mut ResponseHead,
     /// The connection has carried a request before.
     pub(super) reused: bool,
     pub(super) progress: &'a Progress,
     pub(super) due: &'a Due,
+    pub(super) timing: Option<Timing>,
     /// Given back as soon as the instance is done, which is before a slow client is.
     pub(super) place: &'a mut Option<Place>,
 }
@@ -48,6 +50,7 @@ impl Answering<'_> {
             let client = ForClient { chunked: false, close: false, websocket: true };
             put_response(&mut self.out.buffer, self.head.view(&head), client);
             self.put_cookie();
+            self.tell_timing();
             drop(head);
             self.progress.answer_begins(self.ring.now());
             return if self.flush().await.is_ok() { Attempt::Switched } else { Attempt::Cut };
@@ -61,6 +64,7 @@ impl Answering<'_> {
         let client = ForClient { chunked, close, websocket: false };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
         self.put_cookie();
+        self.tell_timing();
         drop(head); // the receive buffer goes back
 
         match self.body(chunked).await {
@@ -75,6 +79,12 @@ impl Answering<'_> {
         match self.flush().await {
             Ok(()) => Attempt::Done { status: self.head.status, close },
             Err(_) => Attempt::Cut,
+        }
+    }
+
+    fn tell_timing(&mut self) {
+        if let Some(timing) = self.timing {
+            timing.put(&mut self.out.buffer, self.ring.now());
         }
     }
 

@@ -3,6 +3,7 @@
 use bytes::BytesMut;
 use fastrand::Rng;
 
+use crate::http::headers::add_field;
 use crate::table::{Ask, Bond, Cookie, Mirror, Route, Split};
 
 /// Copies are of what the route divides itself: what was sent to a branch was meant for there.
@@ -17,10 +18,7 @@ pub(super) fn bond(route: &Route, splits: &[Split], ask: &Ask<'_>, rng: &mut Rng
 
 /// Adds the cookie to the head that was written last.
 pub(super) fn put_cookie(out: &mut BytesMut, cookie: Option<Cookie>) {
-    let Some(cookie) = cookie else { return };
-    assert!(out.ends_with(b"\r\n\r\n"), "a head ends with an empty line");
-    out.truncate(out.len() - 2);
-    for part in [b"Set-Cookie: ".as_slice(), &cookie.value(), b"\r\n\r\n"] {
-        out.extend_from_slice(part);
+    if let Some(cookie) = cookie {
+        add_field(out, "Set-Cookie", &cookie.value());
     }
 }

@@ -1,7 +1,6 @@
 //! A client's connection to the proxy: requests are answered one after the other, in their order.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::BytesMut;
@@ -9,13 +8,17 @@ use ring::Chunk;
 
 use super::exchange::{Ending, exchange};
 use super::note::{End, Note};
+use super::sheet::{Open, Sheet};
 use super::{Proxy, Refusal, streams};
-use crate::counters::CoreCounters;
 use crate::http::codec::{Framing, Method};
 use crate::http::headers::{Peer, Scheme};
 use crate::http::roster::Seat;
 use crate::http::server::{Downstream, NoRequest, Spoken};
+use crate::inquiry::State;
 use crate::tls::Wire;
+
+/// As logs and debug pages name it.
+const HTTP1: &str = "HTTP/1.1";
 
 /// A client's connection, with the buffers that it keeps from request to request.
 pub(super) struct Connection {
@@ -25,6 +28,8 @@ pub(super) struct Connection {
     /// The head that an instance gets, with the part of the body that came along.
     pub(super) outgoing: BytesMut,
     pub(super) note: Note,
+    /// What is shown of it.
+    pub(super) sheet: Rc<Sheet>,
 }
 
 /// What becomes of the connection after a request.
@@ -49,48 +54,39 @@ pub async fn serve_inside(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat)
 
 async fn serve_from(proxy: Rc<Proxy>, stream: Wire, seat: Seat, inside: bool) {
     let Ok(address) = stream.peer_addr() else { return }; // it is gone already
-    let _open = Open::count(&proxy);
-    let peer = Peer::new(address, if stream.is_tls() { Scheme::Https } else { Scheme::Http });
-    let peer = peer.inside(inside);
-    let client = Downstream::new(&proxy.ring, stream, seat, &proxy.limits);
-    let mut client = client;
+    let (scheme, listener) = match (stream.is_tls(), inside) {
+        (true, _) => (Scheme::Https, "https"),
+        (false, true) => (Scheme::Http, "private"),
+        (false, false) => (Scheme::Http, "http"),
+    };
+    let open = Open::count(&proxy, address, listener);
+    let sheet = Rc::clone(&open.sheet);
+    let peer = Peer::new(address, scheme).inside(inside);
+    let mut client = Downstream::new(&proxy.ring, stream, seat, &proxy.limits);
+    let connection = |proxy, client, peer| Connection {
+        proxy,
+        client,
+        peer,
+        outgoing: BytesMut::new(),
+        note: Note::default(),
+        sheet: Rc::clone(&open.sheet),
+    };
     match client.opening().await {
         Ok(Spoken::Http1) => {}
         Ok(Spoken::Http2) => {
             let Downstream { stream, inflow, seat, .. } = client;
-            return streams::serve(proxy, stream, inflow.held, seat, peer).await;
+            return streams::serve(proxy, stream, inflow.held, seat, (peer, sheet)).await;
         }
         Err(NoRequest::Stalled) => {
-            let mut connection =
-                Connection { proxy, client, peer, outgoing: BytesMut::new(), note: Note::default() };
+            let mut connection = connection(proxy, client, peer);
             connection.note.begin(&connection.proxy, None);
             connection.refuse(&Refusal::HeadStalled, 0).await;
             return connection.client.linger().await;
         }
         Err(_) => return client.close().await,
     }
-    let connection = Connection { proxy, client, peer, outgoing: BytesMut::new(), note: Note::default() };
-    connection.requests().await;
-}
-
-/// An open connection in the counters, however it ends.
-struct Open {
-    counters: Arc<CoreCounters>,
-}
-
-impl Open {
-    fn count(proxy: &Proxy) -> Self {
-        let counters = Arc::clone(&proxy.counters);
-        counters.connections_taken.fetch_add(1, Relaxed);
-        counters.connections_open.fetch_add(1, Relaxed);
-        Self { counters }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.counters.connections_open.fetch_sub(1, Relaxed);
-    }
+    sheet.speaks(HTTP1);
+    connection(proxy, client, peer).requests().await;
 }
 
 impl Connection {
@@ -108,6 +104,9 @@ impl Connection {
             let counters = &self.proxy.counters;
             counters.bytes_received.fetch_add(self.client.inflow.bytes - before.0, Relaxed);
             counters.bytes_sent.fetch_add(self.client.outflow.bytes - before.1, Relaxed);
+            self.sheet.carried(self.client.inflow.bytes, self.client.outflow.bytes);
+            let state = if matches!(next, Next::Request) { State::Idle } else { State::Closing };
+            self.sheet.begin(state, self.proxy.ring.now());
             match next {
                 Next::Request => {}
                 Next::Close => return self.client.close().await,
@@ -119,6 +118,7 @@ impl Connection {
 
     async fn request(&mut self, head: Chunk, sent_before: u64) -> Next {
         self.note.begin(&self.proxy, Some(self.client.head.view(&head)));
+        self.sheet.begin(State::Routing, self.proxy.ring.now());
         if let Some(refusal) = self.out_of_question() {
             return self.refuse(&refusal, sent_before).await;
         }
@@ -161,7 +161,7 @@ impl Connection {
         self.proxy.counters.answered(status);
         let client = self.peer.address.ip().to_canonical();
         let bytes = self.client.outflow.bytes - sent_before;
-        self.note.end(&self.proxy, &End { client, protocol: "HTTP/1.1", status, bytes, reason });
+        self.note.end(&self.proxy, &End { client, protocol: HTTP1, status, bytes, reason });
     }
 
     /// Refuses what could not be read as a request.

@@ -14,9 +14,10 @@ use ring::{Chunk, Ring, Tick};
 
 use super::answering::Answering;
 use super::connection::Connection;
-use super::link::Link;
+use super::link::{Distrust, Link};
 use super::mirror::Recording;
 use super::sending::{Progress, Sending};
+use super::timing::Timing;
 use super::tunnel::tunnel;
 use super::{Choice, Place, Proxy, Refusal, Wish, beside, streams};
 use crate::http::codec::{BodyReader, Framing};
@@ -25,6 +26,7 @@ use crate::http::pool::{PoolKey, Upstream};
 use crate::http::relay::{self, Step};
 use crate::http::server::Downstream;
 use crate::http::wire::{Inflow, earlier};
+use crate::inquiry::State;
 use crate::table::{Ask, Edits, Timeouts};
 use crate::tls::Wire;
 
@@ -94,6 +96,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let reached = connect(connection, &mut head, choice, started).await;
     if let Ok((place, _)) = &reached {
         connection.note.placed(place, proxy.ring.now());
+        connection.sheet.turn(State::Serving);
     }
     let (place, mut upstream) = match reached {
         Ok((place, Link::Http1(upstream))) => (place, upstream),
@@ -107,14 +110,15 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
         Ok(written) => written,
         Err(refusal) => return Ending::Refused(refusal),
     };
-    connection.note.written(&wire[..head_bytes]);
     drop(head); // the receive buffer goes back before the wait for the answer
     connection.client.inflow.detach();
 
     let endpoint = Arc::clone(&place.endpoint);
     let backend = Arc::clone(place.backend());
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
+    let timing = connection.note.timing.filter(|_| proxy.tells_timing.get());
     let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
+    request.timing = timing;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         connection.note.answered = request.progress.answered();
@@ -130,7 +134,9 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
                 return Ending::Answered { status, close, request_read };
             }
             Attempt::Stale if repeatable => {
-                match proxy.client.open(endpoint.address, request.due.first_byte).await {
+                let opened =
+                    proxy.client.open(endpoint.address, backend.trust.as_deref(), request.due.first_byte);
+                match opened.await {
                     Ok(fresh) => upstream = fresh,
                     Err(_) => return Ending::Refused(Refusal::Unreachable(backend.key.clone())),
                 }
@@ -139,6 +145,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
             Attempt::Stale => return Ending::Refused(Refusal::InstanceFailed(backend.key.clone())),
             Attempt::Refused(refusal) => return Ending::Refused(refusal),
             Attempt::Switched => {
+                connection.sheet.turn(State::Tunnel);
                 tunnel(connection, upstream).await;
                 return Ending::Tunnelled;
             }
@@ -156,6 +163,8 @@ struct Request {
     body: BodyReader,
     progress: Progress,
     due: Due,
+    /// For the client, if it waited for an instance.
+    timing: Option<Timing>,
     place: Option<Place>,
     /// For a copy; dropped unless the request is answered.
     tape: Option<Recording>,
@@ -174,6 +183,7 @@ impl Request {
             tape: Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &wire, head_bytes),
             progress: Progress::new(&body, wire.len() > head_bytes),
             due: Due::new(started, &place.backend().timeouts),
+            timing: None,
             place: Some(place),
             wire,
             body,
@@ -189,11 +199,18 @@ async fn connect(
     started: Tick,
 ) -> Result<(Place, Link), Ending> {
     let proxy = Rc::clone(&connection.proxy);
-    let mut tried = Vec::new();
+    let (mut tried, mut distrust) = (Vec::new(), Distrust::default());
     loop {
         let place = match proxy.try_place(&choice, &tried) {
             Some(place) => place,
-            None => wait(connection, head, choice, &mut tried).await?,
+            None => {
+                connection.sheet.turn(State::Waiting);
+                match wait(connection, head, choice, &mut tried).await {
+                    Ok(place) => place,
+                    Err(Ending::Refused(why)) => return Err(Ending::Refused(distrust.explain(&proxy, why))),
+                    Err(ending) => return Err(ending),
+                }
+            }
         };
         let due = Due::new(started, &place.backend().timeouts).first_byte;
         match proxy.link(&place, due).await {
@@ -201,7 +218,8 @@ async fn connect(
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
                 return Err(Ending::Refused(Refusal::TimedOut));
             }
-            Err(_) => {
+            Err(why) => {
+                distrust.note(&why);
                 tried.push(place.endpoint.id);
                 proxy.refused_by(&place);
                 choice = place.choice.clone();
@@ -242,10 +260,11 @@ fn write_request(
     edits: Option<&Edits>,
     body: &mut BodyReader,
 ) -> Result<(Bytes, usize), Refusal> {
-    let Connection { proxy, client, peer, outgoing, .. } = connection;
+    let Connection { proxy, client, peer, outgoing, note, .. } = connection;
     let chunked = client.head.framing == Framing::Chunked;
     outgoing.clear();
     put_request(outgoing, client.head.view(head), peer, edits, &mut proxy.rng.borrow_mut());
+    note.written(proxy, outgoing);
     let head_bytes = outgoing.len();
     while !body.is_done() && !client.inflow.held.is_empty() {
         let step = relay::step(&mut client.inflow, body, chunked, outgoing).map_err(Refusal::Malformed)?;
@@ -264,7 +283,7 @@ fn write_request(
 /// Sends the request and reads the answer, side by side.
 async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: &mut Request) -> Attempt {
     let Downstream { ring, stream: client, inflow, outflow, head, seat, limits } = &mut connection.client;
-    let Request { wire, body, progress, due, place, tape } = request;
+    let Request { wire, body, progress, due, timing, place, tape } = request;
     let sending = Sending {
         ring,
         limits,
@@ -290,6 +309,7 @@ async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: 
         reused: upstream.reused,
         progress,
         due,
+        timing: *timing,
         place,
     };
     beside(answering.run(), sending.run(wire.clone())).await

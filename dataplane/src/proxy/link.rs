@@ -3,6 +3,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use ring::Tick;
 
@@ -10,11 +11,44 @@ use super::exchange::Due;
 use super::{Choice, Place, Proxy, Refusal, Wish};
 use crate::h2::client::Turn;
 use crate::http::pool::{PoolKey, Upstream};
-use crate::table::{Endpoint, Protocol};
+use crate::table::{Backend, Endpoint, Protocol};
+
+/// Between two lines of the log about instances that are not trusted: each request meets them.
+const DISTRUST_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) enum Link {
     Http1(Box<Upstream>),
     Http2(Turn),
+}
+
+/// Why instances were not believed, while others are tried: a certificate that is no good is nothing that waiting
+/// mends, and somebody has to be told.
+#[derive(Default)]
+pub(super) struct Distrust {
+    why: Option<Box<str>>,
+}
+
+impl Distrust {
+    pub(super) fn note(&mut self, why: &io::Error) {
+        if why.kind() == io::ErrorKind::InvalidData {
+            self.why = Some(why.to_string().into());
+        }
+    }
+
+    /// Puts the reason where it only says that nobody was reached.
+    pub(super) fn explain(&self, proxy: &Proxy, refusal: Refusal) -> Refusal {
+        match (refusal, &self.why) {
+            (Refusal::Unreachable(key), Some(why)) => {
+                let now = proxy.ring.now();
+                if proxy.distrust_told.get().is_none_or(|told| now - told >= DISTRUST_TOLD_EVERY) {
+                    proxy.distrust_told.set(Some(now));
+                    tracing::warn!(backend = %key, %why, "an instance is not trusted");
+                }
+                Refusal::Untrusted(key, why.clone())
+            }
+            (other, _) => other,
+        }
+    }
 }
 
 impl Proxy {
@@ -30,20 +64,21 @@ impl Proxy {
                 self.counters.upstream_reused.fetch_add(1, Relaxed);
                 Ok(link)
             }
-            None => self.fresh_link(place.backend().protocol, endpoint, due).await,
+            None => self.fresh_link(place.backend(), endpoint, due).await,
         }
     }
 
     /// A new connection to an instance.
     pub(super) async fn fresh_link(
         &self,
-        protocol: Protocol,
+        backend: &Backend,
         endpoint: &Endpoint,
         due: Option<Tick>,
     ) -> io::Result<Link> {
-        let link = match protocol {
-            Protocol::Http1 => Link::Http1(self.client.open(endpoint.address, due).await?),
-            Protocol::H2c => Link::Http2(self.h2_client.open(endpoint.id, endpoint.address, due).await?),
+        let (to, trust) = (endpoint.address, backend.trust.as_deref());
+        let link = match backend.protocol {
+            Protocol::Http1 => Link::Http1(self.client.open(to, trust, due).await?),
+            Protocol::H2c => Link::Http2(self.h2_client.open(endpoint.id, to, trust, due).await?),
         };
         self.counters.upstream_opened.fetch_add(1, Relaxed);
         if !self.outliers.borrow().is_empty() {
@@ -60,13 +95,15 @@ impl Proxy {
         wish: &mut Wish<'_>,
         started: Tick,
     ) -> Result<(Place, Link), Refusal> {
+        let mut distrust = Distrust::default();
         loop {
-            let place = self.place(choice, wish).await?;
+            let place = self.place(choice, wish).await.map_err(|why| distrust.explain(self, why))?;
             let due = Due::new(started, &place.backend().timeouts).first_byte;
             match self.link(&place, due).await {
                 Ok(link) => return Ok((place, link)),
                 Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(Refusal::TimedOut),
-                Err(_) => {
+                Err(why) => {
+                    distrust.note(&why);
                     wish.tried.push(place.endpoint.id);
                     self.refused_by(&place);
                     choice = place.choice.clone();

@@ -16,7 +16,9 @@ pub mod pick;
 mod place;
 mod refusal;
 mod sending;
+mod sheet;
 mod streams;
+mod timing;
 mod tunnel;
 pub mod waiting;
 
@@ -30,7 +32,7 @@ use std::sync::atomic::fence;
 use std::task::Poll;
 
 use fastrand::Rng;
-use ring::Ring;
+use ring::{Ring, Tick};
 
 pub use connection::{serve, serve_inside};
 pub use place::{Choice, Place, Wish};
@@ -42,10 +44,13 @@ use crate::http::client::Client;
 use crate::http::codec::Name;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Roster;
+use crate::inquiry::Question;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
+use crate::spans;
 use crate::table::{Ask, Backend, Route, Table, host_name};
 use outliers::Outliers;
+use sheet::Sheets;
 use waiting::{RoomLimits, WaitingRoom};
 
 /// What every request on a core shares. Belongs to the core's thread.
@@ -59,6 +64,11 @@ pub struct Proxy {
     pub counters: Arc<CoreCounters>,
     /// Unset when nobody wants it.
     pub access: OnceCell<AccessLog>,
+    /// ... and nobody collects spans.
+    pub spans: OnceCell<spans::Queue>,
+    /// Clients are told what a request waited for (`Server-Timing`).
+    pub tells_timing: Cell<bool>,
+    sheets: Sheets,
     signals: Signals,
     tables: Arc<Tables>,
     reader: RefCell<Reader>,
@@ -69,6 +79,8 @@ pub struct Proxy {
     outliers: RefCell<Outliers>,
     /// Copies under way.
     mirrored: Cell<usize>,
+    /// When the log last had it that an instance is not trusted.
+    distrust_told: Cell<Option<Tick>>,
 }
 
 /// What a proxy is made from.
@@ -95,11 +107,15 @@ impl Proxy {
             roster: Rc::default(),
             counters: parts.counters,
             access: OnceCell::new(),
+            tells_timing: Cell::new(true),
+            sheets: Sheets::default(),
             signals: parts.signals,
             reader: RefCell::new(parts.tables.reader()),
             tables: parts.tables,
             room: RefCell::new(WaitingRoom::new(parts.room)),
             outliers: RefCell::default(),
+            distrust_told: Cell::default(),
+            spans: OnceCell::new(),
             version_seen: Cell::new(0),
             mirrored: Cell::new(0),
             rng: RefCell::new(Rng::with_seed(parts.seed)),
@@ -145,6 +161,11 @@ impl Proxy {
             let choice = split.map(|split| Choice { bond, ..Choice::from(split) });
             choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
         })
+    }
+
+    /// Tells of the connections that are open now.
+    pub(crate) fn tell(&self, question: Question) {
+        question.answer(|most| self.sheets.tell(self.ring.now(), most));
     }
 
     /// Somebody rang: a new table, or a place that another core gave back. Everybody who waits first

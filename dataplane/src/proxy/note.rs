@@ -2,14 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime};
 
 use ring::Tick;
 
+use super::timing::Timing;
 use super::{Place, Proxy, Refusal};
 use crate::access::Line;
 use crate::http::codec::RequestView;
 use crate::http::headers::{fresh_trace_id, passed_trace_id};
+use crate::http::trace;
+use crate::spans::{Context, Span, Text};
 use crate::table::Backend;
 
 /// Kept by its connection and filled again for each request, so that noting costs no allocation.
@@ -19,6 +23,8 @@ pub(super) struct Note {
     placed: Option<Tick>,
     /// The head of the final answer came.
     pub(super) answered: Option<Tick>,
+    /// For one that waited for an instance.
+    pub(super) timing: Option<Timing>,
     backend: Option<Arc<Backend>>,
     instance: Option<SocketAddr>,
     /// Method, host and path behind each other; empty when nobody reads them.
@@ -26,6 +32,8 @@ pub(super) struct Note {
     method_end: usize,
     host_end: usize,
     trace: Option<[u8; 32]>,
+    /// Where it stands in its trace, if spans are collected.
+    context: Option<Context>,
 }
 
 /// How it ended, as far as the connection knows.
@@ -43,25 +51,34 @@ impl Note {
     pub(super) fn begin(&mut self, proxy: &Proxy, request: Option<RequestView<'_>>) {
         self.started = proxy.ring.now();
         (self.placed, self.answered, self.backend, self.instance) = (None, None, None, None);
+        self.timing = None;
         self.text.clear();
-        (self.method_end, self.host_end, self.trace) = (0, 0, None);
-        let Some(request) = request.filter(|_| proxy.access.get().is_some()) else { return };
+        (self.method_end, self.host_end, self.trace, self.context) = (0, 0, None, None);
+        let is_read = proxy.access.get().is_some() || proxy.spans.get().is_some();
+        let Some(request) = request.filter(|_| is_read) else { return };
         self.text.extend_from_slice(request.method().as_bytes());
         self.method_end = self.text.len();
         self.text.extend_from_slice(request.authority().as_bytes());
         self.host_end = self.text.len();
         self.text.extend_from_slice(request.path().as_bytes());
         self.trace = passed_trace_id(request);
+        if proxy.spans.get().is_some() {
+            self.context = trace::passed(request, proxy.rng.borrow_mut().u64(1..));
+        }
     }
 
     pub(super) fn placed(&mut self, place: &Place, now: Tick) {
         self.placed = Some(now);
+        self.timing = Timing::of(place, self.started, now);
         self.backend = Some(Arc::clone(place.backend()));
         self.instance = Some(place.endpoint.address);
     }
 
-    /// The head as the instance gets it: it has a trace of ours, if none came.
-    pub(super) fn written(&mut self, head: &[u8]) {
+    /// The head as the instance gets it: it has a trace of ours, if none came, and our span, if there is one.
+    pub(super) fn written(&mut self, proxy: &Proxy, head: &mut [u8]) {
+        if proxy.spans.get().is_some() {
+            self.context = trace::enter(head, self.context);
+        }
         if !self.text.is_empty() && self.trace.is_none() {
             self.trace = fresh_trace_id(head);
         }
@@ -74,15 +91,20 @@ impl Note {
         {
             backend.load.answered(end.status, duration);
         }
+        if let Some((timing, answered)) = self.timing.zip(self.answered) {
+            timing.note(&proxy.counters.cold, answered);
+        }
+        self.record(proxy, end, duration);
         let Some(log) = proxy.access.get() else { return };
         let waited = self.placed.map(|placed| placed - self.started);
+        let [method, host, path] = self.parts();
         log.put(&Line {
             at: SystemTime::now(),
             client: end.client,
             protocol: end.protocol,
-            method: &self.text[..self.method_end],
-            host: &self.text[self.method_end..self.host_end],
-            path: &self.text[self.host_end..],
+            method,
+            host,
+            path,
             status: end.status,
             bytes: end.bytes,
             duration,
@@ -93,6 +115,37 @@ impl Note {
             trace: self.trace.as_ref().map(<[u8; 32]>::as_slice),
             reason: end.reason,
         });
+    }
+
+    fn parts(&self) -> [&[u8]; 3] {
+        let (front, path) = self.text.split_at(self.host_end);
+        let (method, host) = front.split_at(self.method_end);
+        [method, host, path]
+    }
+
+    /// Leaves a span for whoever collects them.
+    fn record(&self, proxy: &Proxy, end: &End, duration: Duration) {
+        let wanted = self.context.filter(|context| context.sampled);
+        let Some((queue, context)) = proxy.spans.get().zip(wanted) else { return };
+        let [method, host, path] = self.parts();
+        let is_taken = queue.push(Span {
+            context,
+            ended: SystemTime::now(),
+            duration,
+            waited: self.placed.map(|placed| placed - self.started),
+            method: Text::new(method),
+            host: Text::new(host),
+            path: Text::new(path),
+            protocol: end.protocol,
+            client: end.client,
+            status: end.status,
+            backend: self.backend.clone(),
+            instance: self.instance,
+            reason: end.reason,
+        });
+        if !is_taken {
+            proxy.counters.spans_dropped.fetch_add(1, Relaxed);
+        }
     }
 }
 

@@ -105,6 +105,7 @@ mod tests {
             concurrency_max,
             when_empty: WhenEmpty::Refuse,
             protocol: Protocol::Http1,
+            trust: None,
             timeouts: Timeouts::NONE,
             load: Arc::new(BackendLoad::default()),
         })

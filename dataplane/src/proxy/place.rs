@@ -15,7 +15,7 @@ use super::{Proxy, Refusal, pick};
 use crate::http::wire::{by, earlier};
 use crate::load::{BackendLoad, InFlight};
 use crate::signal::Signal;
-use crate::table::{Ask, Backend, Bond, Edits, Endpoint, Split, WhenEmpty};
+use crate::table::{Ask, Backend, Bond, Edits, Endpoint, Split, Start, WhenEmpty};
 
 /// Between two attempts to say `Demand` while the queue to control is full. Control drains thousands of
 /// signals in a millisecond.
@@ -43,6 +43,8 @@ impl From<&Split> for Choice {
 pub struct Place {
     pub endpoint: Arc<Endpoint>,
     pub choice: Choice,
+    /// It was waited for; and how its instance came up meanwhile, if it did.
+    pub(super) waited: Option<Option<Start>>,
     proxy: Rc<Proxy>,
     /// Given back before the others are told.
     inside: Option<InFlight>,
@@ -96,6 +98,12 @@ impl Proxy {
             return Ok(place);
         }
         let started = self.ring.now();
+        let first = Arc::clone(&choice.backend);
+        let waited = |mut place: Place| {
+            let is_new = first.endpoints.iter().all(|known| known.id != place.endpoint.id);
+            place.waited = Some(place.endpoint.start.as_deref().copied().filter(|_| is_new));
+            place
+        };
         loop {
             let backend = &choice.backend;
             let due = match backend.when_empty {
@@ -109,13 +117,13 @@ impl Proxy {
             let total = backend.timeouts.total;
             let ends = (!total.is_zero()).then_some(started + total).filter(|ends| *ends < due);
             match self.wait(&choice, wish, ends.unwrap_or(due)).await {
-                Ok(Waited::Place(place)) => return Ok(place),
+                Ok(Waited::Place(place)) => return Ok(waited(place)),
                 Ok(Waited::Elsewhere(other)) => choice = other,
                 Err(Refusal::Patience(_)) if ends.is_some() => return Err(Refusal::TimedOut),
                 Err(refusal) => return Err(refusal),
             }
             if let Some(place) = self.try_place(&choice, &wish.tried) {
-                return Ok(place);
+                return Ok(waited(place));
             }
         }
     }
@@ -130,7 +138,8 @@ impl Proxy {
         let willing = self.past_outliers(tried, &mut pick);
         let (endpoint, inside) = willing.or_else(|| pick(tried))?;
         backend.load.in_flight.fetch_add(1, Relaxed);
-        Some(Place { endpoint, choice: choice.clone(), proxy: Rc::clone(self), inside: Some(inside) })
+        let proxy = Rc::clone(self);
+        Some(Place { endpoint, choice: choice.clone(), waited: None, proxy, inside: Some(inside) })
     }
 
     /// Reports an instance that refused a connection, which is asked last for a while.

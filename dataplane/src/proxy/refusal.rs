@@ -43,6 +43,8 @@ pub enum Refusal {
     Patience(Box<str>),
     /// No instance took the connection.
     Unreachable(Box<str>),
+    /// The instances did not prove to be whom they should be, or broke the rules of TLS.
+    Untrusted(Box<str>, Box<str>),
     /// The instance took the request and gave no answer.
     InstanceFailed(Box<str>),
     /// What it answered is no HTTP/1.1.
@@ -55,7 +57,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The reasons' names in metrics, in the order of [`Refusal::index`].
-    pub const REASONS: [&'static str; 21] = [
+    pub const REASONS: [&'static str; 22] = [
         "malformed",
         "head_stalled",
         "body_stalled",
@@ -77,6 +79,7 @@ impl Refusal {
         "probed",
         "probe_without_hash",
         "misdirected",
+        "untrusted",
     ];
 
     #[must_use]
@@ -103,6 +106,7 @@ impl Refusal {
             Self::Probed { .. } => 18,
             Self::ProbeWithoutHash => 19,
             Self::Misdirected(_) => 20,
+            Self::Untrusted(..) => 21,
         }
     }
 
@@ -124,7 +128,10 @@ impl Refusal {
             | Self::RoomFull
             | Self::Patience(_)
             | Self::Draining => 503,
-            Self::Unreachable(_) | Self::InstanceFailed(_) | Self::InstanceMalformed(..) => 502,
+            Self::Unreachable(_)
+            | Self::Untrusted(..)
+            | Self::InstanceFailed(_)
+            | Self::InstanceMalformed(..) => 502,
             Self::TimedOut => 504,
         }
     }
@@ -178,6 +185,7 @@ impl fmt::Display for Refusal {
             Self::RoomFull => f.write_str("too many requests wait for an instance"),
             Self::Patience(backend) => write!(f, "no instance of {backend} became ready in time"),
             Self::Unreachable(backend) => write!(f, "no instance of {backend} accepts connections"),
+            Self::Untrusted(backend, why) => write!(f, "no instance of {backend} is to be trusted: {why}"),
             Self::InstanceFailed(backend) => {
                 write!(f, "the instance of {backend} closed the connection without an answer")
             }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::pending;
 
 use bytes::Bytes;
-use ring::{Chunk, Ring, Stream, Tick};
+use ring::{Chunk, Ring, Tick};
 
 use super::Refusal;
 use super::exchange::{Attempt, watch};
@@ -13,7 +13,7 @@ use crate::http::codec::BodyReader;
 use crate::http::limits::HttpLimits;
 use crate::http::relay::{self, Step};
 use crate::http::wire::{Inflow, Outflow, by};
-use crate::tls::Wire;
+use crate::tls::{Pipe, Wire};
 
 /// What the two directions of an exchange know of each other.
 pub(super) struct Progress {
@@ -67,7 +67,7 @@ pub(super) struct Sending<'a> {
     pub(super) inflow: &'a mut Inflow,
     pub(super) body: &'a mut BodyReader,
     pub(super) chunked: bool,
-    pub(super) up: &'a Stream,
+    pub(super) up: &'a Wire,
     pub(super) out: &'a mut Outflow,
     pub(super) progress: &'a Progress,
     /// Of the request, if a copy is wanted.
@@ -100,7 +100,7 @@ impl Sending<'_> {
     }
 
     async fn send_all(&mut self, wire: Bytes) -> Result<(), Stop> {
-        self.in_time(self.up.send(wire)).await?;
+        self.in_time(self.up.send(wire.into())).await?;
         while !self.body.is_done() {
             if self.inflow.held.is_empty() {
                 self.flush().await?;

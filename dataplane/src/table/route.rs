@@ -130,6 +130,7 @@ impl Route {
             concurrency_max: 0,
             when_empty: WhenEmpty::Refuse,
             protocol: Protocol::Http1,
+            trust: None,
             timeouts: Timeouts::NONE,
             load: Arc::default(),
         };

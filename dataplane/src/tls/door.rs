@@ -80,7 +80,7 @@ impl Door {
             }
         };
 
-        let stream = TlsStream::new(stream, session, rest);
+        let stream = TlsStream::new(stream, session.into(), rest);
         match stream.finish_handshake().await {
             Ok(HandshakeKind::Resumed) => Ok((Outcome::Resumed, stream)),
             Ok(_) => Ok((Outcome::Full, stream)),

@@ -1,8 +1,8 @@
-//! TLS for clients: rustls, fed bytes from the ring.
+//! TLS, for clients and towards instances: rustls, fed bytes from the ring.
 //!
 //! A [`Door`] turns an accepted connection into a [`TlsStream`]: it waits for the hello, takes its turn
 //! (`turnstile`), and answers by the [`Terms`] that all cores share. Which certificate a name gets is in
-//! the table ([`certificates`]). From there on [`Wire`] is all the proxy sees.
+//! the table ([`certificates`]). [`Trust`] says which instance is believed. From there on [`Wire`] is all the proxy sees.
 //! Deliberately absent: what is said inside (HTTP), and where certificates come from (files, control).
 
 pub mod certificates;
@@ -12,6 +12,7 @@ mod limits;
 mod outcome;
 mod stream;
 mod terms;
+mod trust;
 mod turnstile;
 mod wire;
 
@@ -21,4 +22,5 @@ pub use limits::TlsLimits;
 pub use outcome::Outcome;
 pub use stream::TlsStream;
 pub use terms::{Oldest, Terms};
+pub use trust::{Trust, TrustError};
 pub use wire::{Pipe, Wire};

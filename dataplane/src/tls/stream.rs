@@ -10,17 +10,17 @@ use std::io::{self, BufRead, Write};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
-use ring::{Chunk, Stream};
-use rustls::{HandshakeKind, ServerConnection};
+use ring::{Chunk, Readiness, Stream};
+use rustls::{Connection, HandshakeKind};
 
 use super::limits::BATCH_BYTES_MAX;
 
 /// One TLS connection. As with [`Stream`], a recv may run beside a send; both belong to one task.
 pub struct TlsStream {
     stream: Rc<Stream>,
-    session: RefCell<ServerConnection>,
+    session: RefCell<Connection>,
     /// Decrypted and not yet received.
     plain: RefCell<Vec<u8>>,
     end: RefCell<Option<End>>,
@@ -51,7 +51,7 @@ enum Sending {
 
 impl TlsStream {
     /// `arrived` came behind the hello that `session` has seen.
-    pub(super) fn new(stream: Stream, session: ServerConnection, arrived: Chunk) -> Self {
+    pub(super) fn new(stream: Stream, session: Connection, arrived: Chunk) -> Self {
         let stream = Self {
             stream: Rc::new(stream),
             session: RefCell::new(session),
@@ -117,7 +117,39 @@ impl TlsStream {
     /// The name that the client asked for, which picked the certificate.
     #[must_use]
     pub fn server_name(&self) -> Option<Box<str>> {
-        self.session.borrow().server_name().map(Into::into)
+        match &*self.session.borrow() {
+            Connection::Server(session) => session.server_name().map(Into::into),
+            Connection::Client(_) => None,
+        }
+    }
+
+    /// What the handshake agreed to speak (ALPN).
+    #[must_use]
+    pub fn agreed_protocol(&self) -> Option<Vec<u8>> {
+        self.session.borrow().alpn_protocol().map(<[u8]>::to_vec)
+    }
+
+    /// Whether a connection that should be idle is, as [`Stream::ready`] says it. What the protocol says for
+    /// itself (tickets, key updates) is heard and is no data.
+    #[must_use]
+    pub fn ready(&self) -> Readiness {
+        loop {
+            if !self.plain.borrow().is_empty() {
+                return Readiness::Data;
+            }
+            if self.end.borrow().is_some() {
+                return Readiness::Closed;
+            }
+            match self.stream.ready() {
+                Readiness::Data => {}
+                other => return other,
+            }
+            match pin!(self.stream.recv()).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(chunk)) => self.take(&chunk),
+                Poll::Ready(Err(_)) => return Readiness::Closed,
+                Poll::Pending => return Readiness::Idle,
+            }
+        }
     }
 
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
@@ -227,7 +259,7 @@ impl Drop for SendTurn<'_> {
 }
 
 /// One step through what arrived; `true` when the peer has finished.
-fn advance(session: &mut ServerConnection, rest: &mut &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
+fn advance(session: &mut Connection, rest: &mut &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
     if session.read_tls(rest)? == 0 {
         return Ok(true); // it looks at nothing behind a close_notify
     }
@@ -248,7 +280,7 @@ fn advance(session: &mut ServerConnection, rest: &mut &[u8], plain: &mut Vec<u8>
     Ok(state.peer_has_closed())
 }
 
-fn take_records(session: &mut ServerConnection) -> io::Result<Vec<u8>> {
+fn take_records(session: &mut Connection) -> io::Result<Vec<u8>> {
     let mut records = Vec::new();
     while session.wants_write() {
         session.write_tls(&mut records)?;

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
-use ring::{Chunk, Stream};
+use ring::{Chunk, Readiness, Ring, Stream};
 
-use super::TlsStream;
+use super::{TlsStream, Trust};
 
 /// What bytes come out of and go into. A call of `recv` that is dropped loses nothing; an empty chunk says
 /// that the peer has finished.
@@ -17,13 +17,23 @@ pub trait Pipe {
     fn shutdown_write(&self) -> impl Future<Output = io::Result<()>>;
 }
 
-/// A client's connection.
+/// A connection to a client or an instance.
 pub enum Wire {
     Plain(Stream),
     Tls(Box<TlsStream>),
 }
 
 impl Wire {
+    /// A new connection to an instance; with `trust` by TLS.
+    pub(crate) async fn connect(ring: &Ring, to: SocketAddr, trust: Option<&Trust>) -> io::Result<Self> {
+        let stream = Stream::connect(ring, to).await?;
+        match trust {
+            None => Ok(stream.into()),
+            // Boxed: what a handshake needs is no part of a plain connection's future.
+            Some(trust) => Box::pin(trust.shake_hands(stream)).await.map(Into::into),
+        }
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Plain(stream) => stream.peer_addr(),
@@ -34,6 +44,15 @@ impl Wire {
     #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+
+    /// Whether a connection that should be idle is, without waiting.
+    #[must_use]
+    pub fn ready(&self) -> Readiness {
+        match self {
+            Self::Plain(stream) => stream.ready(),
+            Self::Tls(stream) => stream.ready(),
+        }
     }
 
     /// The name that a client asked for by TLS.

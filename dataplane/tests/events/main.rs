@@ -112,6 +112,7 @@ fn backend(instances: &[SocketAddr], load: &Arc<BackendLoad>) -> Arc<Backend> {
         concurrency_max: 1,
         when_empty: WhenEmpty::Wait { patience: Duration::from_secs(20) },
         protocol: Protocol::Http1,
+        trust: None,
         timeouts: Timeouts::NONE,
         load: Arc::clone(load),
     })

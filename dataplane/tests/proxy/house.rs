@@ -99,6 +99,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
     let stop = Arc::new(Stop::default());
     let https_address = https.local_addr().unwrap();
     let config = CoreConfig {
+        questions: None,
         index: 0,
         events: None,
         https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
@@ -167,6 +168,7 @@ pub(crate) fn backend(instances: &[SocketAddr], concurrency_max: u32, waits: Opt
         concurrency_max,
         when_empty: waits.map_or(WhenEmpty::Refuse, |patience| WhenEmpty::Wait { patience }),
         protocol: Protocol::Http1,
+        trust: None,
         timeouts: Timeouts::NONE,
         load: Arc::new(BackendLoad::default()),
     }

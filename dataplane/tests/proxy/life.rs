@@ -69,6 +69,7 @@ impl Process {
             let (tables, stop) = (Arc::clone(&tables), Arc::clone(&stop));
             threads.push(thread::spawn(move || {
                 run(CoreConfig {
+                    questions: None,
                     index,
                     http,
                     events: None,

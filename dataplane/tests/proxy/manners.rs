@@ -95,10 +95,13 @@ async fn until_compared(house: &House, load: &BackendLoad, wanted: [u64; 3]) {
     panic!("{:?} and not {wanted:?}", load.comparisons());
 }
 
+/// Head and body.
+type Copied = (String, Vec<u8>);
+
 #[test]
 fn a_copy_is_the_same_request_and_its_answer_is_compared_and_dropped() {
     everywhere(async |house| {
-        let seen: Rc<RefCell<Vec<(String, Vec<u8>)>>> = Rc::default();
+        let seen: Rc<RefCell<Vec<Copied>>> = Rc::default();
         let noted = Rc::clone(&seen);
         let other = instance(&house.ring, move |request| {
             noted.borrow_mut().push((request.head.clone(), request.body.clone()));

@@ -10,7 +10,6 @@ use sluicegate_dataplane::http::answer::Answer;
 use sluicegate_dataplane::http::client::{Client, ExchangeError, Outgoing};
 use sluicegate_dataplane::http::codec::{Method, RequestView};
 use sluicegate_dataplane::http::limits::HttpLimits;
-use sluicegate_dataplane::http::pool::PoolKey;
 use sluicegate_dataplane::http::roster::Roster;
 use sluicegate_dataplane::http::server::{Downstream, serve_buffered};
 
@@ -61,17 +60,16 @@ fn a_whole_message_goes_there_and_back_on_one_connection() {
     on_both(async |ring| {
         let address = server(&ring);
         let client = Client::new(&ring, &limits());
-        let key = PoolKey::Address(address);
         for length in [0, 1, 500, BODY_BYTES_MAX] {
             let body = vec![b'x'; length];
-            let answer = client.exchange(address, key, &post("/a?b", &body), 2000, None).await.unwrap();
+            let answer = client.exchange(address, &post("/a?b", &body), 2000, None).await.unwrap();
             assert_eq!((answer.status, answer.body.len()), (200, length));
             assert_eq!(answer.header("x-said").unwrap(), format!("POST /a?b {length}").as_bytes());
             assert_eq!(client.pool().len(), 1);
         }
-        let large = client.exchange(address, key, &post("/", &[b'x'; BODY_BYTES_MAX + 1]), 2000, None).await;
+        let large = client.exchange(address, &post("/", &[b'x'; BODY_BYTES_MAX + 1]), 2000, None).await;
         assert_eq!(large.unwrap().status, 413);
-        let refused = client.exchange(address, key, &post("/", &[b'x'; 9]), 8, None).await;
+        let refused = client.exchange(address, &post("/", &[b'x'; 9]), 8, None).await;
         assert!(matches!(refused, Err(ExchangeError::TooLarge { bytes_max: 8 })));
     });
 }
@@ -110,8 +108,7 @@ fn every_way_of_not_answering_has_its_name() {
                 })
             });
             let due = Some(ring.now() + Duration::from_millis(300));
-            let outcome =
-                client.exchange(address, PoolKey::Address(address), &post("/", b"x"), 99, due).await;
+            let outcome = client.exchange(address, &post("/", b"x"), 99, due).await;
             match outcome {
                 Err(ExchangeError::TimedOut) => assert!(hangs),
                 Err(ExchangeError::Malformed(_)) => assert!(text.ends_with(b"b\r\n\r\n")),
@@ -120,7 +117,7 @@ fn every_way_of_not_answering_has_its_name() {
             }
         }
         let gone = nobody(&ring).await;
-        let outcome = client.exchange(gone, PoolKey::Address(gone), &post("/", b"x"), 99, None).await;
+        let outcome = client.exchange(gone, &post("/", b"x"), 99, None).await;
         assert!(matches!(outcome, Err(ExchangeError::Unreachable { .. })));
     });
 }
@@ -143,8 +140,7 @@ fn interim_answers_are_skipped_and_101_is_reported() {
                     let _ = stream.send(text).await;
                 })
             });
-            let key = PoolKey::Address(address);
-            let answer = client.exchange(address, key, &post("/", b"x"), 99, None).await.unwrap();
+            let answer = client.exchange(address, &post("/", b"x"), 99, None).await.unwrap();
             assert_eq!(answer.status, status);
             assert!(client.pool().is_empty());
         }

@@ -34,8 +34,8 @@ impl Sum {
             }
         };
         add(&mut self.classes, &answers.classes);
-        add(&mut self.buckets, &answers.buckets);
-        self.total_us += answers.total_us.load(Relaxed);
+        add(&mut self.buckets, &answers.durations.buckets);
+        self.total_us += answers.durations.total_us.load(Relaxed);
     }
 
     fn count(&self) -> u64 {
@@ -106,8 +106,8 @@ mod tests {
         let answered = |count: u64| {
             let answers = Answers::default();
             answers.classes[2].store(count, Relaxed);
-            answers.buckets[0].store(count, Relaxed);
-            answers.total_us.store(10 * count, Relaxed);
+            answers.durations.buckets[0].store(count, Relaxed);
+            answers.durations.total_us.store(10 * count, Relaxed);
             answers
         };
         let all = [("a", answered(1)), ("b", answered(5)), ("c", answered(0)), ("d", answered(2))];

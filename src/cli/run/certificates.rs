@@ -1,11 +1,14 @@
-//! Certificates out of the files that `--tls-cert` names: at the start, and again at every SIGHUP.
+//! Certificates out of the files that `--tls-cert` names: at the start, and again at every SIGHUP; and at the start
+//! the authorities that `--route` names.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use dataplane::tls::{Certificates, Identity};
+use dataplane::table::Protocol;
+use dataplane::tls::{Certificates, Identity, Trust};
 
-use crate::config::CertificateRule;
+use crate::config::{CertificateRule, RouteRule};
 
 /// A chain of ten certificates is 20 KiB; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -23,6 +26,16 @@ pub(super) fn load(rules: &[CertificateRule]) -> Result<Certificates> {
         certificates.insert(&rule.host, identity);
     }
     Ok(certificates)
+}
+
+/// Whom the addresses of a route have to prove to be, if they speak TLS.
+pub(super) fn trust(rule: &RouteRule) -> Result<Option<Arc<Trust>>> {
+    let Some(tls) = &rule.tls else { return Ok(None) };
+    let named = || format!("route: {}", rule.host);
+    let authorities = read(&tls.authorities).with_context(named)?;
+    let trust = Trust::new(&authorities, &tls.name, rule.protocol == Protocol::H2c)
+        .with_context(|| format!("route: {}: {}", rule.host, tls.authorities.display()))?;
+    Ok(Some(Arc::new(trust)))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

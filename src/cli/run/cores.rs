@@ -10,6 +10,7 @@ use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Stop};
 use dataplane::counters::CoreCounters;
 use dataplane::events::relay::{Relay, Ways};
 use dataplane::events::service::EventsConfig;
+use dataplane::inquiry;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use rustix::thread::CpuSet;
@@ -58,6 +59,8 @@ pub(super) struct Cores {
     pub(super) counters: Vec<Arc<CoreCounters>>,
     /// The way to them.
     pub(super) ways: Ways,
+    /// ... and for questions.
+    questions: inquiry::Cores,
     /// Where each one's log is.
     logs: Vec<PathBuf>,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
@@ -76,6 +79,7 @@ impl Cores {
         let cpus = allowed_cpus();
         let (mut counters, mut logs, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
+        let mut questions = inquiry::Cores::default();
         let relays = Relay::among(places.len());
         let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
         for (index, (Place { http, https, private, events, home }, relay)) in places.zip(relays).enumerate() {
@@ -94,6 +98,7 @@ impl Cores {
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),
                 counters: Arc::clone(&counted),
+                questions: Some(questions.add()),
                 limits: limits.clone(),
                 seed: seed(index),
                 up: up(say_up.clone()),
@@ -112,7 +117,7 @@ impl Cores {
             threads.push(thread);
         }
         drop(say_up);
-        let cores = Self { counters, ways, logs, threads };
+        let cores = Self { counters, ways, questions, logs, threads };
         // A core that fails before it serves drops its end without a word.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {
@@ -125,7 +130,8 @@ impl Cores {
     /// What the admin listener shows of them.
     pub(super) fn admin(&self, tables: Arc<Tables>, health: &Arc<Health>) -> Admin {
         let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.ways.clone());
-        Admin { tables, cores, health: Arc::clone(health), logs, ways }
+        let questions = self.questions.clone();
+        Admin { tables, cores, health: Arc::clone(health), logs, ways, questions }
     }
 
     /// Waits for all to end: the first failure, if any.

@@ -11,6 +11,7 @@
 
 pub mod api;
 pub mod appliance;
+pub mod crowd;
 pub mod event;
 pub mod flakey;
 pub mod http;
@@ -23,6 +24,7 @@ pub mod pulse;
 pub mod scene;
 pub mod server;
 pub mod sink;
+pub mod tls;
 pub mod upstream;
 pub mod wait;
 

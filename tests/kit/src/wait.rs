@@ -35,6 +35,11 @@ pub fn nothing<T: std::fmt::Debug>(span: Duration, what: &str, mut look: impl Fn
     }
 }
 
+/// Rests, as a client does that is in no hurry.
+pub fn rest(span: Duration) {
+    pause(span);
+}
+
 #[allow(clippy::disallowed_methods, reason = "fixtures block their own test thread, never a core")]
 fn pause(span: Duration) {
     std::thread::sleep(span);

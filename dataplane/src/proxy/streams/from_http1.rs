@@ -33,12 +33,12 @@ pub(in crate::proxy) async fn exchange(
     link: Link,
     started: Tick,
 ) -> Ending {
-    let Connection { proxy, client, peer, outgoing, note } = connection;
+    let Connection { proxy, client, peer, outgoing, note, .. } = connection;
     let proxy: &Rc<Proxy> = proxy;
     outgoing.clear();
     put_request(outgoing, client.head.view(&head), peer, place.edits(), &mut proxy.rng.borrow_mut());
     drop(head); // the receive buffer goes back
-    note.written(outgoing);
+    note.written(proxy, outgoing);
     client.inflow.detach();
 
     let Downstream { ring, stream, inflow, outflow, head, seat, limits } = client;
@@ -49,7 +49,9 @@ pub(in crate::proxy) async fn exchange(
         head,
         written: outgoing.split().freeze(),
         wants_trailers: head.version == Version::Http11,
+        scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
+        timing: note.timing.filter(|_| proxy.tells_timing.get()),
         course: Course::default(),
         backend: place.backend().key.clone(),
     };

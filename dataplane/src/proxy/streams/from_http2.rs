@@ -17,6 +17,7 @@ use super::server::Shared;
 use super::{
     Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads, unless_gone, websocket,
 };
+use crate::h2::grpc;
 use crate::h2::heads::Translated;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
@@ -38,6 +39,7 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
     }
     let ends = incoming.is_end_stream();
     let is_head = parts.method == ::http::Method::HEAD;
+    let is_grpc = grpc::is_asked(&parts);
     let mut body = Incoming { stream: incoming, proxy: Rc::clone(proxy) };
     let mut reply = Outgoing::new(respond, proxy);
 
@@ -64,7 +66,10 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
         }
         Attempt::Refused(refusal) => {
             proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
-            let answered = reply.refuse(&refusal.answer(), is_head).await;
+            let answered = match is_grpc {
+                true => reply.head(grpc::refusal(refusal.status(), &refusal.to_string()), true).await,
+                false => reply.refuse(&refusal.answer(), is_head).await,
+            };
             ended(refusal.status(), reply.bytes, End::reason(&refusal));
             if answered.is_ok() && !body.stream.is_end_stream() {
                 hear_out(proxy, &mut body.stream).await;
@@ -134,13 +139,15 @@ async fn exchange(
     note.placed(&place, proxy.ring.now());
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
-    note.written(&written);
+    note.written(proxy, &mut written);
     let job = Job {
         proxy,
         head: &request.head,
         written: written.freeze(),
         wants_trailers: request.wants_trailers,
+        scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
+        timing: note.timing.filter(|_| proxy.tells_timing.get()),
         course: Course::default(),
         backend: place.backend().key.clone(),
     };

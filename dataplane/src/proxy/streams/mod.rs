@@ -27,9 +27,11 @@ pub(super) use server::serve;
 
 use super::exchange::{Attempt, Due, is_reusable};
 use super::link::Link;
+use super::timing::Timing;
 use super::{Place, Proxy, Refusal};
 use crate::h2::heads;
 use crate::http::codec::{Framing, Malformed, RequestHead};
+use crate::http::headers::Scheme;
 use crate::http::pool::PoolKey;
 
 /// What a request's body brings next.
@@ -90,7 +92,11 @@ struct Job<'a> {
     /// The head as an instance gets it.
     written: Bytes,
     wants_trailers: bool,
+    /// How the instance is reached.
+    scheme: Scheme,
     due: Due,
+    /// For the client, if it waited for an instance.
+    timing: Option<Timing>,
     course: Course,
     backend: Box<str>,
 }
@@ -98,6 +104,16 @@ struct Job<'a> {
 impl Job<'_> {
     fn has_body(&self) -> bool {
         self.head.framing != Framing::Empty
+    }
+
+    /// The final answer's head came.
+    fn answered(&self, mut answer: Response<()>) -> Response<()> {
+        let now = self.proxy.ring.now();
+        self.course.answered.set(Some(now));
+        if let Some(timing) = self.timing {
+            timing.add(&mut answer, now);
+        }
+        answer
     }
 
     fn failed(&self) -> Attempt {
@@ -141,7 +157,7 @@ async fn carry(
     reply: &mut impl Reply,
 ) -> Attempt {
     let repeatable = !job.has_body() && job.head.method.is_idempotent();
-    let (endpoint, protocol) = (Arc::clone(&place.endpoint), place.backend().protocol);
+    let (endpoint, backend) = (Arc::clone(&place.endpoint), Arc::clone(place.backend()));
     loop {
         let attempt = match &mut link {
             Link::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
@@ -149,7 +165,7 @@ async fn carry(
         };
         match attempt {
             Attempt::Stale if repeatable => {
-                match job.proxy.fresh_link(protocol, &endpoint, job.due.first_byte).await {
+                match job.proxy.fresh_link(&backend, &endpoint, job.due.first_byte).await {
                     Ok(fresh) => link = fresh,
                     Err(_) => return Attempt::Refused(Refusal::Unreachable(job.backend.clone())),
                 }

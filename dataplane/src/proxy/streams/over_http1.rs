@@ -4,7 +4,7 @@ use std::future::{Future, pending};
 use std::io;
 
 use bytes::{Bytes, BytesMut};
-use ring::{Chunk, Stream};
+use ring::Chunk;
 
 use super::{Attempt, Body, Fault, Job, Part, Reply, Stop, heads, unless_gone};
 use crate::h2::trailers;
@@ -15,6 +15,7 @@ use crate::http::limits::INTERIM_MAX;
 use crate::http::pool::Upstream;
 use crate::http::wire::{HeadFault, Inflow, by, earlier};
 use crate::proxy::{Refusal, beside};
+use crate::tls::{Pipe, Wire};
 
 /// Sends the request and passes its answer on, side by side.
 pub(super) async fn attempt(
@@ -47,8 +48,8 @@ enum Broken {
     Body(Fault),
 }
 
-async fn send(job: &Job<'_>, up: &Stream, out: &mut BytesMut, body: &mut impl Body) -> Result<(), Broken> {
-    in_time(job, up.send(job.written.clone())).await?;
+async fn send(job: &Job<'_>, up: &Wire, out: &mut BytesMut, body: &mut impl Body) -> Result<(), Broken> {
+    in_time(job, up.send(job.written.clone().into())).await?;
     let chunked = job.head.framing == Framing::Chunked;
     // What the head promised: one byte more would be the start of another request.
     let mut left = match job.head.framing {
@@ -67,9 +68,9 @@ async fn send(job: &Job<'_>, up: &Stream, out: &mut BytesMut, body: &mut impl Bo
                     put_chunk_line(out, size);
                     out.extend_from_slice(&bytes);
                     out.extend_from_slice(b"\r\n");
-                    in_time(job, up.send(out.split().freeze())).await?;
+                    in_time(job, up.send(out.split().freeze().into())).await?;
                 } else {
-                    in_time(job, up.send(bytes)).await?;
+                    in_time(job, up.send(bytes.into())).await?;
                 }
                 body.passed_on(size);
             }
@@ -79,7 +80,7 @@ async fn send(job: &Job<'_>, up: &Stream, out: &mut BytesMut, body: &mut impl Bo
                 }
                 if chunked {
                     trailers::put_end(out, fields.as_ref());
-                    in_time(job, up.send(out.split().freeze())).await?;
+                    in_time(job, up.send(out.split().freeze().into())).await?;
                 }
                 break;
             }
@@ -100,7 +101,7 @@ async fn in_time(job: &Job<'_>, send: impl Future<Output = io::Result<()>>) -> R
 
 struct Answering<'a, R> {
     job: &'a Job<'a>,
-    up: &'a Stream,
+    up: &'a Wire,
     inflow: &'a mut Inflow,
     head: &'a mut ResponseHead,
     reused: bool,
@@ -120,7 +121,7 @@ impl<R: Reply> Answering<'_, R> {
         drop(head); // the receive buffer goes back
 
         let reader = BodyReader::new(self.head.framing);
-        self.job.course.answered.set(Some(self.job.proxy.ring.now()));
+        let answer = self.job.answered(answer);
         let ends = reader.is_done();
         if self.reply.head(answer, ends).await.is_err() {
             return Attempt::Cut;

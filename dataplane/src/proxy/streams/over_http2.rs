@@ -23,7 +23,7 @@ pub(super) async fn attempt(
     body: &mut impl Body,
     reply: &mut impl Reply,
 ) -> Attempt {
-    let request = match heads::for_instance(&job.written, job.wants_trailers) {
+    let request = match heads::for_instance(&job.written, job.wants_trailers, job.scheme) {
         Ok(request) => request,
         Err(why) => return Attempt::Refused(Refusal::Malformed(why)),
     };
@@ -161,11 +161,11 @@ async fn answer(job: &Job<'_>, turn: &Turn, mut response: ResponseFuture, reply:
         }
     };
 
-    job.course.answered.set(Some(job.proxy.ring.now()));
     let (parts, mut body) = answer.into_parts();
     let status = parts.status.as_u16();
     let ends = body.is_end_stream();
-    if reply.head(heads::from_h2_instance(parts), ends).await.is_err() {
+    let answer = job.answered(heads::from_h2_instance(parts));
+    if reply.head(answer, ends).await.is_err() {
         return Attempt::Cut;
     }
     if !ends && pass_on(job, &mut body, reply).await.is_err() {

@@ -38,6 +38,8 @@ pub(in crate::proxy) async fn replay(
         due: Due::new(started, &place.backend().timeouts),
         course: Course::default(),
         backend: place.backend().key.clone(),
+        scheme: place.backend().scheme(),
+        timing: None, // nobody is told
     };
     job.course.request_read.set(head.framing == Framing::Empty);
     let mut body = Recorded { bytes: body, reader: BodyReader::new(head.framing) };

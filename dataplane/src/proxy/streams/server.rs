@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use ring::Chunk;
 
 use super::from_http2;
+use crate::h2::io::Facts;
 use crate::h2::server::{self, Opened};
 use crate::http::headers::Peer;
 use crate::http::roster::Seat;
+use crate::proxy::sheet::Sheet;
 use crate::proxy::{Proxy, Refusal};
 use crate::table::host_name;
 use crate::tls::Wire;
@@ -18,21 +20,37 @@ use crate::tls::Wire;
 pub(super) struct Shared {
     pub(super) proxy: Rc<Proxy>,
     pub(super) peer: Peer,
+    /// What is shown of the connection.
+    pub(super) sheet: Rc<Sheet>,
     /// What the client asked for by TLS.
     server_name: Option<Box<str>>,
 }
 
 /// Serves one connection until its client goes, or the core stops. `held` begins with the preface.
-pub(in crate::proxy) async fn serve(proxy: Rc<Proxy>, stream: Wire, held: Chunk, seat: Seat, peer: Peer) {
-    let shared = Rc::new(Shared { proxy: Rc::clone(&proxy), peer, server_name: stream.server_name() });
+pub(in crate::proxy) async fn serve(
+    proxy: Rc<Proxy>,
+    stream: Wire,
+    held: Chunk,
+    seat: Seat,
+    (peer, sheet): (Peer, Rc<Sheet>),
+) {
+    let facts = Rc::<Facts>::default();
+    sheet.count_frames(&facts, proxy.ring.now());
+    let server_name = stream.server_name();
+    let shared = Rc::new(Shared { proxy: Rc::clone(&proxy), peer, sheet, server_name });
     let (ring, limits, counters) = (proxy.ring.clone(), proxy.limits, Arc::clone(&proxy.counters));
-    let opened = Opened { ring, limits, counters, stream, held, seat };
-    let carried = server::serve(opened, true, |request, respond| {
-        from_http2::stream(Rc::clone(&shared), request, respond)
+    let opened = Opened { ring, limits, counters, stream, held, seat, facts: Rc::clone(&facts) };
+    let served = server::serve(opened, true, |request, respond| {
+        let open = shared.sheet.stream(&shared.proxy);
+        let stream = from_http2::stream(Rc::clone(&shared), request, respond);
+        async move {
+            stream.await;
+            drop(open);
+        }
     });
-    let carried = carried.await;
-    proxy.counters.bytes_received.fetch_add(carried.received, Relaxed);
-    proxy.counters.bytes_sent.fetch_add(carried.sent, Relaxed);
+    served.await;
+    proxy.counters.bytes_received.fetch_add(facts.received.get(), Relaxed);
+    proxy.counters.bytes_sent.fetch_add(facts.sent.get(), Relaxed);
 }
 
 impl Shared {

@@ -122,11 +122,11 @@ async fn open(
     note.placed(&place, proxy.ring.now());
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
-    note.written(&written);
+    note.written(proxy, &mut written);
     let due = Due::new(started, &place.backend().timeouts);
     let failed = || Attempt::Refused(Refusal::InstanceFailed(place.backend().key.clone()));
     let stall = proxy.ring.now() + proxy.limits.stall_max;
-    match by(&proxy.ring, Some(stall), upstream.stream.send(written.freeze())).await {
+    match by(&proxy.ring, Some(stall), upstream.stream.send(written.freeze().into())).await {
         Ok(Ok(())) => {}
         Ok(Err(_)) => return Err(failed()),
         Err(_) => return Err(Attempt::Refused(Refusal::TimedOut)),
@@ -140,6 +140,9 @@ async fn open(
         return Err(failed());
     }
     let mut told = heads::from_instance(answer).map_err(|_| failed())?;
+    if let Some(timing) = note.timing.filter(|_| proxy.tells_timing.get()) {
+        timing.add(&mut told, proxy.ring.now());
+    }
     drop(head); // the receive buffer goes back
     if switched {
         *told.status_mut() = StatusCode::OK;

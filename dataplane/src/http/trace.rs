@@ -1,0 +1,79 @@
+//! W3C trace context where spans of our own are recorded: reads `traceparent`, and puts our span into a head
+//! that is about to leave. Without spans nothing of this is called (see [`super::headers`]).
+
+use super::codec::RequestView;
+use super::headers::passed_trace_parent;
+use crate::spans::Context;
+
+/// `00-` before the trace's id, its 32 digits, `-`, 16 digits of the span, `-`, two of the flags.
+const TRACE: std::ops::Range<usize> = 3..35;
+const SPAN: std::ops::Range<usize> = 36..52;
+const FLAGS: std::ops::Range<usize> = 53..55;
+
+/// The context of a request that came with one; `id` is to be our span in it.
+#[must_use]
+pub fn passed(request: RequestView<'_>, id: u64) -> Option<Context> {
+    let mut context = read(passed_trace_parent(request)?)?;
+    context.parent = std::mem::replace(&mut context.id, id);
+    Some(context)
+}
+
+/// Makes our span the parent of what the instance does. `known` is the context that came; without one the head has
+/// a trace that we began, and a span that is ours already.
+#[must_use]
+pub fn enter(head: &mut [u8], known: Option<Context>) -> Option<Context> {
+    let at = value_at(head)?;
+    let value = head.get_mut(at..at + FLAGS.end)?;
+    let Some(context) = known else { return read(value) };
+    for (place, nibble) in value[SPAN].iter_mut().zip((0..16).rev()) {
+        *place = b"0123456789abcdef"[(context.id >> (4 * nibble) & 0xf) as usize];
+    }
+    Some(context)
+}
+
+/// Of a value that is known to be one, or was written by us.
+fn read(value: &[u8]) -> Option<Context> {
+    let digits = |range| std::str::from_utf8(value.get(range)?).ok();
+    Some(Context {
+        trace: u128::from_str_radix(digits(TRACE)?, 16).ok()?.to_be_bytes(),
+        id: u64::from_str_radix(digits(SPAN)?, 16).ok()?,
+        parent: 0,
+        sampled: u8::from_str_radix(digits(FLAGS)?, 16).ok()? & 1 == 1,
+    })
+}
+
+/// Where the value of `traceparent` begins.
+fn value_at(head: &[u8]) -> Option<usize> {
+    const NAME: &[u8] = b"traceparent:";
+    let begins =
+        |line: usize| head.get(line..line + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
+    let line = memchr::memchr_iter(b'\n', head).map(|end| end + 1).find(|line| begins(*line))?;
+    let value = line + NAME.len();
+    Some(value + head[value..].iter().take_while(|byte| **byte == b' ').count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_span_stands_between_the_client_and_the_instance() {
+        let trace = "0af7651916cd43dd8448eb211c80319c";
+        let text = format!("GET / HTTP/1.1\r\nTraceParent: 00-{trace}-b7ad6b7169203331-01\r\nA: b\r\n\r\n");
+        let known = Context {
+            trace: u128::from_str_radix(trace, 16).unwrap().to_be_bytes(),
+            id: 0x0123_4567_89ab_cdef,
+            parent: 0xb7ad_6b71_6920_3331,
+            sampled: true,
+        };
+        let mut head = text.clone().into_bytes();
+        assert_eq!(enter(&mut head, Some(known)), Some(known));
+        let told = text.replace("b7ad6b7169203331", "0123456789abcdef");
+        assert_eq!(String::from_utf8(head.clone()).unwrap(), told);
+        // Of a trace that we began the head says all.
+        let begun = enter(&mut head, None).unwrap();
+        assert_eq!((begun.trace, begun.id, begun.parent, begun.sampled), (known.trace, known.id, 0, true));
+        assert_eq!(enter(&mut b"GET / HTTP/1.1\r\n\r\n".to_vec(), None), None);
+        assert_eq!(enter(&mut b"GET / HTTP/1.1\r\ntraceparent: 00-12".to_vec(), None), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! Sends spans to a collector by OTLP over HTTP, as JSON, from a thread of its own.
+//!
+//! Requests never wait for it: cores leave spans in a bounded queue ([`dataplane::spans`]), and what finds no room
+//! there is dropped and counted, as are batches that the collector does not take.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use dataplane::spans::{Queue, Span};
+use serde_json::{Value, json};
+
+use crate::admin::{Health, SpanTally};
+use crate::config::Config;
+
+/// Spans of one request to the collector: some 400 KiB.
+const BATCH_MAX: usize = 512;
+/// Between two looks into the queue.
+const SEND_EVERY: Duration = Duration::from_millis(500);
+/// One request to the collector may take this long.
+const REQUEST_MAX: Duration = Duration::from_secs(5);
+/// How often a batch is sent at most, and how long apart at first; each time twice as long.
+const ATTEMPTS_MAX: u32 = 3;
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Begins, if spans are wanted: where cores leave them, and who sends them.
+pub(super) fn start(config: &Config, health: &Health) -> Result<Option<(Queue, Exporter)>> {
+    let Some(url) = &config.otlp else { return Ok(None) };
+    let queue = Queue::default();
+    let exporter = Exporter::start(url, queue.clone(), Arc::clone(&health.spans))?;
+    Ok(Some((queue, exporter)))
+}
+
+/// The running thread.
+pub(super) struct Exporter {
+    stop: SyncSender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Exporter {
+    /// Sends what comes into `queue` to `url`.
+    fn start(url: &str, queue: Queue, tally: Arc<SpanTally>) -> Result<Self> {
+        let (stop, stopped) = sync_channel(1);
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(REQUEST_MAX))
+            .http_status_as_error(true)
+            .build();
+        let work = Work { agent: config.into(), url: url.to_owned(), queue, tally, stopped, told: false };
+        let thread = std::thread::Builder::new().name("otlp".to_owned()).spawn(|| work.run());
+        Ok(Self { stop, thread: thread.context("no thread for spans")? })
+    }
+
+    /// Sends what is left, once, and ends.
+    pub(super) fn finish(self) {
+        let _ = self.stop.try_send(()); // it was told before, or has ended
+        drop(self.stop);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that sends spans panicked");
+        }
+    }
+}
+
+struct Work {
+    agent: ureq::Agent,
+    url: String,
+    queue: Queue,
+    tally: Arc<SpanTally>,
+    stopped: Receiver<()>,
+    /// The log has it that the collector does not take them.
+    told: bool,
+}
+
+impl Work {
+    fn run(mut self) {
+        let mut wait = SEND_EVERY;
+        loop {
+            let stops = !matches!(self.stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
+            let batch: Vec<Span> = std::iter::from_fn(|| self.queue.take()).take(BATCH_MAX).collect();
+            wait = if batch.len() == BATCH_MAX { Duration::ZERO } else { SEND_EVERY };
+            if !batch.is_empty() {
+                self.send(&batch, if stops { 1 } else { ATTEMPTS_MAX });
+            }
+            if stops && self.queue.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn send(&mut self, batch: &[Span], attempts_max: u32) {
+        let count = batch.len() as u64;
+        let body = document(batch).to_string();
+        let mut rest = AGAIN_AFTER;
+        for attempt in 1..=attempts_max {
+            let sent = self.agent.post(&self.url).header("content-type", "application/json").send(&body);
+            match sent {
+                Ok(_) => {
+                    self.tally.sent.fetch_add(count, Relaxed);
+                    if std::mem::take(&mut self.told) {
+                        tracing::info!(url = self.url, "the collector takes spans again");
+                    }
+                    return;
+                }
+                Err(why) if attempt == attempts_max => {
+                    if !std::mem::replace(&mut self.told, true) {
+                        tracing::warn!(url = self.url, %why, "the collector does not take spans; they are dropped");
+                    }
+                }
+                Err(_) => {
+                    let _ = self.stopped.recv_timeout(rest); // a stop cuts the rest short
+                    rest *= 2;
+                }
+            }
+        }
+        self.tally.failed.fetch_add(count, Relaxed);
+    }
+}
+
+/// `ExportTraceServiceRequest` in JSON: ids in hex, 64-bit numbers as strings.
+fn document(batch: &[Span]) -> Value {
+    let spans: Vec<Value> = batch.iter().map(span).collect();
+    let resource = [
+        text("service.name", "sluicegate".to_owned()),
+        text("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+    ];
+    json!({ "resourceSpans": [{
+        "resource": { "attributes": resource },
+        "scopeSpans": [{ "scope": { "name": "sluicegate.proxy" }, "spans": spans }],
+    }] })
+}
+
+fn span(span: &Span) -> Value {
+    /// `SPAN_KIND_SERVER`
+    const SERVER: u8 = 2;
+    /// `STATUS_CODE_ERROR`; a client's own fault is none of ours.
+    const ERROR: u8 = 2;
+    let ended = span.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let began = ended.saturating_sub(span.duration);
+    let is_error = span.status == 0 || span.status >= 500;
+    let method = span.method.to_text();
+    let mut all = json!({
+        "traceId": hex(&span.context.trace),
+        "spanId": hex(&span.context.id.to_be_bytes()),
+        "name": if method.is_empty() { "HTTP" } else { method.as_str() },
+        "kind": SERVER,
+        "startTimeUnixNano": began.as_nanos().to_string(),
+        "endTimeUnixNano": ended.as_nanos().to_string(),
+        "attributes": attributes(span),
+        "status": if is_error { json!({ "code": ERROR }) } else { json!({}) },
+    });
+    if span.context.parent != 0 {
+        all["parentSpanId"] = hex(&span.context.parent.to_be_bytes()).into();
+    }
+    all
+}
+
+/// Named as OpenTelemetry's conventions have it; our own begin with `sluicegate.`.
+fn attributes(span: &Span) -> Vec<Value> {
+    let path = span.path.to_text();
+    let (path, query) = path.split_once('?').unwrap_or((&path, ""));
+    let number = |name: &str, value: u128| json!({ "key": name, "value": { "intValue": value.to_string() } });
+    let version = span.protocol.trim_start_matches("HTTP/");
+    let mut all = vec![
+        text("http.request.method", span.method.to_text()),
+        text("server.address", span.host.to_text()),
+        text("url.path", path.to_owned()),
+        text("network.protocol.version", version.to_owned()),
+        text("client.address", span.client.to_string()),
+    ];
+    if !query.is_empty() {
+        all.push(text("url.query", query.to_owned()));
+    }
+    if span.status != 0 {
+        all.push(number("http.response.status_code", span.status.into()));
+    }
+    if let Some(backend) = &span.backend {
+        all.push(text("sluicegate.backend", backend.key.to_string()));
+    }
+    if let Some(instance) = span.instance {
+        all.push(text("sluicegate.instance", instance.to_string()));
+    }
+    if let Some(waited) = span.waited {
+        all.push(number("sluicegate.wait_us", waited.as_micros()));
+    }
+    if let Some(reason) = span.reason {
+        all.push(text("error.type", reason.to_owned()));
+    }
+    all
+}
+
+fn text(name: &str, value: String) -> Value {
+    json!({ "key": name, "value": { "stringValue": value } })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String takes all
+        text
+    })
+}
