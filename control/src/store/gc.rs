@@ -67,7 +67,13 @@ pub async fn run(store: Arc<Store>) {
                 return;
             }
         }
-        if news.has_changed().is_ok_and(|changed| !changed) && news.changed().await.is_err() {
+        // A store that was shut may still be held by somebody: an error is the end, and no news.
+        let is_shut = match news.has_changed() {
+            Ok(true) => false,
+            Ok(false) => news.changed().await.is_err(),
+            Err(_) => true,
+        };
+        if is_shut {
             return;
         }
         let Some(store) = weak.upgrade() else { return };

@@ -297,3 +297,19 @@ async fn a_file_of_the_first_format_gets_its_print() {
         put(&store, "more", 10).await.unwrap();
     }
 }
+
+/// It would turn for ever and keep everything else on its thread from ending, if the end came while it was at work.
+#[test]
+fn the_collector_ends_with_its_store_though_somebody_holds_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(folder.path()).unwrap());
+    store.shut();
+    let (tell, ended) = std::sync::mpsc::channel();
+    let held = Arc::clone(&store);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(super::gc::run(held));
+        tell.send(()).unwrap();
+    });
+    assert!(ended.recv_timeout(Duration::from_secs(30)).is_ok(), "the collector goes on");
+}
