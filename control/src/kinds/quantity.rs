@@ -20,7 +20,7 @@ pub fn bytes(text: &str) -> Option<u64> {
     is_number.then(|| number.parse::<u64>().ok()?.checked_mul(scale)).flatten()
 }
 
-/// As [`bytes`], with a fraction if there is one (`1.5Gi`), rounded up.
+/// As [`bytes()`], with a fraction if there is one (`1.5Gi`), rounded up.
 #[must_use]
 pub fn memory(text: &str) -> Option<u64> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
