@@ -159,3 +159,18 @@ fn a_stop_sends_what_is_left() {
     let refusal = Setup::new(BIN).flag("otlp", "127.0.0.1:4318").refused();
     assert!(refusal.code == Some(2) && refusal.stderr.contains("otlp"), "{refusal}");
 }
+
+/// A collector that takes connections and never answers does not hold the end up for every batch that waits.
+#[test]
+fn a_silent_collector_does_not_hold_the_end_up() {
+    /// Eight batches: more than patience has, at five seconds each.
+    const REQUESTS: usize = 4_096;
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let upstream = Upstream::start("one");
+    let mut appliance = gateway(&upstream, silent.local_addr().unwrap());
+    let mut connection = kit::Connection::open(appliance.http());
+    for _ in 0..REQUESTS {
+        assert_eq!(connection.call(&Call::get("/").host(HOST)).status, 200);
+    }
+    assert_eq!(appliance.terminate().code(), Some(0));
+}

@@ -7,6 +7,7 @@ pub mod access;
 pub mod api;
 pub mod controllers;
 pub mod events_recorder;
+mod fingerprint;
 pub mod fleet;
 pub mod kind;
 pub mod kinds;

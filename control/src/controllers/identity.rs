@@ -3,12 +3,12 @@
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
-use ring_crypto::digest::{SHA256, digest};
 
 use super::managers;
 use super::queue::Item;
 use super::service::children::owner;
 use super::world::{Error, Object, World};
+use crate::fingerprint;
 use crate::kind::Resource;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::shared::{AuthStatus, KReference, name, namespace};
@@ -79,8 +79,7 @@ pub fn account_name<R: Resource>(parent: &str) -> String {
     if whole.len() <= NAME_CHARS_MAX {
         return whole;
     }
-    let hash = digest(&SHA256, whole.as_bytes());
-    let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = fingerprint::of(whole.as_bytes());
     let begin: String = parent.chars().take(NAME_CHARS_MAX - HASH_CHARS - 1).collect();
     format!("{}-{}", begin.trim_end_matches(['-', '.']), &hash[..HASH_CHARS])
 }

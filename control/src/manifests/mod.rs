@@ -17,6 +17,7 @@ use kube::Client;
 
 pub use read::{Complaint, DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, PATH_BYTES_MAX};
 
+use crate::fingerprint;
 use read::Contents;
 use watch::Watch;
 
@@ -200,14 +201,15 @@ fn aim(watch: &Watch, sources: &[Source]) {
 fn label(path: &Path) -> String {
     /// Characters kept of the name, so that the label with its print is within 63.
     const NAME_CHARS_MAX: usize = 40;
+    const PRINT_CHARS: usize = 10;
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let print =
-        ring_crypto::digest::digest(&ring_crypto::digest::SHA256, whole.as_os_str().as_encoded_bytes());
-    let print: String = print.as_ref()[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+    let print = fingerprint::of(whole.as_os_str().as_encoded_bytes());
     let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = name.chars().map(plain).take(NAME_CHARS_MAX).collect();
-    format!("{}.{print}", name.trim_matches(['-', '_', '.'])).trim_start_matches('.').to_owned()
+    format!("{}.{}", name.trim_matches(['-', '_', '.']), &print[..PRINT_CHARS])
+        .trim_start_matches('.')
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOVER_EXIT_MAX};
+use crate::fingerprint;
 
+/// Enough that no two data folders of a host meet.
+const KEY_CHARS: usize = 16;
 const STEP: Duration = Duration::from_millis(10);
 /// Where the appliance goes itself when its own group is to have others below it: cgroup v2 has processes in leaves only.
 const OWN_LEAF: &str = "appliance";
@@ -53,11 +56,12 @@ impl Cgroups {
     pub(super) fn open(data: &Path) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let name = format!("sluicegate-{:016x}", key(data));
+        let name = format!("sluicegate-{}", key(data));
         let unified = place(&mounts, &own, None).filter(|folder| {
             let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
             known.split_whitespace().any(|name| name == "memory")
         });
+        let is_unified = unified.is_some();
         let bases = match unified {
             // A leaf of ours, or one that a service manager made for us: the groups go beside it.
             Some(base) if base.ends_with(OWN_LEAF) => vec![base.parent().unwrap_or(&base).to_owned()],
@@ -67,8 +71,6 @@ impl Cgroups {
         if bases.is_empty() {
             return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
         }
-        let is_unified = place(&mounts, &own, None)
-            .is_some_and(|folder| bases.iter().any(|base| folder.starts_with(base)));
         Ok(Self { folders: bases.iter().map(|base| base.join(&name)).collect(), unified: is_unified })
     }
 
@@ -273,11 +275,10 @@ fn empty(folder: &Path) {
     }
 }
 
-/// Of a path, the same at every start.
-fn key(data: &Path) -> u64 {
+/// The appliance's part of the name, the same at every start.
+fn key(data: &Path) -> String {
     let path = data.canonicalize().unwrap_or_else(|_| data.to_owned());
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step) // FNV-1a
+    fingerprint::of(path.as_os_str().as_encoded_bytes())[..KEY_CHARS].to_owned()
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl Exporter {
         Ok(Self { stop, thread: thread.context("no thread for spans")? })
     }
 
-    /// Sends what is left, once, and ends.
+    /// Sends what is left, once, and ends; at the first batch that is not taken it gives up.
     pub(super) fn finish(self) {
         let _ = self.stop.try_send(()); // it was told before, or has ended
         drop(self.stop);
@@ -81,16 +81,17 @@ impl Work {
             let stops = !matches!(self.stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
             let batch: Vec<Span> = std::iter::from_fn(|| self.queue.take()).take(BATCH_MAX).collect();
             wait = if batch.len() == BATCH_MAX { Duration::ZERO } else { SEND_EVERY };
-            if !batch.is_empty() {
-                self.send(&batch, if stops { 1 } else { ATTEMPTS_MAX });
-            }
-            if stops && self.queue.is_empty() {
+            let taken = batch.is_empty() || self.send(&batch, if stops { 1 } else { ATTEMPTS_MAX });
+            // A collector that does not answer must not hold the end up for each batch that is left.
+            if stops && (!taken || self.queue.is_empty()) {
+                self.tally.failed.fetch_add(self.queue.len() as u64, Relaxed);
                 return;
             }
         }
     }
 
-    fn send(&mut self, batch: &[Span], attempts_max: u32) {
+    /// Whether the collector took them.
+    fn send(&mut self, batch: &[Span], attempts_max: u32) -> bool {
         let count = batch.len() as u64;
         let body = document(batch).to_string();
         let mut rest = AGAIN_AFTER;
@@ -102,20 +103,20 @@ impl Work {
                     if std::mem::take(&mut self.told) {
                         tracing::info!(url = self.url, "the collector takes spans again");
                     }
-                    return;
+                    return true;
                 }
                 Err(why) if attempt == attempts_max => {
                     if !std::mem::replace(&mut self.told, true) {
-                        tracing::warn!(url = self.url, %why, "the collector does not take spans; they are dropped");
+                        tracing::warn!(url = self.url, %why, "the collector does not take spans; they are dropped. Does it take OTLP over HTTP, in JSON, there?");
                     }
                 }
-                Err(_) => {
-                    let _ = self.stopped.recv_timeout(rest); // a stop cuts the rest short
-                    rest *= 2;
-                }
+                // A stop cuts the rest short.
+                Err(_) if !matches!(self.stopped.recv_timeout(rest), Err(RecvTimeoutError::Timeout)) => break,
+                Err(_) => rest *= 2,
             }
         }
         self.tally.failed.fetch_add(count, Relaxed);
+        false
     }
 }
 

@@ -1,12 +1,11 @@
 //! From an Ingress's rules to what the publisher wants: values in, values out.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use dataplane::table::Edits;
-use ring_crypto::digest;
 
 use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::fingerprint;
 use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
 use crate::kinds::shared::{name, namespace};
 use crate::publish::{HostRule, PathRule, Share};
@@ -131,11 +130,7 @@ fn hash(ingress: &Ingress) -> String {
     }
     text.push_str(namespace(&ingress.metadata));
     text.push_str(name(&ingress.metadata));
-    let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}"); // a String takes all
-        hex
-    })
+    fingerprint::of(text.as_bytes())
 }
 
 #[cfg(test)]
