@@ -147,9 +147,34 @@ fn an_instance_knows_its_port_its_names_and_its_own_variables_only() {
     ] {
         assert_eq!(env[name], value, "{name}");
     }
-    let port = env["PORT"].as_str().and_then(|port| port.parse::<u16>().ok());
-    assert!(port.is_some_and(|port| port > 0), "{env:#}");
     assert_eq!(env["SECRET_OF_THE_HOST"], Value::Null);
+    if appliance.stderr().contains("a free PORT") {
+        assert_ne!(env["PORT"], "8080", "the gateway's own, or another instance's");
+    } else {
+        assert_eq!(env["PORT"], "8080");
+    }
+}
+
+/// RT-ENV-01, RT-PORT-03: the developer's port is the instance's, however many there are; without one it is the default.
+#[test]
+fn every_instance_has_its_container_port() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let port_of = |name: &str, port: Option<u16>| {
+        let mut manifest = service(name, IMAGE, "world");
+        if let Some(port) = port {
+            let ports = json!([{ "containerPort": port }]);
+            manifest["spec"]["template"]["spec"]["containers"][0]["ports"] = ports;
+        }
+        let ready = deploy(appliance.api(), &manifest);
+        Call::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json()["PORT"].clone()
+    };
+    let told =
+        [("one", Some(3000)), ("two", Some(3000)), ("three", None)].map(|(name, port)| port_of(name, port));
+    if appliance.stderr().contains("a free PORT") {
+        eprintln!("skipped: ports cannot be given here");
+    } else {
+        assert_eq!(told, ["3000", "3000", "8080"]);
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn listen(delay: Option<OsString>) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Error>> {
-    let runtime = ProcessRuntime::open(data, Init::this_program())?;
+    let runtime = ProcessRuntime::open(data, Init::this_program(), Vec::new())?;
     let log = data.join("instances/default/hello-00001/1.log").display().to_string();
     let wrote = ["/bin/sh", "-c", "test -s $LOG"].map(String::from).to_vec();
     let spec = InstanceSpec {
@@ -67,6 +67,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         configuration: String::new(),
         command,
         env: vec![("LOG".into(), log), ("DATA".into(), data.display().to_string())],
+        port: 8080,
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),

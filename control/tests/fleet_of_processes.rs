@@ -60,7 +60,7 @@ fn plan(instance: InstanceSpec) -> Plan {
 }
 
 fn open(data: &std::path::Path) -> (Fleet, Arc<Sink>) {
-    let runtime = Arc::new(ProcessRuntime::open(data, init()).unwrap());
+    let runtime = Arc::new(ProcessRuntime::open(data, init(), Vec::new()).unwrap());
     let sink = Arc::new(Sink::default());
     let (fleet, work) = Fleet::new(runtime, Arc::clone(&sink) as _, 1);
     tokio::spawn(work);

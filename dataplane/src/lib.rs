@@ -19,3 +19,5 @@ pub mod signal;
 pub mod spans;
 pub mod table;
 pub mod tls;
+
+pub use ring::group_port;

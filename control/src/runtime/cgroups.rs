@@ -1,15 +1,17 @@
-//! Control groups: what holds an instance to the processor time and memory that its manifest names.
+//! Control groups: what gives an instance its port, and holds it to what its manifest names of processor time and memory.
 //!
-//! A group is made below the appliance's own, in `sluicegate-KEY/ID`: one folder in cgroup v2, one for each controller in
-//! v1. The instance joins by itself, in its first step, so that nothing it starts can be outside. Only an instance with
-//! `resources` has a group, because joining one costs a start some milliseconds (the kernel waits for all
+//! A group is made below the appliance's own, in `sluicegate-KEY/ID`: one folder in cgroup v2, and for `resources` one
+//! for each controller where those are still in v1. The instance joins by itself, in its first step, so that nothing it
+//! starts can be outside; after some seconds in which nobody did, that costs 3.5 ms (the kernel waits for all
 //! processors). Where groups may not be made, the log says why, and instances run without.
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dataplane::group_port::GroupPort;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOVER_EXIT_MAX};
@@ -40,13 +42,15 @@ impl Resources {
 /// Where groups can be made.
 #[derive(Debug, Clone)]
 pub(super) struct Cgroups {
-    /// Each holds the groups of all instances of one data folder.
+    /// Each holds the groups of all instances of one data folder that have `resources`.
     folders: Vec<PathBuf>,
     unified: bool,
+    /// The same for the ports of all instances; in cgroup v2 only.
+    ports: Option<PathBuf>,
 }
 
-/// The group of one instance.
-#[derive(Debug)]
+/// The group of one instance, in as many hierarchies as it needs.
+#[derive(Debug, Default)]
 pub(super) struct Group {
     folders: Vec<PathBuf>,
 }
@@ -57,21 +61,25 @@ impl Cgroups {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let name = format!("sluicegate-{}", key(data));
-        let unified = place(&mounts, &own, None).filter(|folder| {
+        // A leaf of ours, or one that a service manager made for us: the groups go beside it.
+        let beside = |base: PathBuf| match base.parent() {
+            Some(above) if base.ends_with(OWN_LEAF) => above.join(&name),
+            _ => base.join(&name),
+        };
+        let second = place(&mounts, &own, None);
+        let unified = second.as_ref().is_some_and(|folder| {
             let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
             known.split_whitespace().any(|name| name == "memory")
         });
-        let is_unified = unified.is_some();
-        let bases = match unified {
-            // A leaf of ours, or one that a service manager made for us: the groups go beside it.
-            Some(base) if base.ends_with(OWN_LEAF) => vec![base.parent().unwrap_or(&base).to_owned()],
-            Some(base) => vec![base],
-            None => CONTROLLERS.iter().filter_map(|name| place(&mounts, &own, Some(name))).collect(),
+        let ports = second.map(beside);
+        let folders = match &ports {
+            Some(folder) if unified => vec![folder.clone()],
+            _ => CONTROLLERS
+                .iter()
+                .filter_map(|name| Some(beside(place(&mounts, &own, Some(name))?)))
+                .collect(),
         };
-        if bases.is_empty() {
-            return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
-        }
-        Ok(Self { folders: bases.iter().map(|base| base.join(&name)).collect(), unified: is_unified })
+        Ok(Self { folders, unified, ports })
     }
 
     /// Makes the folders above the groups, which go with the last group.
@@ -88,8 +96,24 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Makes the group of the instance `id`.
-    pub(super) fn make(&self, id: u64, resources: Resources) -> io::Result<Group> {
+    /// Makes a group for the instance `id` in which a port of its own is the host's `port.real`.
+    pub(super) fn with_port(&self, id: u64, port: &GroupPort<'_>) -> io::Result<Group> {
+        let above = self.ports.as_ref().ok_or_else(|| io::Error::other("cgroup v2 is not mounted"))?;
+        made(above)?;
+        let group = Group { folders: vec![above.join(id.to_string())] };
+        let set = || {
+            made(&group.folders[0])?;
+            let attached = port.attach(fs::File::open(&group.folders[0])?.as_fd());
+            attached.map_err(|why| io::Error::new(why.kind(), format!("bpf at {}: {why}", above.display())))
+        };
+        set().map(|()| group)
+    }
+
+    /// Makes a group for the instance `id` that holds it to `resources`.
+    pub(super) fn with_resources(&self, id: u64, resources: Resources) -> io::Result<Group> {
+        if self.folders.is_empty() {
+            return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
+        }
         self.prepare()?;
         let group =
             Group { folders: self.folders.iter().map(|folder| folder.join(id.to_string())).collect() };
@@ -102,18 +126,12 @@ impl Cgroups {
             }
             Ok(())
         };
-        match set() {
-            Ok(()) => Ok(group),
-            Err(why) => {
-                group.drop_folders();
-                Err(why)
-            }
-        }
+        set().map(|()| group)
     }
 
     /// Ends what is left in groups of instances below `id_end`, and removes them. Blocks for a bounded time.
     pub(super) fn end_leftovers(&self, id_end: u64) {
-        for folder in &self.folders {
+        for folder in self.folders.iter().chain(&self.ports) {
             let groups = fs::read_dir(folder).into_iter().flatten().flatten();
             let old = groups.filter(|group| {
                 let id = group.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
@@ -128,6 +146,16 @@ impl Cgroups {
 }
 
 impl Group {
+    /// With what `other` is of the same instance.
+    pub(super) fn and(mut self, mut other: Self) -> Self {
+        for folder in std::mem::take(&mut other.folders) {
+            if !self.folders.contains(&folder) {
+                self.folders.push(folder);
+            }
+        }
+        self
+    }
+
     /// Where a process writes itself to join.
     pub(super) fn folders(&self) -> &[PathBuf] {
         &self.folders
@@ -144,9 +172,10 @@ impl Group {
     }
 
     /// All its processes are over: removes it. The kernel may need a moment to see that.
-    pub(super) async fn remove(self) {
+    pub(super) async fn remove(mut self) {
         for _ in 0..GROUP_REMOVE_ATTEMPTS {
             if self.drop_folders() {
+                self.folders.clear();
                 return;
             }
             tokio::time::sleep(STEP).await;
@@ -161,6 +190,13 @@ impl Group {
             let _ = fs::remove_dir(above); // stays while another group is in it
         }
         all_gone
+    }
+}
+
+/// A start that failed leaves no group.
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.drop_folders();
     }
 }
 

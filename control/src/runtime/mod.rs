@@ -24,6 +24,7 @@ mod probe_grpc;
 mod probe_tls;
 mod process;
 mod read_only;
+mod room;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sweeper;
@@ -56,6 +57,8 @@ pub struct InstanceSpec {
     pub command: Vec<String>,
     /// The developer's variables; the platform's (PORT, K_…) win over them.
     pub env: Vec<(String, String)>,
+    /// Where it is to listen, if that port can be made its own (RT-PORT-03).
+    pub port: u16,
     /// `None`: the directory that the appliance runs in.
     pub working_dir: Option<PathBuf>,
     pub volumes: Vec<Volume>,
@@ -291,6 +294,7 @@ pub(crate) mod tests {
             configuration: "hello-conf".into(),
             command: command.iter().map(|&word| word.to_owned()).collect(),
             env: Vec::new(),
+            port: 8080,
             working_dir: None,
             volumes: Vec::new(),
             mounts: Vec::new(),

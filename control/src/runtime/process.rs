@@ -4,8 +4,9 @@
 //! the *thread* that started it, starting blocks for a millisecond, and logs are written to disk. Per
 //! instance there is one task on that thread, which ends when the whole process group is gone and reaped.
 //!
-//! Differences from a container (RT-LIFE-08): same file system and network as the appliance, the same user
-//! unless the manifest names one, and PORT is a free port on loopback.
+//! Differences from a container (RT-LIFE-08): same file system and network as the appliance, and the same user
+//! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
+//! port on loopback (see [`super::room`]).
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -37,9 +38,8 @@ use super::log::{InstanceLog, Origin, pump};
 use super::mounts::Bind;
 use super::orders::{Handle, Order, Told, heard, stop_ordered};
 use super::orphans::{Record, Records};
-use super::port::Ports;
 use super::probe::{Pace, Patient};
-use super::sweeper::Sweeper;
+use super::room::Room;
 use super::volumes::Shelf;
 use super::{Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, pod_name};
 
@@ -69,25 +69,25 @@ impl ProcessRuntime {
     /// Ends what a crashed appliance left behind in `data`, then opens for work. Logs and records are kept
     /// in `data/instances`. Blocks for as long as the leftovers take to vanish.
     ///
+    /// Instances do not reach the ports `closed` on loopback, where the kernel can be told so (RT-LIFE-11).
+    ///
     /// The caller holds the lock on `data`: the instances of an appliance that still runs would be taken
     /// for leftovers.
-    pub fn open(data: &Path, init: Init) -> io::Result<Self> {
+    pub fn open(data: &Path, init: Init, closed: Vec<u16>) -> io::Result<Self> {
         end_leftovers(data, u64::MAX)?;
-        Self::open_beside(data, init)
+        Self::open_beside(data, init, closed)
     }
 
     /// Opens for work beside an appliance that still runs instances of its own here. Once it is gone,
     /// [`end_leftovers`] is due.
-    pub fn open_beside(data: &Path, init: Init) -> io::Result<Self> {
+    pub fn open_beside(data: &Path, init: Init, closed: Vec<u16>) -> io::Result<Self> {
         let records = Records::open(&data.join(FOLDER))?;
         let cgroups = Cgroups::open(data).map_err(|why| why.to_string());
         let (jobs, inbox) = mpsc::unbounded_channel();
         let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         std::thread::Builder::new().name("instances".into()).spawn(move || {
             LocalSet::new().block_on(&reactor, async {
-                let ports = RefCell::new(Ports::of_this_host());
-                let room = Rc::new(Room { records, init, ports, sweeper: Sweeper::start(), cgroups });
-                work(room, inbox).await;
+                work(Rc::new(Room::new(records, init, cgroups, closed)), inbox).await;
             });
         })?;
         Ok(Self { jobs })
@@ -141,31 +141,6 @@ struct Life {
     reporter: Reporter,
     orders: UnboundedReceiver<Order>,
     spawned: Arc<OnceLock<Instant>>,
-}
-
-/// What the tasks of the hand thread share.
-struct Room {
-    records: Records,
-    init: Init,
-    ports: RefCell<Ports>,
-    sweeper: Sweeper,
-    /// Where control groups can be made, or why not.
-    cgroups: Result<Cgroups, String>,
-}
-
-impl Room {
-    /// A group for an instance whose manifest asks for one; without it the log says so.
-    fn group(&self, id: u64, spec: &InstanceSpec) -> Option<Group> {
-        if !spec.resources.any() {
-            return None;
-        }
-        let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
-        let made =
-            cgroups.and_then(|cgroups| cgroups.make(id, spec.resources).map_err(|why| why.to_string()));
-        let told =
-            |why: &String| tracing::warn!(revision = spec.revision, %why, "resources are not enforced");
-        made.inspect_err(told).ok()
-    }
 }
 
 async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
@@ -226,8 +201,8 @@ struct Process {
     pumps: Vec<JoinHandle<()>>,
     frost: Frost,
     last_words: LastWords,
-    /// It is held to what its manifest allows.
-    group: Option<Group>,
+    /// Where it has its port, and is held to what its manifest allows.
+    group: Group,
 }
 
 impl Process {
@@ -243,19 +218,18 @@ impl Process {
         let last_words = LastWords::new(&room.records.folder(&spec.namespace, &spec.revision), id);
         let words_at =
             spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;
+        let seat = room.seat(id, spec, port);
         let own = Own {
-            port,
+            port: seat.port,
             name: &pod_name(&spec.revision, line),
             mark: &record.mark,
             volumes: shelf.root(),
             last_words: words_at,
         };
-        let group = room.group(id, spec);
-        let joined = group.as_ref().map(|group| group.folders().to_vec()).unwrap_or_default();
         let environment = environment(spec, own);
         let launcher = Launcher {
             init: room.init.clone(),
-            place: Place { cgroups: joined, ..place(spec, &shelf, &last_words) },
+            place: Place { cgroups: seat.group.folders().to_vec(), ..place(spec, &shelf, &last_words) },
         };
         // Written before the start, so that no instance is ever without its record.
         room.records.write(spec, id, &record);
@@ -283,7 +257,7 @@ impl Process {
                     log,
                     pumps,
                     frost: Frost::default(),
-                    group,
+                    group: seat.group,
                     last_words,
                 })
             }
@@ -310,10 +284,8 @@ impl Process {
                 abort.abort();
             }
         }
-        let starved = self.group.as_ref().is_some_and(Group::was_out_of_memory);
-        if let Some(group) = self.group {
-            group.remove().await;
-        }
+        let starved = self.group.was_out_of_memory();
+        self.group.remove().await;
         let log = self.log.borrow();
         match status {
             Ok(status) => gone(&end, status, &life.spec, (&self.last_words.read(), &log.tail()), starved),

@@ -29,6 +29,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         configuration: "hello-conf".into(),
         command: command.iter().map(|&word| word.to_owned()).collect(),
         env: Vec::new(),
+        port: 8080,
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),

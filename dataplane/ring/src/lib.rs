@@ -5,6 +5,8 @@
 //! said its last word about them. So a dropped future never frees memory that is still written to,
 //! and bytes that had arrived wait for the next [`Stream::recv`].
 //!
+//! [`group_port`] stands beside the loop: the kernel does it all.
+//!
 //! Read `ring` first (the handle and the turn of the loop), then `slab` (who owns what), then
 //! `driver` (what a kernel must be able to do). `kernel` and [`sim`] are the two drivers.
 #![allow(unsafe_code)] // one of the two rooms that may; each block carries its own argument
@@ -14,6 +16,7 @@ mod chunk;
 mod driver;
 mod executor;
 mod file;
+pub mod group_port;
 mod kernel;
 mod limits;
 mod listener;

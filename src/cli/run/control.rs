@@ -171,8 +171,8 @@ async fn furnish(parts: &Parts) -> Result<House> {
 
     let data = &parts.config.data;
     let open = if parts.beside { ProcessRuntime::open_beside } else { ProcessRuntime::open };
-    let runtime =
-        open(data, Init::this_program()).context("instances of an earlier run cannot be cleared away")?;
+    let runtime = open(data, Init::this_program(), control_ports(parts))
+        .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let (fleet, work) = Fleet::new(Arc::new(runtime), sink, parts.first_instance);
     tokio::task::spawn_local(work);
@@ -181,6 +181,13 @@ async fn furnish(parts: &Parts) -> Result<House> {
         None => client.clone(),
     };
     Ok(House { store, client, outside, router, fleet })
+}
+
+/// RT-LIFE-11: the ports by which this host alone controls the appliance, trusted because they are on loopback.
+fn control_ports(parts: &Parts) -> Vec<u16> {
+    let listeners = parts.api.iter().chain([&parts.admin]);
+    let addresses = listeners.filter_map(|listener| listener.local_addr().ok());
+    addresses.filter(|address| address.ip().is_loopback()).map(|address| address.port()).collect()
 }
 
 /// A client for somebody else's API.

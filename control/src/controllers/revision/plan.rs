@@ -23,6 +23,8 @@ use crate::publish::BackendSpec;
 use crate::runtime::volumes::{Mount, is_inside};
 use crate::runtime::{Identity, InstanceSpec, LastWordsAt};
 
+/// What programs listen on unless they say otherwise (RT-PORT-03).
+const PORT_DEFAULT: u16 = 8080;
 /// A start that took longer has failed (upstream's progress deadline).
 const STARTUP_DEFAULT: Duration = Duration::from_secs(600);
 /// From SIGTERM to SIGKILL, as Kubernetes has it; requests in flight were waited for before.
@@ -63,6 +65,7 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
             configuration: label(meta, CONFIGURATION).unwrap_or_default().to_owned(),
             command: command(revision, container, given.images)?,
             env: given.sources.environment(container, meta)?,
+            port: port(container),
             working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
             volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
             mounts: mounts(revision, container, given.may_mount)?,
@@ -104,6 +107,12 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         spare: spare(revision),
         reachable: given.reachable,
     })
+}
+
+/// RT-PORT-03: the developer's port, or the platform's default.
+fn port(container: &Container) -> u16 {
+    let named = container.ports.iter().flatten().find_map(|port| u16::try_from(port.container_port).ok());
+    named.filter(|port| *port > 0).unwrap_or(PORT_DEFAULT)
 }
 
 /// SRV-CON-15: a file for it, if the manifest names one.
