@@ -61,7 +61,7 @@ fn a_revision_names_its_service_account() {
     };
     let refused = api.try_create(&of("Not A Name"));
     assert_eq!(refused.status, 422, "{refused}");
-    assert!(refused.text().contains("serviceAccountName"), "{refused}");
+    assert!(refused.text().contains("a lowercase RFC 1123 subdomain must consist of"), "{refused}");
     api.create(&of("builder"));
     let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", PATIENCE, |_| true);
     assert_eq!(revision["spec"]["serviceAccountName"], "builder");

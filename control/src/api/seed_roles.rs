@@ -147,6 +147,7 @@ fn that_add_up() -> Vec<Value> {
             json!([
                 { "verbs": READ, "apiGroups": [""], "resources": ["configmaps", "endpoints", "events", "pods",
                   "pods/log", "pods/status", "serviceaccounts", "services", "services/status", "namespaces"] },
+                { "verbs": READ, "apiGroups": ["apps"], "resources": ["deployments"] },
                 { "verbs": READ, "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"] },
                 { "verbs": READ, "apiGroups": ["events.k8s.io"], "resources": ["events"] },
             ]),

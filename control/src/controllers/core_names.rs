@@ -11,10 +11,11 @@ use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 
-use super::Task;
-use super::cache::{Cache, follow};
+use super::cache::{Cache, Change, follow};
 use super::resolve::CLUSTER_DOMAIN;
+use super::route::hosts::inside_by;
 use super::world::World;
+use super::{Task, either, route};
 use crate::kinds::shared::{label, name, namespace};
 
 /// The label by which a slice names its Service.
@@ -31,14 +32,29 @@ pub struct CoreNames {
 pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
     let (client, core) = (|| world.client.clone(), &world.core_names);
     let changed = move || world.publisher.set_names(core.compile());
+    let service_changed = move |change: Change<'_, Service>| match either(change) {
+        Some(service) if names_itself(service) => route::placeholder_changed(world, change),
+        Some(service) => {
+            changed();
+            if change.1.is_none() {
+                route::name_is_free(world, namespace(&service.metadata));
+            }
+        }
+        None => {}
+    };
     [
-        Box::pin(follow(Api::all(client()), &core.services, move |_| changed())),
+        Box::pin(follow(Api::all(client()), &core.services, service_changed)),
         Box::pin(follow(Api::all(client()), &core.endpoints, move |_| changed())),
         Box::pin(follow(Api::all(client()), &core.slices, move |_| changed())),
     ]
 }
 
 impl CoreNames {
+    #[must_use]
+    pub fn services(&self) -> &Cache<Service> {
+        &self.services
+    }
+
     fn compile(&self) -> Names {
         let mut names = Names::default();
         let mut slices: BTreeMap<(String, String), Vec<_>> = BTreeMap::new();
@@ -48,14 +64,14 @@ impl CoreNames {
                 slices.entry(key).or_default().push(slice);
             }
         }
-        for service in self.services.all() {
+        for service in self.services.all().iter().filter(|service| !names_itself(service)) {
             let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
             let of_it = slices.get(&(ns.to_owned(), name.to_owned()));
             let places: Vec<Place> = match of_it {
                 Some(slices) => slices.iter().flat_map(|slice| of_slice(slice)).collect(),
                 None => self.endpoints.get(ns, name).map(|found| of_endpoints(&found)).unwrap_or_default(),
             };
-            let meaning = meaning(&service, &places);
+            let meaning = meaning(service, &places);
             for host in [
                 format!("{name}.{ns}"),
                 format!("{name}.{ns}.svc"),
@@ -66,6 +82,13 @@ impl CoreNames {
         }
         names
     }
+}
+
+/// A Route's placeholder leads to the Route, whose hosts the table knows.
+fn names_itself(service: &Service) -> bool {
+    let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
+    let external = service.spec.as_ref().and_then(|spec| spec.external_name.as_deref());
+    external.is_some_and(|external| external == inside_by(name, ns))
 }
 
 /// A port's name, and who serves it.

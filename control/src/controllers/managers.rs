@@ -12,6 +12,8 @@ const CHANNELS: &str = "channel_controller";
 const AUTOSCALER: &str = "autoscaler";
 /// Shows what runs on a host.
 const HOST: &str = "kubelet";
+/// Counts it.
+const COUNTER: &str = "kube-controller-manager";
 
 /// Who writes the status of `K`, and for Pods everything.
 fn of_status<K: Resource<DynamicType = ()>>() -> &'static str {
@@ -20,6 +22,7 @@ fn of_status<K: Resource<DynamicType = ()>>() -> &'static str {
         "InMemoryChannel" => CHANNELS,
         "PodAutoscaler" | "Metric" => AUTOSCALER,
         "Pod" => HOST,
+        "Deployment" => COUNTER,
         _ => CONTROLLER,
     }
 }

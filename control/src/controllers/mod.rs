@@ -115,6 +115,10 @@ pub async fn run(
     if world.config.shows_pods {
         let api = kube::Api::all(world.client.clone());
         tasks.push(Box::pin(follow(api, &world.pods, |change| pods::changed(&world, change))));
+        let api = kube::Api::all(world.client.clone());
+        tasks.push(Box::pin(follow(api, &world.deployments, |change| {
+            pods::deployment_changed(&world, change);
+        })));
     }
     tasks.push(Box::pin(hear_fleet(&world)));
     tasks.push(Box::pin(configuration::sweep_in_time(&world)));
@@ -160,6 +164,8 @@ async fn restore(world: &World) -> Result<(), Error> {
     domain_mapping::list_all(world).await?;
     if world.config.shows_pods {
         list(world, &world.pods).await?;
+        list(world, &world.deployments).await?;
+        list(world, world.core_names.services()).await?;
     }
     list(world, &world.brokers).await?;
     list(world, &world.triggers).await?;

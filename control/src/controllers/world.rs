@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -68,6 +69,7 @@ pub struct World {
     pub configurations: Cache<Configuration>,
     pub revisions: Cache<Revision>,
     pub pods: Cache<Pod>,
+    pub deployments: Cache<Deployment>,
     pub routes: Cache<Route>,
     pub domain_mappings: Cache<DomainMapping>,
     pub domain_claims: Cache<ClusterDomainClaim>,
@@ -151,6 +153,7 @@ impl World {
             configurations: Cache::default(),
             revisions: Cache::default(),
             pods: Cache::default(),
+            deployments: Cache::default(),
             routes: Cache::default(),
             domain_mappings: Cache::default(),
             domain_claims: Cache::default(),

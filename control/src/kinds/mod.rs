@@ -9,6 +9,7 @@ pub mod core;
 pub mod custom;
 pub mod data;
 pub mod definition;
+pub mod deployments;
 pub mod duration;
 pub mod eventing;
 pub mod flows;
@@ -42,6 +43,7 @@ pub fn registry() -> Registry {
         Entry::of::<eventing::broker::Broker>(),
         Entry::of::<eventing::trigger::Trigger>().warned(eventing::filters::warnings),
         pods::entry(),
+        deployments::entry(),
         Entry::of::<CustomResourceDefinition>(),
         Entry::of::<eventing::event_type::EventType>(),
         eventing::event_type_versions::v1beta3(),
@@ -174,13 +176,13 @@ mod tests {
 
     /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
     #[test]
-    fn revisions_and_pods_are_the_only_kinds_that_developers_do_not_create() {
+    fn revisions_and_what_they_run_are_the_only_kinds_that_developers_do_not_create() {
         let closed: Vec<_> = registry()
             .entries
             .iter()
             .filter(|entry| !entry.meta.developers_create)
             .map(|entry| entry.meta.kind)
             .collect();
-        assert_eq!(closed, ["Revision", "Pod"]);
+        assert_eq!(closed, ["Revision", "Pod", "Deployment"]);
     }
 }

@@ -31,6 +31,11 @@ pub fn is_dns1123_label(text: &str) -> bool {
     }
 }
 
+/// What Kubernetes says of a name that is none; clients look for these words.
+pub const NOT_A_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
+    characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used \
+    for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
 /// Labels with dots between them.
 #[must_use]
 pub fn is_dns_subdomain(text: &str) -> bool {

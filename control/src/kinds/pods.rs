@@ -34,10 +34,14 @@ pub fn entry() -> Entry {
 /// Kubernetes' whole schema of a pod is larger than all others together.
 fn narrow_schema() -> Value {
     let mut schema = schema::of::<Pod>();
-    let spec = &mut schema["properties"]["spec"];
+    narrow_spec(&mut schema["properties"]["spec"]);
+    schema
+}
+
+/// Leaves of a pod's spec what is shown.
+pub(super) fn narrow_spec(spec: &mut Value) {
     schema::keep_properties(spec, &SPEC);
     schema::keep_properties(&mut spec["properties"]["containers"]["items"], &CONTAINER);
-    schema
 }
 
 impl Resource for Pod {

@@ -105,7 +105,7 @@ pub struct Probe {
     pub check: Check,
     /// Before the first attempt.
     pub delay: Duration,
-    /// Between attempts. Zero, for readiness: as fast as possible until it passed, and never again.
+    /// Between attempts. Zero, for readiness: as fast as possible until it passed; then see [`Probe::later`].
     pub period: Duration,
     /// Of one attempt.
     pub timeout: Duration,
@@ -131,6 +131,17 @@ pub enum Check {
 }
 
 impl Probe {
+    /// The question whether an instance is still ready; without a period Kubernetes' own, and then nobody
+    /// asks who has only to listen.
+    #[must_use]
+    pub fn later(&self) -> Option<Self> {
+        match (self.period.is_zero(), &self.check) {
+            (true, Check::Tcp | Check::TcpAt { .. }) => None,
+            (true, _) => Some(Self { period: limits::PROBE_PERIOD, ..self.clone() }),
+            (false, _) => Some(self.clone()),
+        }
+    }
+
     /// Readiness as it is without further words: as soon as possible, once.
     #[must_use]
     pub fn once(check: Check) -> Self {

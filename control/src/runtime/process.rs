@@ -327,10 +327,12 @@ impl Process {
         let mut limit = Some((spec.startup_max, End::NotReady));
         let mut pace = Pace::Fast;
         let mut delay = spec.readiness.delay;
+        let later = spec.readiness.later();
         loop {
             let passes = async {
                 tokio::time::sleep(std::mem::take(&mut delay)).await;
-                self.patient().passes(&spec.readiness, pace).await;
+                let asked = later.as_ref().filter(|_| pace == Pace::Period);
+                self.patient().passes(asked.unwrap_or(&spec.readiness), pace).await;
             };
             let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
             tokio::select! {
@@ -377,13 +379,12 @@ impl Process {
         thawed
     }
 
-    /// Never returns without a period: readiness was a matter of the start then.
+    /// Never returns if readiness is no more than to listen: who refuses a connection is noticed by the
+    /// requests that it refuses.
     async fn loses_readiness(&self, spec: &InstanceSpec) {
-        if spec.readiness.period.is_zero() {
-            return std::future::pending().await;
-        }
-        tokio::time::sleep(spec.readiness.period).await;
-        let why = self.patient().fails(&spec.readiness).await;
+        let Some(probe) = spec.readiness.later() else { return std::future::pending().await };
+        tokio::time::sleep(probe.period).await;
+        let why = self.patient().fails(&probe).await;
         tracing::warn!(revision = spec.revision, address = %self.address, %why, "instance is not ready any more");
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bytes::BufMut;
+use bytes::{BufMut, Bytes};
 use ring::{Chunk, Ring};
 
 use super::bond::put_cookie;
@@ -69,9 +69,11 @@ impl Answering<'_> {
 
         match self.body(chunked).await {
             Ok(()) => {}
+            // X-QP-02: a body whose length nobody was told ends here; another is seen to be cut.
+            Err(Stop::Late) if chunked => return self.end_late().await,
             // Nothing has left yet, so a whole answer still can.
             Err(Stop::Instance) if self.out.bytes == sent_before => return self.failed(),
-            Err(Stop::Instance | Stop::Client) => return Attempt::Cut,
+            Err(Stop::Instance | Stop::Client | Stop::Late) => return Attempt::Cut,
         }
         if self.progress.is_sent() {
             *self.place = None;
@@ -162,10 +164,23 @@ impl Answering<'_> {
                             }
                             return Ok(());
                         }
-                        Ok(Ok(false) | Err(_)) | Err(_) => return Err(Stop::Instance),
+                        Ok(Ok(false) | Err(_)) => return Err(Stop::Instance),
+                        Err(_) => return Err(Stop::Late),
                     }
                 }
             }
+        }
+    }
+
+    /// Ends a body in chunks whose time is up. What the instance may still say is for nobody.
+    async fn end_late(&mut self) -> Attempt {
+        self.inflow.ended = true;
+        let end = Chunk::from(Bytes::from_static(relay::LAST_CHUNK));
+        self.out.bytes += end.len() as u64;
+        let due = self.ring.now() + self.limits.stall_max;
+        match by(self.ring, Some(due), self.client.send(end)).await {
+            Ok(Ok(())) => Attempt::Done { status: self.head.status, close: true },
+            Ok(Err(_)) | Err(_) => Attempt::Cut,
         }
     }
 
@@ -208,5 +223,7 @@ impl Answering<'_> {
 /// Why an answer broke off.
 enum Stop {
     Instance,
+    /// Its time was up.
+    Late,
     Client,
 }

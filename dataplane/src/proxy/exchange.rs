@@ -81,7 +81,12 @@ impl Due {
 
     /// For the next byte of an answer that has begun.
     pub(super) fn next_byte(&self, ring: &Ring) -> Option<Tick> {
-        earlier(self.total, self.idle.map(|wait| ring.now() + wait))
+        self.after(ring.now())
+    }
+
+    /// For the next byte after one at `last`.
+    pub(super) fn after(&self, last: Tick) -> Option<Tick> {
+        earlier(self.total, self.idle.map(|wait| last + wait))
     }
 }
 
@@ -146,7 +151,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
             Attempt::Refused(refusal) => return Ending::Refused(refusal),
             Attempt::Switched => {
                 connection.sheet.turn(State::Tunnel);
-                tunnel(connection, upstream).await;
+                tunnel(connection, upstream, request.due).await;
                 return Ending::Tunnelled;
             }
             Attempt::Cut => return Ending::Cut,

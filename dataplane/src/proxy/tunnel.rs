@@ -1,8 +1,9 @@
 //! A connection that has become a WebSocket: bytes pass both ways until somebody ends it.
 //!
-//! A tunnel holds its place in the instance for as long as it lives. The route's limits on time counted
-//! up to the 101; from then on `tunnel_idle_max` does. When the core stops, or nothing has passed for so
-//! long, both ends are told with a Close frame at the end of the frame that is under way.
+//! A tunnel holds its place in the instance for as long as it lives. It is an answer like others: what limits
+//! the time of an answer limits what the instance says in it (AMB-11), and `tunnel_idle_max` silence on both
+//! sides. When the core stops, or such a limit is reached, both ends are told with a Close frame at the
+//! end of the frame that is under way.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -13,12 +14,13 @@ use std::task::Poll;
 use ring::{Chunk, Ring, Tick};
 
 use super::connection::Connection;
+use super::exchange::Due;
 use crate::http::limits::HttpLimits;
 use crate::http::pool::Upstream;
 use crate::http::roster::Seat;
 use crate::http::server::Downstream;
 use crate::http::websocket::{Frames, GOING_AWAY, going_away_masked};
-use crate::http::wire::{Inflow, by};
+use crate::http::wire::{Inflow, by, earlier};
 use crate::tls::Pipe;
 
 /// What a tunnel has besides its two ends.
@@ -28,13 +30,15 @@ pub(super) struct Course<'a> {
     pub(super) seat: &'a Seat,
     /// Masks the goodbye to the instance.
     pub(super) key: [u8; 4],
+    /// The route's limits; 101 and its head are no word of the instance.
+    pub(super) due: Due,
 }
 
 /// Carries bytes until both sides have finished, or one is broken.
-pub(super) async fn tunnel(connection: &mut Connection, upstream: Box<Upstream>) {
+pub(super) async fn tunnel(connection: &mut Connection, upstream: Box<Upstream>, due: Due) {
     let key = connection.proxy.rng.borrow_mut().u32(..).to_be_bytes();
     let Downstream { ring, stream: client, inflow, outflow, seat, limits, .. } = &mut connection.client;
-    let course = Course { ring, limits, seat, key };
+    let course = Course { ring, limits, seat, key, due };
     outflow.bytes += between(&course, client, inflow, upstream).await;
 }
 
@@ -45,9 +49,10 @@ pub(super) async fn between(
     inflow: &mut Inflow,
     mut upstream: Box<Upstream>,
 ) -> u64 {
-    let Course { ring, limits, seat, key } = *course;
+    let Course { ring, limits, seat, key, due } = *course;
     let Upstream { stream: instance, inflow: from_instance, .. } = &mut *upstream;
-    let state = State { ring, limits, leaving: Cell::new(false), last: Cell::new(ring.now()) };
+    let (leaving, last) = (Cell::new(false), Cell::new(ring.now()));
+    let state = State { ring, limits, due, leaving, last, heard: Cell::new(None) };
     let to_client = Cell::new(0);
     let up = one_way(&state, inflow, client, instance, Chunk::from(going_away_masked(key)), None);
     let down = one_way(&state, from_instance, instance, client, Chunk::from(GOING_AWAY), Some(&to_client));
@@ -81,10 +86,13 @@ enum Event {
 struct State<'a> {
     ring: &'a Ring,
     limits: &'a HttpLimits,
+    due: Due,
     /// The tunnel ends; goodbyes are said.
     leaving: Cell<bool>,
     /// When something passed, or when the leaving began.
     last: Cell<Tick>,
+    /// When the instance said something.
+    heard: Cell<Option<Tick>>,
 }
 
 impl State<'_> {
@@ -93,10 +101,17 @@ impl State<'_> {
         self.last.set(self.ring.now());
     }
 
-    /// When patience ends: with silence, or with ends that do not say goodbye.
+    /// When patience ends: with silence, with the route's time, or with ends that do not say goodbye.
     fn due(&self) -> Tick {
-        let wait = if self.leaving.get() { self.limits.linger_max } else { self.limits.tunnel_idle_max };
-        self.last.get() + wait
+        if self.leaving.get() {
+            return self.last.get() + self.limits.linger_max;
+        }
+        let silent = self.last.get() + self.limits.tunnel_idle_max;
+        let late = match self.heard.get() {
+            Some(heard) => self.due.after(heard),
+            None => self.due.first_byte,
+        };
+        earlier(Some(silent), late).unwrap_or(silent)
     }
 }
 
@@ -129,6 +144,9 @@ async fn one_way(
             Some(true) => {
                 frames.pass(&inflow.held);
                 state.last.set(state.ring.now());
+                if passed.is_some() {
+                    state.heard.set(Some(state.ring.now()));
+                }
                 std::mem::take(&mut inflow.held)
             }
         };

@@ -256,6 +256,44 @@ fn time_limits_are_a_504_before_the_first_byte_and_a_cut_after() {
     });
 }
 
+/// X-QP-02: a body whose length nobody was told ends when its time is up, and nobody hears the rest of it.
+#[test]
+fn a_late_answer_in_chunks_is_ended_and_its_rest_is_no_answer_to_others() {
+    everywhere(async |house| {
+        let heads = Rc::new(Cell::new(0));
+        let count = Rc::clone(&heads);
+        let address = instance(&house.ring, move |seen| {
+            let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n".to_vec();
+            let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec();
+            count.set(count.get() + 1);
+            match seen.head.split(' ').nth(1).unwrap() {
+                "/late" => vec![
+                    Reply::Send(head),
+                    Reply::Wait(Duration::from_millis(300)),
+                    Reply::Send(b"1\r\nb\r\n0\r\n\r\n".to_vec()),
+                ],
+                _ => vec![Reply::Send(whole)],
+            }
+        });
+        let limit = Duration::from_millis(60);
+        for timeouts in
+            [Timeouts { total: limit, ..Timeouts::NONE }, Timeouts { idle: limit, ..Timeouts::NONE }]
+        {
+            let mut app = backend(&[address], 0, None);
+            app.timeouts = timeouts;
+            house.publish("app", app);
+            let mut client = house.client().await;
+            client.send("GET /late HTTP/1.1\r\nHost: app\r\n\r\n").await;
+            let all = client.rest_or(&house, 1_000).await;
+            assert!(all.ends_with("\r\n\r\n1\r\na\r\n0\r\n\r\n"), "{timeouts:?}: {all}");
+            house.pause(400).await; // the rest has come by now
+            let seen = house.client().await.get("app", "/").await;
+            assert_eq!((status(&seen), seen.body.as_slice()), ("200", b"ok".as_slice()));
+        }
+        assert_eq!(heads.get(), 4);
+    });
+}
+
 #[test]
 fn an_idle_client_and_one_that_dawdles_over_its_head_are_let_go() {
     let mut limits = CoreLimits::default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::Backend;
+use sluicegate_dataplane::table::{Backend, Timeouts};
 
 use crate::house::{House, backend, on_every_machine, raw_instance, read_through};
 
@@ -50,6 +50,56 @@ fn a_tunnel_lives_while_something_passes() {
         drop(client);
         while load.demand() > 0 {
             house.pause(1).await;
+        }
+    });
+}
+
+/// AMB-11: the limits of a Revision hold for what is said in a tunnel as for any answer.
+#[test]
+fn a_tunnel_ends_when_the_time_of_its_answer_is_up() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let address = raw_instance(&house.ring, |stream| {
+            Box::pin(async move {
+                read_through(&stream, b"\r\n\r\n").await;
+                let switch = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+                stream.send(switch.as_bytes().to_vec()).await.unwrap();
+                while let Ok(bytes) = stream.recv().await {
+                    if bytes.is_empty() || stream.send(bytes).await.is_err() {
+                        return;
+                    }
+                }
+            })
+        });
+        let limit = Duration::from_millis(500);
+        for (timeouts, speaks) in [
+            (Timeouts { total: limit, ..Timeouts::NONE }, true),
+            (Timeouts { idle: limit, ..Timeouts::NONE }, true),
+            (Timeouts { response_start: limit, ..Timeouts::NONE }, false),
+        ] {
+            let mut app = backend(&[address], 0, None);
+            app.timeouts = timeouts;
+            house.publish("app", app);
+            let mut client = house.client().await;
+            client.send(ASK).await;
+            assert!(client.take_through(b"\r\n\r\n").await.unwrap().starts_with(b"HTTP/1.1 101 "));
+            if speaks {
+                client.send(FRAME).await;
+                assert_eq!(client.take_through(b"hi").await.unwrap(), FRAME);
+            }
+            assert_eq!(client.take_through(GOING_AWAY).await.unwrap(), GOING_AWAY, "{timeouts:?}");
+        }
+
+        // Who has spoken in time goes on.
+        let mut app = backend(&[address], 0, None);
+        app.timeouts = Timeouts { response_start: limit, ..Timeouts::NONE };
+        house.publish("app", app);
+        let mut client = house.client().await;
+        client.send(ASK).await;
+        client.take_through(b"\r\n\r\n").await.unwrap();
+        for _ in 0..3 {
+            client.send(FRAME).await;
+            assert_eq!(client.take_through(b"hi").await.unwrap(), FRAME);
+            house.pause(300).await;
         }
     });
 }

@@ -31,6 +31,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("flows.knative.dev/v1", "Sequence", "sequences"),
     ("flows.knative.dev/v1", "Parallel", "parallels"),
     ("v1", "Pod", "pods"),
+    ("apps/v1", "Deployment", "deployments"),
     ("messaging.knative.dev/v1", "Channel", "channels"),
     ("messaging.knative.dev/v1", "InMemoryChannel", "inmemorychannels"),
     ("messaging.knative.dev/v1", "Subscription", "subscriptions"),

@@ -1,5 +1,7 @@
 //! One instance as a Pod.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, Pod, PodCondition, PodIP, PodSpec, PodStatus,
@@ -47,7 +49,11 @@ pub(super) fn pod(revision: &Revision, seen: &Seen) -> Pod {
     }
 }
 
-fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
+/// The label with the Revision's uid.
+pub(super) const REVISION_UID: &str = "serving.knative.dev/revisionUID";
+
+/// What marks everything that runs for `revision`.
+pub(super) fn labels(revision: &Revision) -> BTreeMap<String, String> {
     let meta = &revision.metadata;
     let own = name(meta);
     let mut labels = meta.labels.clone().unwrap_or_default();
@@ -56,20 +62,29 @@ fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
     };
     labels.retain(|key, _| passed_on(key));
     labels.insert(REVISION.into(), own.into());
-    labels.insert("serving.knative.dev/revisionUID".into(), meta.uid.clone().unwrap_or_default());
+    labels.insert(REVISION_UID.into(), meta.uid.clone().unwrap_or_default());
     labels.insert("app".into(), own.into());
+    labels
+}
+
+pub(super) fn owner(revision: &Revision) -> OwnerReference {
+    OwnerReference {
+        api_version: revision.api_version.clone(),
+        kind: revision.kind.clone(),
+        name: name(&revision.metadata).into(),
+        uid: revision.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
+    let meta = &revision.metadata;
     ObjectMeta {
-        name: Some(pod_name(own, seen.line)),
+        name: Some(pod_name(name(meta), seen.line)),
         namespace: Some(namespace(meta).into()),
-        labels: Some(labels),
-        owner_references: Some(vec![OwnerReference {
-            api_version: revision.api_version.clone(),
-            kind: revision.kind.clone(),
-            name: own.into(),
-            uid: meta.uid.clone().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }]),
+        labels: Some(labels(revision)),
+        owner_references: Some(vec![owner(revision)]),
         ..ObjectMeta::default()
     }
 }

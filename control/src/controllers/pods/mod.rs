@@ -1,11 +1,14 @@
-//! Pods: what the fleet runs, shown to Kubernetes' clients. One look is about all instances of a Revision.
+//! Pods and Deployments: what the fleet runs, shown to Kubernetes' clients. One look is about all instances of
+//! a Revision.
 //!
-//! Only in an API of our own: in a cluster, Pods are the cluster's.
+//! Only in an API of our own: in a cluster, they are the cluster's.
 
+mod deployment;
 mod make;
 
 use std::sync::Arc;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 
@@ -13,24 +16,23 @@ use super::cache::Change;
 use super::either;
 use super::queue::{Item, Kind};
 use super::world::{Error, World};
+use crate::fleet::Seen;
 use crate::kinds::serving::annotations::REVISION;
+use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{label, name, namespace};
 
 pub use make::instance_of;
 
-/// Makes the Pods of one Revision what its instances are.
+/// Makes the Pods and the Deployment of one Revision what its instances are.
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     if !world.config.shows_pods {
         return Ok(());
     }
     let Item { namespace: ns, name: revision, .. } = item;
-    let wanted = match world.revisions.get(ns, revision) {
-        Some(owner) => {
-            let seen = world.fleet.instances(&format!("{ns}/{revision}"));
-            seen.iter().map(|one| make::pod(&owner, one)).collect()
-        }
-        None => Vec::new(),
-    };
+    let owner = world.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
+    let seen = world.fleet.instances(&format!("{ns}/{revision}"));
+    let wanted: Vec<Pod> =
+        owner.iter().flat_map(|owner| seen.iter().map(|one| make::pod(owner, one))).collect();
     let there: Vec<Arc<Pod>> = of(world, ns, revision).collect();
     for pod in &there {
         if !wanted.iter().any(|one| name(&one.metadata) == name(&pod.metadata)) {
@@ -43,6 +45,22 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
             Some(before) if before.status != pod.status => drop(world.replace(&pod).await?),
             Some(_) => {}
         }
+    }
+    match owner {
+        Some(owner) => keep_deployment(world, item, &owner, &seen).await,
+        None => Ok(()), // the Deployment goes with its owner
+    }
+}
+
+async fn keep_deployment(world: &World, item: &Item, owner: &Revision, seen: &[Seen]) -> Result<(), Error> {
+    let Item { namespace: ns, name: revision, .. } = item;
+    let before = world.deployments.get(ns, &deployment::deployment_name(revision));
+    let desired = world.fleet.observe(&format!("{ns}/{revision}")).desired;
+    let wanted = deployment::deployment(owner, desired, seen, before.as_deref());
+    match before {
+        None => drop(world.create(&wanted).await?),
+        Some(before) if *before != wanted => drop(world.replace(&wanted).await?),
+        Some(_) => {}
     }
     Ok(())
 }
@@ -58,6 +76,14 @@ pub fn changed(world: &World, change: Change<'_, Pod>) {
         world.fleet.restart(&format!("{ns}/{revision}"), id);
     }
     world.look_at(Item::new(Kind::Pods, ns, revision));
+}
+
+/// A Deployment that somebody deleted or changed: its Revision's is made again.
+pub fn deployment_changed(world: &World, change: Change<'_, Deployment>) {
+    let Some(deployment) = either(change) else { return };
+    if let Some(revision) = label(&deployment.metadata, REVISION) {
+        world.look_at(Item::new(Kind::Pods, namespace(&deployment.metadata), revision));
+    }
 }
 
 /// Pods of an earlier run stand for nothing any more.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{HTTPGetAction, Probe as Manifest};
 use crate::runtime::limits::{PROBE_FAILURES_MAX, PROBE_PERIOD, PROBE_TIMEOUT};
 use crate::runtime::{Check, Probe};
 
-/// RT-PROBE-01: without one a TCP connect; without a period as soon as possible, and then never again.
+/// RT-PROBE-01: without one a TCP connect; without a period as soon as possible.
 pub(super) fn readiness(manifest: Option<&Manifest>) -> Probe {
     let Some(manifest) = manifest else { return Probe::once(Check::Tcp) };
     let period = seconds(manifest.period_seconds).unwrap_or_default();
@@ -74,7 +74,7 @@ mod tests {
 
     /// SRV-CON-31, SRV-CON-33, SRV-CON-34, SRV-CON-36: each number reaches the probe.
     #[test]
-    fn readiness_without_a_period_is_asked_as_fast_as_possible_and_once() {
+    fn readiness_without_a_period_is_asked_as_fast_as_possible() {
         assert_eq!(readiness(None), Probe::once(Check::Tcp));
         let zero = manifest(json!({"tcpSocket": {"port": 0}, "successThreshold": 1}));
         assert_eq!(readiness(Some(&zero)), Probe::once(Check::Tcp));
@@ -84,6 +84,17 @@ mod tests {
         }))));
         assert_eq!((slow.period.as_secs(), slow.timeout.as_secs(), slow.delay.as_secs()), (2, 3, 7));
         assert_eq!((slow.failures_max, slow.successes_min), (5, 4));
+    }
+
+    /// Without a period readiness is asked for on, every ten seconds, unless it is no more than to listen.
+    #[test]
+    fn who_was_ready_is_asked_on() {
+        let asked = |probe: Value| readiness(Some(&manifest(probe))).later().map(|probe| probe.period.as_secs());
+        assert_eq!(asked(json!({"httpGet": {"path": "/", "port": 0}})), Some(10));
+        assert_eq!(asked(json!({"httpGet": {"path": "/", "port": 0}, "periodSeconds": 2})), Some(2));
+        assert_eq!(asked(json!({"tcpSocket": {"port": 0}})), None);
+        assert_eq!(asked(json!({"tcpSocket": {"port": 0}, "periodSeconds": 3})), Some(3));
+        assert_eq!(readiness(None).later(), None);
     }
 
     #[test]

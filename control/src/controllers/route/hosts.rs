@@ -62,7 +62,13 @@ pub fn address(route: &Route) -> String {
 /// Its name for callers inside.
 #[must_use]
 pub fn inside(route: &Route) -> String {
-    format!("{}.{}.svc.{CLUSTER_DOMAIN}", name(&route.metadata), namespace(&route.metadata))
+    inside_by(name(&route.metadata), namespace(&route.metadata))
+}
+
+/// What Kubernetes calls the Service `name`.
+#[must_use]
+pub fn inside_by(name: &str, namespace: &str) -> String {
+    format!("{name}.{namespace}.svc.{CLUSTER_DOMAIN}")
 }
 
 /// X-RTE-02, X-RTE-03: by the operator's templates.
@@ -70,7 +76,8 @@ fn public(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
     naming.network.host(tag, name(&route.metadata), namespace(&route.metadata), naming.domain)
 }
 
-fn first_label(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
+/// The first label of its hosts, or of its tag's.
+pub(super) fn first_label(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
     let name = name(&route.metadata);
     tag.map_or_else(|| name.to_owned(), |tag| naming.network.tagged(tag, name))
 }

@@ -1,6 +1,7 @@
 //! Route: divides a host's requests over Revisions, and is ready when they really go there.
 
 pub mod hosts;
+mod placeholder;
 pub mod reconcile;
 pub mod rollout;
 pub mod traffic;
@@ -9,6 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
+use k8s_openapi::api::core::v1::Service;
+
+use super::cache::Change;
 use super::ingress;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
@@ -41,16 +46,26 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         Ok(goal) => {
             let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
             let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
-            match world.publisher.set_route(&owner, rules(&route, &division.targets, ways(naming, &settings)))
-            {
-                Ok(()) => Outcome::Flowing(division),
-                Err(taken) => Outcome::Taken(taken),
+            let rules = rules(&route, &division.targets, ways(naming, &settings));
+            match placeholder::foreign(world, &route, &division.targets, naming) {
+                Some(foreign) => Outcome::Foreign(foreign),
+                None => match world.publisher.set_route(&owner, rules) {
+                    Ok(()) => Outcome::Flowing(division),
+                    Err(taken) => Outcome::Taken(taken),
+                },
             }
         }
         Err(why) => Outcome::Unassigned(why),
     };
     // COND-12: Ready is said after the swap, never before.
-    world.publisher.flow().await;
+    let named = async {
+        match &outcome {
+            Outcome::Flowing(division) => placeholder::keep(world, &route, &division.targets, naming).await,
+            _ => Ok(()),
+        }
+    };
+    let ((), named) = join(world.publisher.flow(), named).await;
+    named?;
     let mut after = (*route).clone();
     after.status = Some(status(&route, &outcome, naming, now()));
     world.set_status(&*route, &after).await?;
@@ -60,6 +75,20 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         world.queue.add_later(item.clone(), wait);
     }
     Ok(())
+}
+
+/// A placeholder that was changed or deleted is set back by its Route.
+pub(super) fn placeholder_changed(world: &World, (before, after): Change<'_, Service>) {
+    if let (Some(item), true) =
+        (before.or(after).and_then(|one| placeholder::route_of(one)), before.is_some())
+    {
+        world.look_at(item);
+    }
+}
+
+/// A core Service went: its name may be one that a Route of `ns` was refused.
+pub(super) fn name_is_free(world: &World, ns: &str) {
+    refused(world, ns).for_each(|item| world.look_at(item));
 }
 
 /// The Route's own word, or the operator's.

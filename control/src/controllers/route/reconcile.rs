@@ -24,6 +24,8 @@ pub enum Outcome {
     Unassigned(Unassigned),
     /// Another Route has one of the hosts.
     Taken(HostTaken),
+    /// A core Service of this name is in the way.
+    Foreign(String),
 }
 
 #[must_use]
@@ -71,6 +73,14 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
                 "NotOwned",
                 &format!("The host {host} belongs to the Route {owner}, which had it first."),
             );
+        }
+        // SRV-OWN-03
+        Outcome::Foreign(name) => {
+            conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
+            let why = format!(
+                "There is an existing Service \"{name}\" that the Route does not own: rename or delete it."
+            );
+            conditions.mark_false(INGRESS_READY, "NotOwned", &why);
         }
     }
     status.url = Some(hosts::url(route, None, naming));

@@ -29,6 +29,8 @@ pub const ROLLOUT_DURATION: &str = "serving.knative.dev/rollout-duration";
 /// `true`: the Revision is kept however long nobody uses it.
 pub const NO_GC: &str = "serving.knative.dev/no-gc";
 pub const PROGRESS_DEADLINE: &str = "serving.knative.dev/progress-deadline";
+/// On what a Route makes: its name.
+pub const ROUTE: &str = "serving.knative.dev/route";
 pub const VISIBILITY: &str = "networking.knative.dev/visibility";
 /// `Redirected`: clients without TLS are sent to HTTPS. Its present name and its former one.
 const HTTP_PROTOCOL: [&str; 2] =

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Probe, Volume};
 use super::template::RevisionSpec;
 use super::{env, security};
 use crate::kind::Problems;
-use crate::kinds::names::{is_dns_subdomain, is_dns1123_label, is_image_reference};
+use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference};
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
 const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
@@ -32,8 +32,9 @@ pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
     if let Some(account) = spec.service_account_name.as_deref().filter(|name| !name.is_empty())
         && !is_dns_subdomain(account)
     {
-        problems
-            .add(format!("{at}.serviceAccountName"), format!("serviceAccountName: invalid value: {account}"));
+        let path = format!("{at}.serviceAccountName");
+        let why = format!("invalid value: {account}: {path}\n{NOT_A_SUBDOMAIN}");
+        problems.add(path, why);
     }
     validate_port_count(spec, at, problems);
     let volumes = validate_volumes(&spec.volumes, at, problems);

@@ -61,14 +61,14 @@ pub(super) async fn stream(
         note.end(proxy, &End { client, protocol: "HTTP/2", status, bytes, reason });
     };
     match opened {
-        Ok(Opened { place, upstream }) => {
+        Ok(Opened { place, upstream, due }) => {
             // A seat of its own: that of the connection wakes only the connection.
             let (Some(to), Some(seat)) = (reply.stream.take(), proxy.roster.enter(usize::MAX)) else {
                 return;
             };
             let pipe = StreamPipe { from: RefCell::new(incoming), to: RefCell::new(to) };
             let key = proxy.rng.borrow_mut().u32(..).to_be_bytes();
-            let course = Course { ring: &proxy.ring, limits: &proxy.limits, seat: &seat, key };
+            let course = Course { ring: &proxy.ring, limits: &proxy.limits, seat: &seat, key, due };
             let bytes = between(&course, &pipe, &mut Inflow::default(), upstream).await;
             drop(place);
             ended(101, bytes, None);
@@ -95,6 +95,7 @@ struct Opened {
     /// Held for as long as the WebSocket lives.
     place: Place,
     upstream: Box<Upstream>,
+    due: Due,
 }
 
 /// Up to the instance's 101, which its client is told as a 200.
@@ -152,7 +153,7 @@ async fn open(
     }
     reply.head(told, !switched).await.map_err(|Gone| Attempt::Cut)?;
     if switched {
-        Ok(Opened { place, upstream })
+        Ok(Opened { place, upstream, due })
     } else {
         Err(Attempt::Done { status: upstream.head.status, close: false })
     }

@@ -1,0 +1,51 @@
+//! Deployments: how many instances each Revision has, where Kubernetes' clients look for it. Written by a
+//! controller of ours, like [Pods](super::pods).
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
+use super::column;
+use super::core::{AGE, CORE};
+use super::pods;
+use crate::kind::{Column, Entry, KindMeta, PAIR, Problems, Requester, Resource};
+use crate::schema;
+
+/// The row of deployments.
+#[must_use]
+pub fn entry() -> Entry {
+    Entry { schema: narrow_schema, ..Entry::of::<Deployment>().derived() }
+}
+
+fn narrow_schema() -> Value {
+    let mut schema = schema::of::<Deployment>();
+    pods::narrow_spec(&mut schema["properties"]["spec"]["properties"]["template"]["properties"]["spec"]);
+    schema
+}
+
+impl Resource for Deployment {
+    const META: KindMeta = KindMeta {
+        group: "apps",
+        kind: "Deployment",
+        plural: "deployments",
+        singular: "deployment",
+        short_names: &["deploy"],
+        categories: &["all"],
+        developers_create: false,
+        columns: &[
+            Column { format: PAIR, ..column("Ready", ".status.readyReplicas+.spec.replicas") },
+            Column { format: "integer", ..column("Up-to-date", ".status.updatedReplicas") },
+            Column { format: "integer", ..column("Available", ".status.availableReplicas") },
+            AGE,
+        ],
+        ..CORE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+}
