@@ -35,6 +35,7 @@ pub mod settings;
 pub mod sink;
 pub mod subscription;
 pub mod trigger;
+pub mod trusts;
 pub mod world;
 
 use std::collections::BTreeSet;

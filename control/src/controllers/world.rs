@@ -20,6 +20,7 @@ use super::passes::Passes;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
 use super::settings::Maps;
+use super::trusts::Trusts;
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
@@ -61,6 +62,8 @@ pub struct World {
     pub keys: Keys,
     /// Tokens of our own.
     pub passes: Passes,
+    /// Whom deliveries by TLS believe.
+    pub trusts: Trusts,
     pub recorder: Recorder,
     /// Core Services and who stands behind them.
     pub core_names: CoreNames,
@@ -146,6 +149,7 @@ impl World {
             settings: Mutex::default(),
             keys: Keys::default(),
             passes: Passes::default(),
+            trusts: Trusts::default(),
             core_names: CoreNames::default(),
             services: Cache::default(),
             configurations: Cache::default(),
