@@ -16,10 +16,15 @@ fn url(front: &Front, host: &str, path: &str) -> String {
     format!("https://{host}:{}{path}", front.address().port())
 }
 
+/// A world whose system believes only who is in `file`, whatever this host believes.
+fn believing(file: &str) -> Setup {
+    Setup::new(BIN).env("SSL_CERT_FILE", file).env("SSL_CERT_DIR", "/nowhere")
+}
+
 /// A Broker on one core, in a world that believes nobody but `authority`.
 fn house(authority: &Authority) -> Appliance {
     let file = authority.own_file();
-    with_broker(&Setup::new(BIN).flag("workers", "1").env("SSL_CERT_FILE", &file.display().to_string()))
+    with_broker(&believing(&file.display().to_string()).flag("workers", "1"))
 }
 
 fn with_certificates(uri: &str, authority: &Authority) -> Value {
@@ -216,7 +221,7 @@ fn certificates_that_cannot_be_read_are_refused() {
 /// EV-ADR-06: where nobody's word counts, what cannot be delivered to is not Ready, and the reason says what to do.
 #[test]
 fn without_any_authority_nobody_is_ready() {
-    let appliance = with_broker(&Setup::new(BIN).env("SSL_CERT_FILE", "/nowhere.pem"));
+    let appliance = with_broker(&believing("/nowhere.pem"));
     let api = appliance.api();
     api.create(&trigger("t", "main", "https://sub.localhost/"));
     let told = api.wait_for("Trigger", NAMESPACE, "t", PATIENCE, |object| {

@@ -93,7 +93,7 @@ fn of_a_follower() -> Value {
         ]
     };
     let mut rules = vec![
-        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints"], "verbs": READ }),
+        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints", "namespaces"], "verbs": READ }),
         json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ }),
         json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
         json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create", "delete", "get", "list", "watch"] }),

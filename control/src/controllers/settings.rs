@@ -67,6 +67,7 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
                 if *world.settings() != settings {
                     world.set_settings(settings);
                     world.keys.settings_changed();
+                    world.sugar.settings_changed();
                     look_at_all(world);
                 }
             }

@@ -20,6 +20,7 @@ use super::passes::Passes;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
 use super::settings::Maps;
+use super::sugar::Sugar;
 use super::trusts::Trusts;
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
@@ -64,6 +65,8 @@ pub struct World {
     pub passes: Passes,
     /// Whom deliveries by TLS believe.
     pub trusts: Trusts,
+    /// Namespaces that may get a Broker.
+    pub sugar: Sugar,
     pub recorder: Recorder,
     /// Core Services and who stands behind them.
     pub core_names: CoreNames,
@@ -150,6 +153,7 @@ impl World {
             keys: Keys::default(),
             passes: Passes::default(),
             trusts: Trusts::default(),
+            sugar: Sugar::default(),
             core_names: CoreNames::default(),
             services: Cache::default(),
             configurations: Cache::default(),

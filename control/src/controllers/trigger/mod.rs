@@ -11,6 +11,7 @@ use super::identity::{self, Identity};
 use super::queue::Item;
 use super::resolve::{Address, Unresolved};
 use super::sink;
+use super::sugar;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::trigger::{From, Trigger};
@@ -30,6 +31,9 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     // EV-BRK-06: whoever serves the Broker looks after its Triggers.
     if broker.as_ref().is_some_and(|broker| !broker.is_ours()) {
         return Ok(());
+    }
+    if broker.is_none() {
+        sugar::for_trigger(world, &trigger.metadata, item, &trigger.spec.broker).await?;
     }
     let broker = broker.as_deref();
     let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
