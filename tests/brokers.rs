@@ -420,3 +420,40 @@ fn deliveries_to_one_place_are_told_apart_by_their_trace() {
     let traces: BTreeSet<_> = parents.iter().map(|parent| &parent[..36]).collect();
     assert_eq!(traces.len(), 1, "one trace: {parents:?}");
 }
+
+/// X-FEA-13: where the operator wants it, a Broker is made that a Trigger only names, and one in each namespace with the
+/// label, also when the label comes later and when somebody deletes it; nowhere else.
+#[test]
+fn a_broker_is_made_where_it_is_only_named() {
+    let appliance = setup().start();
+    let api = appliance.api();
+    let sugar = |data: Value| {
+        api.try_patch("ConfigMap", "knative-eventing", "config-sugar", &json!({ "data": data }))
+    };
+    api.create(&trigger("early", "plain", "http://127.0.0.1:1/"));
+    assert_eq!(sugar(json!({ "trigger-selector": "Like" })).status, 422);
+    let selectors = json!({
+        "trigger-selector": "{matchLabels: {sugar: please}}", "namespace-selector": "{matchLabels: {sugar: please}}",
+    });
+    assert_eq!(sugar(selectors).status, 200);
+    let labels = json!({ "sugar": "please" });
+    api.create(&with(trigger("t", "named", "http://127.0.0.1:1/"), "/metadata/labels", labels.clone()));
+    let made = api.wait_ready("Broker", NAMESPACE, "named", PATIENCE);
+    assert_eq!(made["metadata"]["labels"]["eventing.knative.dev/injected"], "true");
+    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+
+    let namespace =
+        |name: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+    api.create(&namespace("without"));
+    api.create(&namespace("later"));
+    api.create(&with(namespace("team"), "/metadata/labels", labels.clone()));
+    let first = api.wait_ready("Broker", "team", "default", PATIENCE);
+    api.patch("Namespace", "", "later", &json!({ "metadata": { "labels": labels } }));
+    api.wait_ready("Broker", "later", "default", PATIENCE);
+    api.delete("Broker", "team", "default");
+    api.wait_for("Broker", "team", "default", PATIENCE, |again| {
+        kit::api::is_ready(again) && again["metadata"]["uid"] != first["metadata"]["uid"]
+    });
+    assert_eq!(api.list("Broker", "without"), [] as [Value; 0]);
+    assert!(api.get("Broker", NAMESPACE, "plain").is_none(), "nobody asked for that");
+}

@@ -32,10 +32,8 @@ fn check_within(wanted: &Value, has: &Value, at: &str) {
 fn every_field_is_there() {
     let appliance = Setup::new(BIN).start();
     let api = appliance.api();
-    let destination = |path: &str| {
-        json!({ "ref": reference("Broker", "letters"), "uri": path, "CACerts": "-----BEGIN CERTIFICATE-----",
-                "audience": "who" })
-    };
+    let certificate = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap().cert.pem();
+    let destination = |path: &str| json!({ "ref": reference("Broker", "letters"), "uri": path, "CACerts": certificate, "audience": "who" });
     let delivery = json!({
         "deadLetterSink": destination("/dead"), "retry": 7, "timeout": "PT9S", "backoffPolicy": "linear",
         "backoffDelay": "PT0.3S", "format": "json",
@@ -132,6 +130,40 @@ fn addressable_kinds_have_their_resolver_roles() {
     let whole = get(&format!("{roles}/addressable-resolver"));
     let selectors = &whole["aggregationRule"]["clusterRoleSelectors"];
     assert_eq!(selectors[0]["matchLabels"], json!({ "duck.knative.dev/addressable": "true" }));
+}
+
+/// EV-API-05: whoever is bound to `channelable-manipulator` may do to channels what a subscriber's controller has to,
+/// status included, and nothing else.
+#[test]
+fn channels_have_their_manipulator_roles() {
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    let binding = json!({
+        "metadata": { "name": "m" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "channelable-manipulator" },
+        "subjects": [{ "kind": "ServiceAccount", "name": "m", "namespace": NAMESPACE }],
+    });
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let made = Call::post(path).json(&binding).send(api.address());
+    assert_eq!(made.status, 201, "{made}");
+    let may = |verb: &str, resource: &str, subresource: &str| {
+        let attributes = json!({
+            "verb": verb, "group": "messaging.knative.dev", "resource": resource, "subresource": subresource,
+            "namespace": NAMESPACE,
+        });
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": { "user": "system:serviceaccount:default:m", "resourceAttributes": attributes },
+        });
+        let answer = Call::post("/apis/authorization.k8s.io/v1/subjectaccessreviews").json(&review);
+        answer.send(api.address()).json()["status"]["allowed"] == true
+    };
+    for verb in ["create", "get", "list", "watch", "update", "patch", "delete"] {
+        for resource in ["channels", "inmemorychannels"] {
+            assert!(may(verb, resource, "") && may(verb, resource, "status"), "{verb} {resource}");
+        }
+        assert!(!may(verb, "subscriptions", ""), "{verb} subscriptions");
+    }
 }
 
 /// DP-PROTO-10, DP-PROTO-12: nobody is asked with OPTIONS first, so that a subscriber that refuses those gets its

@@ -323,3 +323,38 @@ fn a_trigger_that_is_not_ready_gets_events_too() {
     post(&appliance, &Event::new("1"));
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 }
+
+/// DP-REPLY-09: a body that is no event goes nowhere, which is told to whoever asks for so much.
+#[test]
+fn a_body_that_is_no_event_is_told_at_debug() {
+    let sink = EventSink::answering(|_| Answer::body(200, "text/plain", "thank you"));
+    let appliance = kit::scene::with_broker(&Setup::new(BIN).env("SLUICEGATE_LOG", "debug"));
+    subscribe(appliance.api(), "ask", &sink.url(), &[]);
+    post(&appliance, &Event::new("1"));
+    appliance.wait_says("body of a 200 dropped: not an event");
+    wait::until(PATIENCE, "the count", || {
+        (appliance.metric("sluicegate_subscriber_replies_dropped_total", "default/ask") == 1).then_some(())
+    });
+}
+
+/// EV-RTE-22: a Subscription that is not Ready any more, here for want of its dead letter sink, gets its events all the
+/// same.
+#[test]
+fn a_subscription_that_is_not_ready_gets_events_too() {
+    let sink = EventSink::start();
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    api.create(&kit::manifest::channel("c"));
+    api.create(&kit::manifest::subscription("s", "c", &sink.url()));
+    api.wait_ready("Subscription", "default", "s", PATIENCE);
+    let nowhere = json!({ "apiVersion": "v1", "kind": "Service", "name": "none" });
+    let lost = json!({ "spec": { "delivery": { "deadLetterSink": { "ref": nowhere } } } });
+    api.patch("Subscription", "default", "s", &lost);
+    api.wait_for("Subscription", "default", "s", PATIENCE, |object| {
+        kit::api::condition(object, "Ready")
+            .is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
+    });
+    let sent = Event::new("1").binary("/channels/default/c").send(appliance.events());
+    assert_eq!(sent.status, 202, "{sent}");
+    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+}

@@ -317,3 +317,94 @@ fn a_restart_lets_no_stranger_in() {
         all.iter().all(|one| one.header("authorization").is_some_and(|value| value.starts_with("Bearer ")))
     );
 }
+
+/// EV-TRG-07, X-FEA-07: a subscriber that is lost is sent its events as before, token and all, also by the next start.
+#[test]
+fn a_lost_subscriber_is_shown_the_same_account_after_a_restart() {
+    let mut appliance = house("allow-same-namespace");
+    let api = appliance.api();
+    let sink = EventSink::start();
+    // Somebody else's Broker: nobody here looks after its address, nor after what is behind it.
+    let class = "/metadata/annotations/eventing.knative.dev~1broker.class";
+    api.create(&with(broker("foreign"), class, json!("Foreign")));
+    let status = json!({ "status": { "address": { "url": sink.url(), "audience": "my-sink" } } });
+    let path = format!("{}/status", Api::path("Broker", NAMESPACE, "foreign"));
+    let patch = Call::new("PATCH", &path).header("Content-Type", "application/merge-patch+json");
+    let answer = patch.body(status.to_string()).send(api.address());
+    assert_eq!(answer.status, 200, "{answer}");
+    let to =
+        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "foreign" } });
+    api.create(&with(trigger("t", "main", ""), "/spec/subscriber", to));
+    let ready = api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    assert_eq!(ready["status"]["subscriberAudience"], "my-sink");
+    api.delete("Broker", NAMESPACE, "foreign");
+    let lost = api.wait_for("Trigger", NAMESPACE, "t", PATIENCE, |object| {
+        condition(object, "SubscriberResolved").is_some_and(|one| one["status"] == "False")
+    });
+    for field in ["subscriberUri", "subscriberAudience"] {
+        assert!(lost["status"][field].is_null(), "{lost:#}");
+    }
+    account(api, NAMESPACE, "robot");
+    let robot = token(api, NAMESPACE, "robot", MAIN);
+    comes_to(&appliance, BROKER, &robot, 202);
+    appliance.restart();
+    assert_eq!(send(&appliance, BROKER, "after", &robot).status, 202);
+    let all = sink.wait_until(PATIENCE, |all| ids(all).contains(&"after".to_owned())).unwrap();
+    for one in all {
+        let shown =
+            one.header("authorization").unwrap_or_else(|| panic!("{} came without a token", one.id()));
+        assert_eq!(claims(shown.strip_prefix("Bearer ").unwrap())["aud"], json!(["my-sink"]));
+    }
+}
+
+/// X-FEA-07: an appliance that follows this API, under no more than the account that is there for it, asks senders for
+/// the same tokens and shows its own.
+#[test]
+fn a_follower_asks_who_comes_and_shows_who_it_is() {
+    let home = house("allow-same-namespace");
+    let api = home.api();
+    let sink = EventSink::start();
+    let to = json!({ "uri": sink.url(), "audience": "my-sink" });
+    api.create(&with(trigger("t", "main", ""), "/spec/subscriber", to));
+    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    account(api, NAMESPACE, "robot");
+    let robot = token(api, NAMESPACE, "robot", MAIN);
+
+    let own = token(api, "knative-serving", "sluicegate", "https://kubernetes.default.svc.cluster.local");
+    let printed = std::process::Command::new(BIN)
+        .args(["kubeconfig", "--api", &api.address().to_string(), "--token", &own])
+        .output()
+        .unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let setup = Setup::new(BIN).flag("workers", "1");
+    let kubeconfig = setup.write_file("kubeconfig", &String::from_utf8(printed.stdout).unwrap());
+    let follower = setup.flag("kubeconfig", &kubeconfig.display().to_string()).start();
+    comes_to(&follower, BROKER, &robot, 202);
+    assert_eq!(send(&follower, BROKER, "stranger", "").status, 401);
+    assert_eq!(send(&follower, BROKER, "followed", &robot).status, 202);
+    let all = sink.wait_until(PATIENCE, |all| ids(all).contains(&"followed".to_owned())).unwrap();
+    let shown = all.iter().find(|one| one.id() == "followed").unwrap().header("authorization").unwrap();
+    let said = claims(shown.strip_prefix("Bearer ").unwrap());
+    assert_eq!(said["sub"], "system:serviceaccount:default:t-oidc-eventing.knative.dev-trigger");
+    assert!(!ids(&all).contains(&"stranger".to_owned()));
+}
+
+/// EV-RTE-15: a reply comes back in by no door, so that nobody asks it for a token, whatever the policies say.
+#[test]
+fn a_reply_passes_no_door() {
+    let appliance = house("deny-all");
+    let api = appliance.api();
+    let step = EventSink::answering(|event| {
+        let attributes =
+            [("specversion", "1.0"), ("id", "answer"), ("source", "/kit"), ("type", "kit.answer")];
+        if event.id() == "answer" { Answer::status(202) } else { Answer::event(200, &attributes, &json!({})) }
+    });
+    api.create(&trigger("t", "main", &step.url()));
+    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    account(api, NAMESPACE, "robot");
+    let robot = token(api, NAMESPACE, "robot", MAIN);
+    let from = json!([{ "sub": "system:serviceaccount:default:robot" }]);
+    api.create(&policy("in", json!({ "from": from })));
+    comes_to(&appliance, BROKER, &robot, 202);
+    step.wait_until(PATIENCE, |all| ids(all).contains(&"answer".to_owned())).unwrap();
+}

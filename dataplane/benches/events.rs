@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
+use sluicegate_dataplane::events::admission::{Admission, BadToken, Bearer, Grant, Papers, Porter, Subjects};
 use sluicegate_dataplane::events::cloudevent::{Event, Mode, binary, structured};
 use sluicegate_dataplane::events::encode::encode;
 use sluicegate_dataplane::events::filter::index::Index;
@@ -79,6 +80,7 @@ fn subscriber(filter: Filter) -> Arc<Subscriber> {
         port: 80,
         path: "/".into(),
         pass: None,
+        trust: None,
     };
     let delivery = Delivery::ONCE;
     let (name, label) = (Box::default(), Box::default());
@@ -128,5 +130,34 @@ fn filters(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, events, filters);
+/// Believes everybody.
+#[derive(Debug)]
+struct Credulous;
+
+impl Papers for Credulous {
+    fn read(&self, _: &str, _: u64) -> Result<Bearer, BadToken> {
+        Ok(Bearer { subject: "s".into(), audiences: vec!["b".into()], until_s: u64::MAX })
+    }
+}
+
+/// A sender whose token this core has seen: what asking costs a warm event.
+fn tokens(c: &mut Criterion) {
+    let grant = Grant { subjects: Subjects::everybody(), filter: Filter::Everything };
+    let admission =
+        Admission { papers: Arc::new(Credulous), audiences: vec!["b".into()], grants: vec![grant] };
+    let shown = format!("Bearer {}", "t".repeat(700));
+    let headers: [(&str, &[u8]); 3] =
+        [("ce-id", b"1"), ("Content-Type", b"text/plain"), ("Authorization", shown.as_bytes())];
+    let porter = Porter::default();
+    let mut group = c.benchmark_group("tokens");
+    group.bench_function("a known one of 700 B, identified and admitted", |b| {
+        b.iter(|| {
+            let bearer = porter.identify(&admission, black_box(&headers), 1).unwrap();
+            admission.admits(&bearer.subject, &[])
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, events, filters, tokens);
 criterion_main!(benches);

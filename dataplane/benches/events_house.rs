@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use ring::{Listener, Options, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
+use sluicegate_dataplane::events::admission::{Admission, BadToken, Bearer, Grant, Papers, Pass, Subjects};
 use sluicegate_dataplane::events::relay::Relay;
 use sluicegate_dataplane::events::service::{EventsConfig, make};
 use sluicegate_dataplane::publish::Tables;
@@ -22,6 +23,42 @@ const SENDERS: u64 = 64;
 
 /// In one sample: enough that connecting and the first flushes do not show.
 const EVENTS: u64 = 20_000;
+
+/// Who has to say who he is. Each token is read once, and known from then on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tokens {
+    None,
+    /// Deliveries show one.
+    Shown,
+    /// Senders are asked for one, and deliveries show one.
+    Asked,
+}
+
+/// As long as a service account's with its claims.
+fn token() -> String {
+    "t".repeat(700)
+}
+
+/// Believes everybody.
+#[derive(Debug)]
+struct Credulous;
+
+impl Papers for Credulous {
+    fn read(&self, _: &str, _: u64) -> Result<Bearer, BadToken> {
+        Ok(Bearer { subject: "s".into(), audiences: vec!["b".into()], until_s: u64::MAX })
+    }
+}
+
+fn admission() -> Arc<Admission> {
+    let grant = Grant { subjects: Subjects::everybody(), filter: Filter::Everything };
+    Arc::new(Admission { papers: Arc::new(Credulous), audiences: vec!["b".into()], grants: vec![grant] })
+}
+
+fn pass() -> Arc<Pass> {
+    let pass = Pass::default();
+    pass.renew(&token());
+    Arc::new(pass)
+}
 
 /// Reads messages with Content-Length; nothing else is sent here.
 async fn message(stream: &Stream, held: &mut Vec<u8>) -> bool {
@@ -62,7 +99,7 @@ fn subscriber_at(ring: &Ring) -> SocketAddr {
     address
 }
 
-fn table(port: u16) -> Table {
+fn table(port: u16, tokens: Tokens) -> Table {
     let subscriber = Subscriber {
         name: "t".into(),
         label: "ns/t".into(),
@@ -73,7 +110,8 @@ fn table(port: u16) -> Table {
             host: "127.0.0.1".into(),
             port,
             path: "/".into(),
-            pass: None,
+            pass: (tokens != Tokens::None).then(pass),
+            trust: None,
         },
         reply: Reply::Reenter,
         dead_letter: None,
@@ -89,7 +127,7 @@ fn table(port: u16) -> Table {
         in_order: false,
         is_closed: false,
         types: None,
-        admission: None,
+        admission: (tokens == Tokens::Asked).then(admission),
         subscribers: vec![Arc::new(subscriber)],
         tally: Arc::default(),
     };
@@ -98,8 +136,21 @@ fn table(port: u16) -> Table {
     table
 }
 
+fn request(tokens: Tokens) -> String {
+    let shown = match tokens {
+        Tokens::Asked => format!("Authorization: Bearer {}\r\n", token()),
+        Tokens::None | Tokens::Shown => String::new(),
+    };
+    format!(
+        "POST /brokers/ns/b HTTP/1.1\r\nHost: x\r\nce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\n\
+         ce-type: com.example.order.created\r\nContent-Type: application/octet-stream\r\n\
+         {shown}Content-Length: 512\r\n\r\n{}",
+        "x".repeat(512)
+    )
+}
+
 /// Publishes and delivers `events`; returns the time until the last is delivered.
-fn run(events: u64) -> Duration {
+fn run(events: u64, tokens: Tokens) -> Duration {
     let folder = tempfile::tempdir_in(".").unwrap(); // a real disk: /tmp may be memory
     let ring = Ring::kernel(Options::default()).unwrap();
     let (tables, signals, stop) =
@@ -136,20 +187,14 @@ fn run(events: u64) -> Duration {
     let took = Rc::new(Cell::new(Duration::ZERO));
     let (on, result) = (ring.clone(), Rc::clone(&took));
     ring.spawn(async move {
-        tables.publish(table(subscriber_at(&on).port()));
+        tables.publish(table(subscriber_at(&on).port(), tokens));
         let broker = Arc::clone(&tables.load().streams["/brokers/ns/b"]);
         let each = events.div_ceil(SENDERS);
         let began = Instant::now();
         for _ in 0..SENDERS {
-            let ring = on.clone();
+            let (ring, request) = (on.clone(), request(tokens));
             on.spawn(async move {
                 let stream = Stream::connect(&ring, door).await.unwrap();
-                let request = format!(
-                    "POST /brokers/ns/b HTTP/1.1\r\nHost: x\r\nce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\n\
-                     ce-type: com.example.order.created\r\nContent-Type: application/octet-stream\r\n\
-                     Content-Length: 512\r\n\r\n{}",
-                    "x".repeat(512)
-                );
                 let mut held = Vec::new();
                 for _ in 0..each {
                     stream.send(request.clone().into_bytes()).await.unwrap();
@@ -172,9 +217,15 @@ fn run(events: u64) -> Duration {
 fn house(c: &mut Criterion) {
     let mut group = c.benchmark_group("events house");
     group.sample_size(10).sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(EVENTS));
-    group.bench_function("20,000 events of 512 B published, durable, delivered", |b| {
-        b.iter_custom(|times| (0..times).map(|_| run(EVENTS)).sum());
-    });
+    for (what, tokens) in [
+        ("20,000 events of 512 B published, durable, delivered", Tokens::None),
+        ("... with a token for the subscriber", Tokens::Shown),
+        ("... and one of each sender", Tokens::Asked),
+    ] {
+        group.bench_function(what, |b| {
+            b.iter_custom(|times| (0..times).map(|_| run(EVENTS, tokens)).sum());
+        });
+    }
     group.finish();
 }
 

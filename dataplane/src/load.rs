@@ -255,6 +255,8 @@ pub struct SubscriberTally {
     /// Answers whose body went nowhere while the delivery counts as done: no event (AMB-33), a reply that
     /// nobody wants (EV-DLV-06), or one that made too many hops.
     pub replies_dropped: AtomicU64,
+    /// Attempts that ended because the other end could not prove by TLS who it is.
+    pub untrusted: AtomicU64,
 }
 
 impl SubscriberTally {

@@ -276,7 +276,7 @@ pub enum Verdict {
     NoFilter,
 }
 
-/// An absolute `http` URL, parsed once.
+/// An absolute `http` or `https` URL, parsed once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// As written, for logs and `knativeerrordest`.
@@ -290,6 +290,9 @@ pub struct Target {
     pub path: Box<str>,
     /// What is shown there, if it wants to know who comes.
     pub pass: Option<Arc<Pass>>,
+    /// It is reached by TLS, and has to be believed by this. Hosts of ours are reached inside this process, whatever
+    /// their URL begins with.
+    pub trust: Option<Arc<Trust>>,
 }
 
 /// What happens to an event that the subscriber answers with.

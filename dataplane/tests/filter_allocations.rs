@@ -26,6 +26,7 @@ fn subscriber(filter: Filter) -> Arc<Subscriber> {
         port: 80,
         path: "/".into(),
         pass: None,
+        trust: None,
     };
     Arc::new(Subscriber {
         name: Box::default(),

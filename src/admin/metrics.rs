@@ -298,8 +298,9 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         counter(&mut family, &[("stream", path)], stream.tally.abandoned.load(Relaxed))?;
     }
 
+    let each = streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (&***path, r)));
     type Pick = fn(&SubscriberTally) -> u64;
-    let counts: [(&str, &str, Pick); 6] = [
+    let counts: [(&str, &str, Pick); 8] = [
         ("subscriber_offered", "Events that the subscriber was to be asked about", |t| {
             t.offered.load(Relaxed)
         }),
@@ -310,28 +311,25 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         }),
         ("subscriber_dropped", "Events given up for good; by reason below", |t| t.dropped.load(Relaxed)),
         ("subscriber_retries", "Attempts after the first", |t| t.retries.load(Relaxed)),
+        ("subscriber_replies_dropped", "Answers whose body went nowhere", |t| {
+            t.replies_dropped.load(Relaxed)
+        }),
+        ("subscriber_untrusted", "Attempts at which the target could not prove by TLS who it is", |t| {
+            t.untrusted.load(Relaxed)
+        }),
     ];
     for (name, help, pick) in counts {
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (path, subscriber) in
-            streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (path, r)))
-        {
-            let labels = [("stream", &***path), ("subscriber", &*subscriber.label)];
+        for (path, subscriber) in each.clone() {
+            let labels = [("stream", path), ("subscriber", &*subscriber.label)];
             counter(&mut family, &labels, pick(&subscriber.tally))?;
         }
     }
-    let each = streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (&***path, r)));
-    dropped(out, each)?;
-    let mut family = out.encode_descriptor(
-        "subscriber_pending",
-        "Events not yet come to an end",
-        None,
-        MetricType::Gauge,
-    )?;
-    for (path, subscriber) in
-        streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (path, r)))
-    {
-        let labels = [("stream", &***path), ("subscriber", &*subscriber.label)];
+    dropped(out, each.clone())?;
+    let help = "Events not yet come to an end";
+    let mut family = out.encode_descriptor("subscriber_pending", help, None, MetricType::Gauge)?;
+    for (path, subscriber) in each {
+        let labels = [("stream", path), ("subscriber", &*subscriber.label)];
         gauge(&mut family, &labels, subscriber.tally.pending())?;
     }
     Ok(())

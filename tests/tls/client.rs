@@ -42,6 +42,11 @@ impl Authority {
         format!("{},{}", chain_file.display(), key_file.display())
     }
 
+    /// Its own certificate.
+    pub(crate) fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
     /// Its own certificate, in a file.
     pub(crate) fn own_file(&self) -> PathBuf {
         let path = self.file("authority.pem");

@@ -11,7 +11,7 @@ use super::client::{Authority, BIN};
 const HOST: &str = "app.example.com";
 
 /// A front whose certificate is for `name`.
-fn front(authority: &Authority, name: &str, alpn: &[&[u8]], to: std::net::SocketAddr) -> Front {
+pub(crate) fn front(authority: &Authority, name: &str, alpn: &[&[u8]], to: std::net::SocketAddr) -> Front {
     let files = authority.issue(name, name);
     let (certificate, key) = files.split_once(',').unwrap();
     Front::start(&std::fs::read(certificate).unwrap(), &std::fs::read(key).unwrap(), alpn, to)

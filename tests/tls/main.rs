@@ -1,4 +1,4 @@
-//! TLS for clients and to instances, through the built binary: `--https`, `--tls-cert`, `--route …=https://…`.
+//! TLS for clients, to instances and to subscribers, through the built binary: `--https`, `--tls-cert`, `--route …=https://…`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bodies;
@@ -8,4 +8,5 @@ mod handshakes;
 mod ingress;
 mod instances;
 mod reload;
+mod subscribers;
 mod weather;

@@ -29,6 +29,12 @@ const ADDRESSABLE: [(&str, &[&str]); 4] = [
     ("flows.knative.dev", &["sequences", "sequences/status", "parallels", "parallels/status"]),
 ];
 
+/// Channels, for whoever subscribes to them: by upstream's names.
+const CHANNELABLE: [(&str, [&str; 2]); 2] = [
+    ("meta-channelable-manipulator", ["channels", "channels/status"]),
+    ("imc-channelable-manipulator", ["inmemorychannels", "inmemorychannels/status"]),
+];
+
 /// ClusterRoles.
 pub(super) fn roles() -> Vec<Value> {
     let mut roles = of_the_system();
@@ -37,6 +43,7 @@ pub(super) fn roles() -> Vec<Value> {
     roles.extend([
         aggregated("view", &format!("{AGGREGATE}view")),
         aggregated("addressable-resolver", "duck.knative.dev/addressable"),
+        aggregated("channelable-manipulator", "duck.knative.dev/channelable"),
         aggregated("source-observer", "duck.knative.dev/source"),
     ]);
     roles.extend([("edit", &["view"][..]), ("admin", &["view", "edit"][..])].map(|(name, below)| {
@@ -54,6 +61,15 @@ pub(super) fn roles() -> Vec<Value> {
             roles.push(role(&format!("knative-{component}-namespaced-{level}"), &[level], rules));
         }
     }
+    roles.extend(CHANNELABLE.map(|(name, resources)| {
+        // Spelled out as upstream does: `deletecollection` is not among them.
+        let verbs = ["create", "get", "list", "watch", "update", "patch", "delete"];
+        let rules =
+            json!([{ "verbs": verbs, "apiGroups": ["messaging.knative.dev"], "resources": resources }]);
+        let mut one = role(name, &[], rules);
+        one["metadata"]["labels"] = json!({ "duck.knative.dev/channelable": "true" });
+        one
+    }));
     roles.extend(ADDRESSABLE.map(|(group, resources)| {
         let component = group.split('.').next().unwrap_or(group);
         let rules = json!([{ "verbs": READ, "apiGroups": [group], "resources": resources }]);
@@ -77,7 +93,7 @@ fn of_a_follower() -> Value {
         ]
     };
     let mut rules = vec![
-        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints"], "verbs": READ }),
+        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints", "namespaces"], "verbs": READ }),
         json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ }),
         json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
         json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create", "delete", "get", "list", "watch"] }),

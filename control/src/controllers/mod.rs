@@ -34,7 +34,9 @@ pub mod service;
 pub mod settings;
 pub mod sink;
 pub mod subscription;
+pub mod sugar;
 pub mod trigger;
+pub mod trusts;
 pub mod world;
 
 use std::collections::BTreeSet;
@@ -127,6 +129,7 @@ pub async fn run(
     tasks.push(Box::pin(event_type::auto_create::tend(&world)));
     tasks.push(Box::pin(keys::tend(&world)));
     tasks.push(Box::pin(passes::tend(&world)));
+    tasks.push(Box::pin(sugar::tend(&world)));
     for task in core_names::watches(&world) {
         tasks.push(task);
     }
@@ -239,6 +242,9 @@ fn watches(world: &World) -> Vec<Task<'_>> {
         Box::pin(follow(kube::Api::all(api()), &world.brokers, move |change| {
             let item = itself(Kind::Broker, change);
             look(broker::triggers(world, &item.namespace, &item.name));
+            if change.1.is_none() {
+                sugar::look_at(world, &item.namespace);
+            }
             look(vec![item]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.triggers, move |change| {
@@ -330,6 +336,7 @@ async fn work(world: &World) {
             Kind::EventPolicy => event_policy::reconcile(world, &item).await,
             Kind::Sequence => flows::reconcile_sequence(world, &item).await,
             Kind::Ingress => ingress::reconcile(world, &item).await,
+            Kind::Namespace => sugar::reconcile(world, &item).await,
             Kind::Parallel => flows::reconcile_parallel(world, &item).await,
         };
         match result {

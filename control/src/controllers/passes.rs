@@ -175,13 +175,13 @@ async fn renew(world: &World, holder: &Holder, pass: &Pass) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::reference::target;
+    use crate::controllers::trusts::Trusts;
 
     #[tokio::test(start_paused = true)]
     async fn a_pass_is_shared_renewed_in_time_and_forgotten_with_its_last_holder() {
         let passes = Passes::default();
         let stamped = |account: Option<&str>, audience: Option<&str>| {
-            let mut one = target("http://s/").unwrap();
+            let mut one = Trusts::default().target(&"http://s/".into()).unwrap();
             passes.stamp(&mut one, "ns", account, audience);
             one
         };

@@ -37,6 +37,8 @@ pub enum Kind {
     Sequence,
     Parallel,
     Ingress,
+    /// One that may get a Broker.
+    Namespace,
 }
 
 /// One object to look at.

@@ -62,12 +62,22 @@ fn remove_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-/// A URL to deliver to, parsed once; the error says what is wrong with it.
-pub fn target(url: &str) -> Result<Target, String> {
+/// What a URL wants spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+/// A URL to deliver to, parsed once; the error says what is wrong with it. Whom an `https` one believes is not in the
+/// URL: ask [`super::trusts::Trusts::target`].
+pub(super) fn target(url: &str) -> Result<(Scheme, Target), String> {
     let uri: http::Uri = url.parse().map_err(|why| format!("\"{url}\" is not a URL: {why}"))?;
-    if uri.scheme_str() != Some("http") {
-        return Err(format!("\"{url}\" does not begin with http://, and nothing else is spoken here yet"));
-    }
+    let (scheme, usual) = match uri.scheme_str() {
+        Some("http") => (Scheme::Http, 80),
+        Some("https") => (Scheme::Https, 443),
+        _ => return Err(format!("\"{url}\" begins neither with http:// nor with https://")),
+    };
     let authority = uri.authority().ok_or_else(|| format!("\"{url}\" has no host"))?;
     if authority.host().is_empty() || authority.as_str().contains('@') {
         return Err(format!("\"{url}\" has no plain host"));
@@ -77,14 +87,16 @@ pub fn target(url: &str) -> Result<Target, String> {
         query if query.starts_with('?') => format!("/{query}"),
         path => path.to_owned(),
     };
-    Ok(Target {
+    let target = Target {
         url: url.into(),
         authority: authority.as_str().into(),
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
-        port: authority.port_u16().unwrap_or(80),
+        port: authority.port_u16().unwrap_or(usual),
         path: path.into(),
         pass: None,
-    })
+        trust: None,
+    };
+    Ok((scheme, target))
 }
 
 #[cfg(test)]
@@ -111,11 +123,13 @@ mod tests {
 
     #[test]
     fn a_target_has_host_port_and_path() {
-        let parsed = target("http://App.ns.svc.cluster.local").unwrap();
+        let (_, parsed) = target("http://App.ns.svc.cluster.local").unwrap();
         assert_eq!((&*parsed.host, parsed.port, &*parsed.path), ("app.ns.svc.cluster.local", 80, "/"));
-        let parsed = target("http://127.0.0.1:81/x?y").unwrap();
+        let (scheme, parsed) = target("https://a").unwrap();
+        assert_eq!((scheme, parsed.port), (Scheme::Https, 443));
+        let (_, parsed) = target("http://127.0.0.1:81/x?y").unwrap();
         assert_eq!((&*parsed.authority, parsed.port, &*parsed.path), ("127.0.0.1:81", 81, "/x?y"));
-        for bad in ["https://a/", "a", "/x", "http://", "http://u:p@a/", "ftp://a/"] {
+        for bad in ["https://", "https://u@a/", "a", "/x", "http://", "http://u:p@a/", "ftp://a/"] {
             assert!(target(bad).is_err(), "{bad}");
         }
     }

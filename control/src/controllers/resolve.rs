@@ -61,11 +61,13 @@ pub struct Address {
     pub url: String,
     /// For whom tokens have to be made out, if it wants to know who comes.
     pub audience: Option<String>,
+    /// By whom it is believed beside the system's authorities (PEM), if it speaks TLS.
+    pub ca_certs: Option<String>,
 }
 
 impl From<&str> for Address {
     fn from(url: &str) -> Self {
-        Self { url: url.to_owned(), audience: None }
+        Self { url: url.to_owned(), ..Self::default() }
     }
 }
 
@@ -86,10 +88,11 @@ impl Resolver {
         item: &Item,
         destination: &Destination,
     ) -> Result<Result<Address, Unresolved>, Error> {
-        let audience = destination.audience.clone().filter(|audience| !audience.is_empty());
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.trim().is_empty());
+        let (audience, ca_certs) = (given(&destination.audience), given(&destination.ca_certs));
         let Some(reference) = &destination.reference else {
             return Ok(match destination.uri.clone() {
-                Some(url) => Ok(Address { url, audience }),
+                Some(url) => Ok(Address { url, audience, ca_certs }),
                 None => Err(Unresolved("destination has neither ref nor uri".into())),
             });
         };
@@ -97,12 +100,13 @@ impl Resolver {
             Ok(object) => object,
             Err(unresolved) => return Ok(Err(unresolved)),
         };
-        Ok(address(reference, &described(item, reference), &object).map(|found| {
+        let by_tls = ca_certs.is_some();
+        Ok(address(reference, by_tls, &described(item, reference), &object).map(|found| {
             let url = match destination.uri.as_deref() {
                 Some(uri) if !uri.is_empty() => join(&found.url, uri),
                 _ => found.url,
             };
-            Address { url, audience: audience.or(found.audience) }
+            Address { url, audience: audience.or(found.audience), ca_certs: ca_certs.or(found.ca_certs) }
         }))
     }
 
@@ -233,12 +237,14 @@ fn described(item: &Item, reference: &KReference) -> String {
     format!("{} {}/{}", reference.kind, home(item, reference), reference.name)
 }
 
-/// The address of an object, whatever its kind (EV-ADR-01); a core Service by its name (EV-ADR-02).
-fn address(reference: &KReference, what: &str, object: &Value) -> Result<Address, Unresolved> {
+/// The address of an object, whatever its kind (EV-ADR-01); a core Service by its name (EV-ADR-02), and `by_tls` if
+/// whoever refers to it says whom to believe.
+fn address(reference: &KReference, by_tls: bool, what: &str, object: &Value) -> Result<Address, Unresolved> {
     if reference.api_version == "v1" && reference.kind == "Service" {
         let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
-        let url = format!("http://{}.{}.svc.{CLUSTER_DOMAIN}", field("name"), field("namespace"));
-        return Ok(Address { url, audience: None });
+        let scheme = if by_tls { "https" } else { "http" };
+        let url = format!("{scheme}://{}.{}.svc.{CLUSTER_DOMAIN}", field("name"), field("namespace"));
+        return Ok(Address { url, ..Address::default() });
     }
     let status = &object["status"];
     let listed = status["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -253,7 +259,9 @@ fn address(reference: &KReference, what: &str, object: &Value) -> Result<Address
     let host = url.parse::<http::Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
     match host {
         Some(host) if !host.is_empty() => {
-            Ok(Address { url: url.to_owned(), audience: chosen["audience"].as_str().map(str::to_owned) })
+            let text =
+                |field: &str| chosen[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+            Ok(Address { url: url.to_owned(), audience: text("audience"), ca_certs: text("CACerts") })
         }
         _ if url.is_empty() => Err(Unresolved(format!("{what} is not addressable: address not set"))),
         _ => Err(Unresolved(format!("{what} is not addressable: \"{url}\" has no host"))),
@@ -275,14 +283,16 @@ mod tests {
     #[test]
     fn any_object_with_an_address_is_addressable() {
         let plain = reference(json!({"apiVersion": "x/v1", "kind": "X", "name": "x"}));
-        let of = |object: Value| address(&plain, "X ns/x", &object);
+        let of = |object: Value| address(&plain, false, "X ns/x", &object);
         assert_eq!(of(json!({"status": {"address": {"url": "http://a/"}}})), Ok("http://a/".into()));
         assert_eq!(
             of(json!({"status": {"address": {"url": "http://a/"}, "addresses": [{"url": "http://b/"}]}})),
             Ok("http://b/".into())
         );
-        let asks = json!({"status": {"address": {"url": "http://a/", "audience": "x"}}});
-        assert_eq!(of(asks), Ok(Address { url: "http://a/".into(), audience: Some("x".into()) }));
+        let asks = json!({"status": {"address": {"url": "https://a/", "audience": "x", "CACerts": "pem"}}});
+        let whole =
+            Address { url: "https://a/".into(), audience: Some("x".into()), ca_certs: Some("pem".into()) };
+        assert_eq!(of(asks), Ok(whole));
         for nothing in [
             json!({}),
             json!({"status": {}}),
@@ -295,8 +305,8 @@ mod tests {
 
         let named = reference(json!({"apiVersion": "x/v1", "kind": "X", "name": "x", "address": "two"}));
         let object = json!({"status": {"addresses": [{"name": "one", "url": "http://1/"}, {"name": "two", "url": "http://2/"}]}});
-        assert_eq!(address(&named, "", &object), Ok("http://2/".into()));
-        assert!(address(&named, "", &json!({"status": {"address": {"url": "http://a/"}}})).is_err());
+        assert_eq!(address(&named, false, "", &object), Ok("http://2/".into()));
+        assert!(address(&named, false, "", &json!({"status": {"address": {"url": "http://a/"}}})).is_err());
     }
 
     /// EV-ADR-02 (AMB-23): upstream's form, without a trailing slash.
@@ -304,7 +314,8 @@ mod tests {
     fn a_core_service_is_addressed_by_its_name() {
         let service = reference(json!({"apiVersion": "v1", "kind": "Service", "name": "test"}));
         let object = json!({"metadata": {"name": "test", "namespace": "ns"}});
-        assert_eq!(address(&service, "", &object), Ok("http://test.ns.svc.cluster.local".into()));
+        assert_eq!(address(&service, false, "", &object), Ok("http://test.ns.svc.cluster.local".into()));
+        assert_eq!(address(&service, true, "", &object), Ok("https://test.ns.svc.cluster.local".into()));
     }
 
     #[test]

@@ -5,11 +5,12 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::Task;
-use super::cache::{Cache, follow};
+use super::cache::{Cache, Change, follow};
 use super::queue::{Item, Kind};
+use super::trusts::BUNDLE_LABEL;
 use super::world::{Error, World};
 use crate::kinds::settings::{EVENTING, SERVING, Settings};
-use crate::kinds::shared::{name, namespace};
+use crate::kinds::shared::{label, name, namespace};
 
 /// The maps of both namespaces.
 #[derive(Debug, Default)]
@@ -26,6 +27,20 @@ impl Maps {
     fn read(&self) -> Settings {
         Settings::read(|namespace, name| self.of(namespace).get(namespace, name)?.data.clone())
     }
+
+    /// The authorities that deliveries by TLS believe beside the system's, by where they stand.
+    fn bundles(&self) -> Vec<(String, String)> {
+        let maps = self.eventing.all();
+        let each = maps.iter().filter(|map| is_bundle(map)).flat_map(|map| {
+            let data = map.data.iter().flatten();
+            data.map(|(key, pem)| (format!("{}/{key}", name(&map.metadata)), pem.clone()))
+        });
+        each.collect()
+    }
+}
+
+fn is_bundle(map: &ConfigMap) -> bool {
+    label(&map.metadata, BUNDLE_LABEL) == Some("true")
 }
 
 /// Reads what is there, before anything is looked at.
@@ -35,23 +50,33 @@ pub(super) async fn restore(world: &World) -> Result<(), Error> {
         world.maps.of(namespace).replace(list.items, |_| {});
     }
     world.set_settings(world.maps.read());
+    world.trusts.set_bundles(world.maps.bundles());
     Ok(())
 }
 
 pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
     [SERVING, EVENTING].map(|namespace| -> Task<'_> {
         let maps = world.maps.of(namespace);
-        Box::pin(follow(api(world, namespace), maps, move |(before, after)| {
+        Box::pin(follow(api(world, namespace), maps, move |change| {
+            let (before, after) = change;
+            if concerns_bundles(change) && world.trusts.set_bundles(world.maps.bundles()) {
+                look_at_all(world);
+            }
             if before.map(|map| &map.data) != after.map(|map| &map.data) {
                 let settings = world.maps.read();
                 if *world.settings() != settings {
                     world.set_settings(settings);
                     world.keys.settings_changed();
+                    world.sugar.settings_changed();
                     look_at_all(world);
                 }
             }
         }))
     })
+}
+
+fn concerns_bundles((before, after): Change<'_, ConfigMap>) -> bool {
+    before.is_some_and(|map| is_bundle(map)) || after.is_some_and(|map| is_bundle(map))
 }
 
 fn api(world: &World, namespace: &str) -> Api<ConfigMap> {

@@ -21,6 +21,8 @@ use super::passes::Passes;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
 use super::settings::Maps;
+use super::sugar::Sugar;
+use super::trusts::Trusts;
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
@@ -62,6 +64,10 @@ pub struct World {
     pub keys: Keys,
     /// Tokens of our own.
     pub passes: Passes,
+    /// Whom deliveries by TLS believe.
+    pub trusts: Trusts,
+    /// Namespaces that may get a Broker.
+    pub sugar: Sugar,
     pub recorder: Recorder,
     /// Core Services and who stands behind them.
     pub core_names: CoreNames,
@@ -148,6 +154,8 @@ impl World {
             settings: Mutex::default(),
             keys: Keys::default(),
             passes: Passes::default(),
+            trusts: Trusts::default(),
+            sugar: Sugar::default(),
             core_names: CoreNames::default(),
             services: Cache::default(),
             configurations: Cache::default(),

@@ -19,6 +19,7 @@ pub mod networking;
 pub mod news;
 pub mod pods;
 pub mod quantity;
+pub mod selector;
 pub mod serving;
 pub mod settings;
 pub mod shared;

@@ -169,18 +169,6 @@ pub struct DeliveryStatus {
     pub dead_letter_sink_audience: Option<String>,
 }
 
-impl DeliveryStatus {
-    /// What `sink` says that was found.
-    #[must_use]
-    pub fn to(url: String, audience: Option<String>) -> Self {
-        Self {
-            dead_letter_sink_uri: Some(url),
-            dead_letter_sink_audience: audience,
-            dead_letter_sink_ca_certs: None,
-        }
-    }
-}
-
 /// Under which service accounts an object sends events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -170,14 +170,14 @@ mod tests {
     use dataplane::table::{Begin, Delivery, Filter, Keeping, Reply};
 
     use super::*;
-    use crate::controllers::reference::target;
+    use crate::controllers::trusts::Trusts;
 
     fn reader(path: &str, url: &str) -> SubscriberSpec {
         SubscriberSpec {
             path: path.into(),
             label: "ns/t".into(),
             filter: Filter::Everything,
-            target: target(url).unwrap(),
+            target: Trusts::default().target(&url.into()).unwrap(),
             reply: Reply::Reenter,
             dead_letter: None,
             delivery: Delivery::ONCE,

@@ -1,5 +1,5 @@
 //! Requests to subscribers over HTTP/1.1: to our own instances through the proxy's waiting room, to all
-//! others by address.
+//! others by address, by TLS if their URL says so.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -48,10 +48,14 @@ impl Post for Sender {
             let address = by(&self.proxy.ring, due, self.address(target)).await;
             let address = address.map_err(|_| PostError::Timeout(timeout))?;
             let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
-            self.proxy.client.exchange(address, &sent, ANSWER_BYTES_MAX, due).await
+            let to = To::outside(address, target.trust.as_deref());
+            self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
         outcome.map_err(|why| match why {
             ExchangeError::TimedOut => PostError::Timeout(timeout),
+            ExchangeError::Untrusted { why, .. } => {
+                PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() }
+            }
             other => PostError::Transport(other.to_string().into()),
         })
     }
@@ -120,7 +124,9 @@ impl Sender {
             let trust = place.backend().trust.clone();
             let to = To { address, key: PoolKey::Endpoint(id), trust: trust.as_deref() };
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
-            let Err(ExchangeError::Unreachable { .. }) = outcome else { return Ok(outcome) };
+            let Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }) = outcome else {
+                return Ok(outcome);
+            };
             let lost = Signal::Unreachable { backend: place.backend().key.clone(), endpoint: id };
             if !self.signals.send(lost) {
                 tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");

@@ -31,10 +31,22 @@ pub struct To<'a> {
     pub trust: Option<&'a Trust>,
 }
 
+impl<'a> To<'a> {
+    /// Somebody outside; with `trust` by TLS.
+    #[must_use]
+    pub fn outside(address: SocketAddr, trust: Option<&'a Trust>) -> Self {
+        let key = match trust {
+            None => PoolKey::Address(address),
+            Some(trust) => PoolKey::Trusted(address, trust.id()),
+        };
+        Self { address, key, trust }
+    }
+}
+
 impl From<SocketAddr> for To<'_> {
-    /// Somebody outside.
+    /// Somebody outside, without TLS.
     fn from(address: SocketAddr) -> Self {
-        Self { address, key: PoolKey::Address(address), trust: None }
+        Self::outside(address, None)
     }
 }
 
@@ -54,6 +66,8 @@ pub struct Outgoing {
 pub enum ExchangeError {
     #[error("no connection to {to}: {why}")]
     Unreachable { to: SocketAddr, why: io::Error },
+    #[error("{to} is not believed: {why}")]
+    Untrusted { to: SocketAddr, why: io::Error },
     #[error("no answer within the time given")]
     TimedOut,
     #[error("the connection ended before the answer did")]
@@ -122,6 +136,9 @@ impl Client {
         let upstream = match self.open(to, trust, due).await {
             Ok(upstream) => upstream,
             Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(ExchangeError::TimedOut),
+            Err(why) if trust.is_some() && why.kind() == io::ErrorKind::InvalidData => {
+                return Err(ExchangeError::Untrusted { to, why });
+            }
             Err(why) => return Err(ExchangeError::Unreachable { to, why }),
         };
         self.attempt(upstream, key, request, body_bytes_max, due).await.map_err(|why| match why {

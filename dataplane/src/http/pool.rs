@@ -43,6 +43,8 @@ pub enum PoolKey {
     Endpoint(u64),
     /// Somebody outside.
     Address(SocketAddr),
+    /// Somebody outside who is believed by the [`crate::tls::Trust`] of this id, and by no other.
+    Trusted(SocketAddr, u64),
 }
 
 /// Idle connections by instance, the one used last on top.

@@ -2,7 +2,7 @@
 //!
 //! A [`Door`] turns an accepted connection into a [`TlsStream`]: it waits for the hello, takes its turn
 //! (`turnstile`), and answers by the [`Terms`] that all cores share. Which certificate a name gets is in
-//! the table ([`certificates`]). [`Trust`] says which instance is believed. From there on [`Wire`] is all the proxy sees.
+//! the table ([`certificates`]). [`Trust`] says which instance or subscriber is believed. From there on [`Wire`] is all the proxy sees.
 //! Deliberately absent: what is said inside (HTTP), and where certificates come from (files, control).
 
 pub mod certificates;
@@ -22,5 +22,5 @@ pub use limits::TlsLimits;
 pub use outcome::Outcome;
 pub use stream::TlsStream;
 pub use terms::{Oldest, Terms};
-pub use trust::{Trust, TrustError};
+pub use trust::{Authorities, Trust, TrustError};
 pub use wire::{Pipe, Wire};

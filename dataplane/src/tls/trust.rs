@@ -1,8 +1,9 @@
-//! TLS towards instances: whom they have to prove to be, and whose word counts.
+//! TLS towards instances and subscribers: whom they have to prove to be, and whose word counts.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ring::{Chunk, Stream};
 use rustls::client::Resumption;
@@ -13,16 +14,23 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, version};
 
 use super::TlsStream;
 
-/// Sessions kept for resumption, of all cores: two tickets each for as many instances as a backend has. The store
-/// has a lock, which only handshakes take.
+/// Sessions kept for resumption, of all cores and of all who are believed by the same authorities. The store has a
+/// lock, which only handshakes take.
 const SESSIONS_MAX: usize = 256;
 
-/// Makes connections to the instances of a backend, and believes only who proves to be the one that is named.
-pub struct Trust {
+/// Whose word counts, and how a session with those who have it is made. Shared by all who are believed by the same.
+pub struct Authorities {
     config: Arc<ClientConfig>,
-    name: ServerName<'static>,
-    /// The protocol that has to be agreed on, if the instance names any.
+    /// The protocol that has to be agreed on, if the other end names any.
     protocol: &'static [u8],
+}
+
+/// Makes connections to the instances of a backend or to a subscriber, and believes only who proves to be the one
+/// that is named.
+pub struct Trust {
+    authorities: Arc<Authorities>,
+    name: ServerName<'static>,
+    id: u64,
 }
 
 /// Why nobody can be trusted by what was given.
@@ -40,16 +48,12 @@ pub enum TrustError {
     Tls(rustls::Error),
 }
 
-impl Trust {
-    /// In instances that prove to be `name` by one of the `authorities` (PEM), and speak HTTP/2 or HTTP/1.1.
+impl Authorities {
+    /// These, of those who speak HTTP/2 or HTTP/1.1.
     ///
     /// # Errors
-    /// The authorities cannot be read, or the name is none.
-    pub fn new(authorities: &[u8], name: &str, speaks_http2: bool) -> Result<Self, TrustError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(authorities) {
-            roots.add(certificate.map_err(TrustError::Pem)?).map_err(TrustError::Authority)?;
-        }
+    /// There are none.
+    pub fn new(roots: RootCertStore, speaks_http2: bool) -> Result<Self, TrustError> {
         if roots.is_empty() {
             return Err(TrustError::Nobody);
         }
@@ -61,27 +65,77 @@ impl Trust {
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        let server = ServerName::try_from(name.to_owned()).map_err(|_| TrustError::Name(name.to_owned()))?;
-        Ok(Self { config: Arc::new(config), name: server, protocol })
+        Ok(Self { config: Arc::new(config), protocol })
+    }
+
+    /// Adds the certificates in `pem` to `roots`.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or there is none; some may have been added.
+    pub fn read(pem: &[u8], roots: &mut RootCertStore) -> Result<(), TrustError> {
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            roots.add(certificate.map_err(TrustError::Pem)?).map_err(TrustError::Authority)?;
+        }
+        if roots.len() == before { Err(TrustError::Nobody) } else { Ok(()) }
+    }
+}
+
+impl Trust {
+    /// In instances that prove to be `name` by one of the `authorities` (PEM), and speak HTTP/2 or HTTP/1.1.
+    ///
+    /// # Errors
+    /// The authorities cannot be read, or the name is none.
+    pub fn new(authorities: &[u8], name: &str, speaks_http2: bool) -> Result<Self, TrustError> {
+        let mut roots = RootCertStore::empty();
+        Authorities::read(authorities, &mut roots)?;
+        Self::by(Arc::new(Authorities::new(roots, speaks_http2)?), name)
+    }
+
+    /// In who proves to be `name`: a DNS name, or an address, which may be one of IPv6 in brackets.
+    ///
+    /// # Errors
+    /// The name is none.
+    pub fn by(authorities: Arc<Authorities>, name: &str) -> Result<Self, TrustError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let plain = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+        let named = ServerName::try_from(plain.to_owned()).map_err(|_| TrustError::Name(name.to_owned()))?;
+        Ok(Self { authorities, name: named, id: NEXT.fetch_add(1, Relaxed) })
+    }
+
+    /// Unique in this process: a kept connection is for those alone who would believe it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Shakes hands over a new connection. `InvalidData`: the instance is not whom it should be, or broke the
     /// rules.
     pub(crate) async fn shake_hands(&self, stream: Stream) -> io::Result<TlsStream> {
-        let session = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
+        let Authorities { config, protocol } = &*self.authorities;
+        let session = ClientConnection::new(Arc::clone(config), self.name.clone());
         let session = session.map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
         let stream = TlsStream::new(stream, session.into(), Chunk::empty());
         stream.finish_handshake().await?;
         let agreed = stream.agreed_protocol();
         // HTTP/1.1 is what an instance speaks that has never heard of ALPN; HTTP/2 has to be agreed on (RFC 9113 3.2).
-        if agreed.as_deref() == Some(self.protocol) || (agreed.is_none() && self.protocol == b"http/1.1") {
+        if agreed.as_deref() == Some(*protocol) || (agreed.is_none() && *protocol == b"http/1.1") {
             Ok(stream)
         } else {
-            let why = format!("the instance does not agree on {}", String::from_utf8_lossy(self.protocol));
+            let why = format!("the instance does not agree on {}", String::from_utf8_lossy(protocol));
             Err(io::Error::new(io::ErrorKind::InvalidData, why))
         }
     }
 }
+
+/// One that is the same object: what it says cannot be asked of a configuration.
+impl PartialEq for Trust {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Trust {}
 
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,7 +152,9 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
         let pem = made.cert.pem();
         assert!(Trust::new(pem.as_bytes(), "a.example.com", false).is_ok());
-        assert!(Trust::new(pem.as_bytes(), "127.0.0.1", true).is_ok());
+        for address in ["127.0.0.1", "[::1]", "::1"] {
+            assert!(Trust::new(pem.as_bytes(), address, true).is_ok());
+        }
         assert!(matches!(Trust::new(pem.as_bytes(), "a b", false), Err(TrustError::Name(_))));
         assert!(matches!(Trust::new(b"no pem", "a", false), Err(TrustError::Nobody)));
         let half = &pem.as_bytes()[..pem.len() / 2];

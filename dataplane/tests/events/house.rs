@@ -257,6 +257,7 @@ pub(crate) fn trigger(name: &str, host: &str, port: u16) -> Subscriber {
             port,
             path: "/in?x=1".into(),
             pass: None,
+            trust: None,
         },
         reply: Reply::Reenter,
         dead_letter: None,

@@ -176,8 +176,10 @@ impl Setup {
 }
 
 impl Ports {
-    /// Reads `ready http=ADDR events=ADDR api=ADDR admin=ADDR`; further words may follow.
+    /// Reads `ready http=ADDR events=ADDR api=ADDR admin=ADDR`; further words may follow. `api=-` of an appliance that
+    /// follows another's API is port 0.
     pub fn parse(line: &str) -> Option<Self> {
+        let line = &line.replace(" api=- ", " api=0.0.0.0:0 ");
         let [http, events, api, admin] = PORTS.map(|name| address(line, name));
         Some(Self { http: http?, events: events?, api: api?, admin: admin? })
     }

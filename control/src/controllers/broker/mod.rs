@@ -5,7 +5,6 @@ pub mod reconcile;
 
 use super::policies::Rules;
 use super::queue::{Item, Kind};
-use super::reference;
 use super::resolve::{Address, Unresolved};
 use super::world::{Error, World, now};
 use crate::controllers::event_type::AUTO_CREATE;
@@ -110,7 +109,7 @@ pub async fn deliverable(
     destination: &Destination,
 ) -> Result<Result<Address, Unresolved>, Error> {
     let resolved = world.resolver.resolve(item, destination).await?;
-    Ok(resolved.and_then(|found| match reference::target(&found.url) {
+    Ok(resolved.and_then(|found| match world.trusts.target(&found) {
         Ok(_) => Ok(found),
         Err(why) => Err(Unresolved(why)),
     }))

@@ -81,7 +81,7 @@ pub fn serve(
             world.publisher.remove_subscriber(&before.uid);
         }
     }
-    let told = subscribers.iter().map(|entry| match subscriber(entry, &path, ns) {
+    let told = subscribers.iter().map(|entry| match subscriber(&world.trusts, entry, &path, ns) {
         Ok(mut spec) => {
             doors::stamp(world, ns, entry, &mut spec);
             world.publisher.set_subscriber(&entry.uid, spec);

@@ -6,10 +6,10 @@ use dataplane::table::{Begin, Filter, Reply};
 use jiff::Timestamp;
 
 use crate::controllers::policies::Rules;
-use crate::controllers::reference::target;
 use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::sink;
 use crate::controllers::trigger::delivery::delivery;
+use crate::controllers::trusts::Trusts;
 use crate::kinds::eventing::broker::default_delivery;
 use crate::kinds::messaging::API_VERSION;
 use crate::kinds::messaging::in_memory_channel::{
@@ -75,9 +75,8 @@ pub fn entry(
     // AMB-30: own options make the channel's void as a whole, but not its dead letter sink.
     let given = |spec: &Option<DeliverySpec>| spec.clone().filter(|spec| *spec != DeliverySpec::default());
     let mut delivery = given(&subscription.spec.delivery).or_else(|| given(&channel.spec.delivery));
-    if let Some(sink) = &physical.delivery.dead_letter_sink_uri {
-        let audience = physical.delivery.dead_letter_sink_audience.clone();
-        let sink = Destination { uri: Some(sink.clone()), audience, ..Destination::default() };
+    if let Some(Address { url, audience, ca_certs }) = sink::named(&physical.delivery) {
+        let sink = Destination { uri: Some(url), audience, ca_certs, reference: None };
         delivery.get_or_insert_default().dead_letter_sink = Some(sink);
     } else if let Some(delivery) = &mut delivery {
         delivery.dead_letter_sink = None;
@@ -87,33 +86,45 @@ pub fn entry(
         uid: subscription.metadata.uid.clone().unwrap_or_default(),
         generation: subscription.metadata.generation,
         subscriber_uri: physical.subscriber_uri.clone(),
+        subscriber_ca_certs: physical.subscriber_ca_certs.clone(),
         subscriber_audience: physical.subscriber_audience.clone(),
         reply_uri: physical.reply_uri.clone(),
+        reply_ca_certs: physical.reply_ca_certs.clone(),
         reply_audience: physical.reply_audience.clone(),
         delivery,
         auth: status.auth.clone(),
-        ..SubscriberSpec::default()
     }
 }
 
 /// An entry as the cores know it; the error says why they cannot.
-pub fn subscriber(entry: &SubscriberSpec, path: &str, ns: &str) -> Result<publish::SubscriberSpec, String> {
-    let (to, reply) = match (&entry.subscriber_uri, &entry.reply_uri) {
-        (Some(subscriber), Some(reply)) => (target(subscriber)?, Reply::Send(target(reply)?)),
-        (Some(subscriber), None) => (target(subscriber)?, Reply::Discard),
+pub fn subscriber(
+    trusts: &Trusts,
+    entry: &SubscriberSpec,
+    path: &str,
+    ns: &str,
+) -> Result<publish::SubscriberSpec, String> {
+    let target = |uri: &Option<String>, ca_certs: &Option<String>| {
+        let address = |url: &String| Address { url: url.clone(), audience: None, ca_certs: ca_certs.clone() };
+        uri.as_ref().map(|url| trusts.target(&address(url))).transpose()
+    };
+    let (to, reply) = match (
+        target(&entry.subscriber_uri, &entry.subscriber_ca_certs)?,
+        target(&entry.reply_uri, &entry.reply_ca_certs)?,
+    ) {
+        (Some(subscriber), Some(reply)) => (subscriber, Reply::Send(reply)),
+        (Some(subscriber), None) => (subscriber, Reply::Discard),
         // AMB-21: the reply target in the subscriber's place.
-        (None, Some(reply)) => (target(reply)?, Reply::Unasked),
+        (None, Some(reply)) => (reply, Reply::Unasked),
         (None, None) => return Err("neither subscriberUri nor replyUri is set".to_owned()),
     };
     let sink = entry.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
-    let sink = sink.and_then(|sink| sink.uri.as_deref());
     Ok(publish::SubscriberSpec {
         path: path.to_owned(),
         label: format!("{ns}/{}", entry.name.as_deref().unwrap_or(&entry.uid)),
         filter: Filter::Everything,
         target: to,
         reply,
-        dead_letter: sink.map(target).transpose()?,
+        dead_letter: sink.map(|sink| target(&sink.uri, &sink.ca_certs)).transpose()?.flatten(),
         delivery: delivery(entry.delivery.as_ref(), Some(&default_delivery())),
         begin: Begin::Now,
     })
@@ -190,7 +201,7 @@ mod tests {
         let physical = &mut subscription.status.as_mut().unwrap().physical_subscription;
         physical.delivery.dead_letter_sink_uri = sink.map(str::to_owned);
         let entries = entries(&channel(channels), &[Arc::new(subscription)]);
-        subscriber(&entries[0], "/channels/ns/c", "ns").unwrap()
+        subscriber(&Trusts::default(), &entries[0], "/channels/ns/c", "ns").unwrap()
     }
 
     /// EV-OBJ-19, EV-OBJ-20, EV-OBJ-29, AMB-29, AMB-30: own options, else the channel's, else the default;
@@ -222,14 +233,16 @@ mod tests {
                 reply_uri: uri(reply_uri),
                 ..SubscriberSpec::default()
             };
-            subscriber(&entry, "/channels/ns/c", "ns").map(|spec| (spec.target.host.to_string(), spec.reply))
+            let spec = subscriber(&Trusts::default(), &entry, "/channels/ns/c", "ns")?;
+            Ok::<_, String>((spec.target.host.to_string(), spec.reply))
         };
         assert_eq!(replies(Some("http://s/"), None), Ok(("s".into(), Reply::Discard)));
         let both = replies(Some("http://s/"), Some("http://r/"));
-        assert_eq!(both, Ok(("s".into(), Reply::Send(target("http://r/").unwrap()))));
+        let to = Trusts::default().target(&"http://r/".into()).unwrap();
+        assert_eq!(both, Ok(("s".into(), Reply::Send(to))));
         assert_eq!(replies(None, Some("http://r/")), Ok(("r".into(), Reply::Unasked)));
         assert!(replies(None, None).is_err());
-        assert!(replies(Some("https://s/"), None).unwrap_err().contains("https://s/"));
+        assert!(replies(Some("ftp://s/"), None).unwrap_err().contains("ftp://s/"));
     }
 
     /// EV-SUB-21: who cannot be resolved now stays where it is, a stranger does not come in.

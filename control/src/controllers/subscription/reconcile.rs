@@ -5,13 +5,14 @@ use jiff::Timestamp;
 use crate::controllers::identity::Identity;
 use crate::controllers::in_memory_channel::reconcile::entry;
 use crate::controllers::resolve::{Address, Unresolved};
+use crate::controllers::sink;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::{
     ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription,
     REFERENCES_RESOLVED, Subscription, SubscriptionStatus,
 };
-use crate::kinds::shared::{DeliveryStatus, Verdict};
+use crate::kinds::shared::Verdict;
 
 /// What a Subscription refers to, as found; `None` for what it does not want.
 #[derive(Debug, Clone)]
@@ -36,20 +37,20 @@ pub fn status(subscription: &Subscription, found: Found<'_>, now: Timestamp) -> 
 
     mark_references(&mut conditions, &found);
     // EV-SUB-10: what does not resolve leaves no URI behind.
-    let uri = |resolved: Option<Result<Address, Unresolved>>| match resolved {
-        Some(Ok(Address { url, audience })) => (Some(url), audience),
-        _ => (None, None),
+    let found_at = |resolved: Option<Result<Address, Unresolved>>| match resolved {
+        Some(Ok(Address { url, audience, ca_certs })) => (Some(url), audience, ca_certs),
+        _ => (None, None, None),
     };
-    let ((subscriber_uri, subscriber_audience), (reply_uri, reply_audience)) =
-        (uri(found.subscriber), uri(found.reply));
-    let sink = found.sink.and_then(Result::ok);
+    let (subscriber_uri, subscriber_audience, subscriber_ca_certs) = found_at(found.subscriber);
+    let (reply_uri, reply_audience, reply_ca_certs) = found_at(found.reply);
     status.physical_subscription = PhysicalSubscription {
         subscriber_uri,
+        subscriber_ca_certs,
         subscriber_audience,
         reply_uri,
+        reply_ca_certs,
         reply_audience,
-        delivery: sink.map(|sink| DeliveryStatus::to(sink.url, sink.audience)).unwrap_or_default(),
-        ..PhysicalSubscription::default()
+        delivery: found.sink.and_then(Result::ok).map(sink::told).unwrap_or_default(),
     };
     status.auth = found.identity.status();
     mark_channel(&mut conditions, subscription, &status, found.backing);

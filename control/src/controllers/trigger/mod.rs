@@ -9,9 +9,9 @@ use dataplane::table::{Begin, Delivery, Reply, Target};
 use super::broker;
 use super::identity::{self, Identity};
 use super::queue::Item;
-use super::reference;
 use super::resolve::{Address, Unresolved};
 use super::sink;
+use super::sugar;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::trigger::{From, Trigger};
@@ -19,7 +19,7 @@ use crate::kinds::shared::{KReference, Verdict};
 use crate::publish::SubscriberSpec;
 use delivery::{delivery, sequence};
 use filter::filter;
-use reconcile::{Found, LAST_SUBSCRIBER, status};
+use reconcile::{Found, served, status};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.resolver.forget(item);
@@ -31,6 +31,9 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     // EV-BRK-06: whoever serves the Broker looks after its Triggers.
     if broker.as_ref().is_some_and(|broker| !broker.is_ours()) {
         return Ok(());
+    }
+    if broker.is_none() {
+        sugar::for_trigger(world, &trigger.metadata, item, &trigger.spec.broker).await?;
     }
     let broker = broker.as_deref();
     let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
@@ -68,9 +71,7 @@ pub fn restore(world: &World) {
     for trigger in world.triggers.all() {
         let broker = world.brokers.get(namespace(&trigger), &trigger.spec.broker);
         let Some(status) = &trigger.status else { continue };
-        let last = status.base.annotations.get(LAST_SUBSCRIBER);
-        if let Some(url) = status.subscriber_uri.as_ref().or(last) {
-            let found = Address { url: url.clone(), audience: status.subscriber_audience.clone() };
+        if let Some(found) = served(status) {
             let sink = sink::named(&status.delivery);
             subscribe(world, &trigger, broker.as_deref(), &found, sink.as_ref());
         }
@@ -111,7 +112,7 @@ fn subscribe(
 }
 
 fn target(world: &World, trigger: &Trigger, address: &Address) -> Option<Target> {
-    let parsed = reference::target(&address.url);
+    let parsed = world.trusts.target(address);
     let mut target = parsed
         .inspect_err(|why| tracing::warn!(trigger = trigger.metadata.name, why, "not a URL to deliver to"))
         .ok()?;

@@ -17,6 +17,9 @@ use crate::kinds::shared::{HasConditions, Verdict};
 /// Where events went before the subscriber was lost. `subscriberUri` has to be empty then, and yet a
 /// restart must not forget the subscriber's place in the stream.
 pub const LAST_SUBSCRIBER: &str = "sluicegate.dev/last-subscriber-uri";
+/// For whom its tokens were made out, and by whom it was believed.
+const LAST_AUDIENCE: &str = "sluicegate.dev/last-subscriber-audience";
+const LAST_CA_CERTS: &str = "sluicegate.dev/last-subscriber-ca-certs";
 
 /// What a Trigger depends on, as found.
 #[derive(Debug, Clone)]
@@ -33,6 +36,33 @@ pub struct Found<'a> {
     pub identity: Identity,
 }
 
+/// Where events go by what the status says, be it only because the subscriber was there once.
+#[must_use]
+pub fn served(status: &TriggerStatus) -> Option<Address> {
+    if let Some(url) = &status.subscriber_uri {
+        let (audience, ca_certs) = (status.subscriber_audience.clone(), status.subscriber_ca_certs.clone());
+        return Some(Address { url: url.clone(), audience, ca_certs });
+    }
+    let last = |key: &str| status.base.annotations.get(key).cloned();
+    Some(Address {
+        url: last(LAST_SUBSCRIBER)?,
+        audience: last(LAST_AUDIENCE),
+        ca_certs: last(LAST_CA_CERTS),
+    })
+}
+
+/// Notes where events went, if they go nowhere now.
+fn remember(status: &mut TriggerStatus, lost: Option<Address>) {
+    let Address { url, audience, ca_certs } = lost.unwrap_or_default();
+    let url = Some(url).filter(|url| !url.is_empty());
+    for (key, value) in [(LAST_SUBSCRIBER, url), (LAST_AUDIENCE, audience), (LAST_CA_CERTS, ca_certs)] {
+        match value {
+            Some(value) => status.base.annotations.insert(key.to_owned(), value),
+            None => status.base.annotations.remove(key),
+        };
+    }
+}
+
 #[must_use]
 pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerStatus {
     let mut status = trigger.status.clone().unwrap_or_default();
@@ -44,22 +74,22 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
     mark_dependency(&mut conditions, found.dependency);
     found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
     status.auth = found.identity.status();
-    status.subscriber_audience = None;
-    status.subscriber_uri = match found.subscriber {
-        Ok(Address { url, audience }) => {
+    let last = served(&status);
+    let now_at = match found.subscriber {
+        Ok(address) => {
             conditions.mark_true(SUBSCRIBER_RESOLVED);
-            status.base.annotations.remove(LAST_SUBSCRIBER);
-            status.subscriber_audience = audience;
-            Some(url)
+            remember(&mut status, None);
+            Some(address)
         }
         Err(Unresolved(why)) => {
             conditions.mark_false(SUBSCRIBER_RESOLVED, "SubscriberResolveFailed", &why);
-            if let Some(last) = status.subscriber_uri.take() {
-                status.base.annotations.insert(LAST_SUBSCRIBER.to_owned(), last);
-            }
+            remember(&mut status, last);
             None
         }
     };
+    let Address { url, audience, ca_certs } = now_at.unwrap_or_default();
+    status.subscriber_uri = Some(url).filter(|url| !url.is_empty());
+    (status.subscriber_audience, status.subscriber_ca_certs) = (audience, ca_certs);
     status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
     if found.subscribed {
         conditions.mark_true(SUBSCRIPTION_READY);

@@ -11,8 +11,9 @@ use super::GROUP;
 use super::filters::{self, SubscriptionsApiFilter};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::selector;
 use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Status, label, name, namespace};
+use crate::kinds::shared::{Status, name, namespace};
 use crate::kinds::{READY, REASON, kind};
 
 pub const VERSION: &str = "v1alpha1";
@@ -149,37 +150,12 @@ impl EventPolicy {
 
 impl PolicySelector {
     fn takes(&self, meta: &ObjectMeta) -> bool {
-        let holds = |part: &LabelSelectorRequirement| {
-            let found = label(meta, &part.key);
-            let among = || part.values.iter().flatten().any(|value| Some(value.as_str()) == found);
-            match part.operator.as_str() {
-                "Exists" => found.is_some(),
-                "DoesNotExist" => found.is_none(),
-                "In" => among(),
-                "NotIn" => !among(),
-                _ => false, // admission lets no other in
-            }
-        };
-        self.match_labels.iter().all(|(key, value)| label(meta, key) == Some(value.as_str()))
-            && self.match_expressions.iter().all(holds)
+        selector::takes(&self.match_labels, &self.match_expressions, meta)
     }
 
     fn validate(&self, at: &str, problems: &mut Problems) {
         needed(&[("apiVersion", &self.api_version), ("kind", &self.kind)], at, problems);
-        for (index, part) in self.match_expressions.iter().enumerate() {
-            let at = format!("{at}.matchExpressions[{index}]");
-            let (takes_values, is_known) = match part.operator.as_str() {
-                "In" | "NotIn" => (true, true),
-                "Exists" | "DoesNotExist" => (false, true),
-                _ => (false, false),
-            };
-            if !is_known {
-                problems.add(format!("{at}.operator"), format!("invalid value: {}", part.operator));
-            } else if part.values.as_ref().is_some_and(|values| !values.is_empty()) != takes_values {
-                problems.add(format!("{at}.values"), format!("invalid value for {}", part.operator));
-            }
-            needed(&[("key", &part.key)], &at, problems);
-        }
+        selector::validate(&self.match_expressions, at, problems);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Destinations and delivery options: their defaults and rules.
 
+use dataplane::tls::Authorities;
+use rustls::RootCertStore;
+
 use crate::kind::Problems;
 use crate::kinds::duration;
 use crate::kinds::settings::EventFeatures;
@@ -43,9 +46,9 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
         (None, Some(_)) => {}
     }
     if let Some(certificates) = &destination.ca_certs
-        && !certificates.contains("-----BEGIN CERTIFICATE-----")
+        && let Err(why) = Authorities::read(certificates.as_bytes(), &mut RootCertStore::empty())
     {
-        problems.add(format!("{at}.CACerts"), "CA Cert provided is invalid: not a PEM CERTIFICATE");
+        problems.add(format!("{at}.CACerts"), format!("CA Cert provided is invalid: {why}"));
     }
 }
 

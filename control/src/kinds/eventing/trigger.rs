@@ -85,6 +85,9 @@ pub struct TriggerStatus {
     /// Where the events go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscriber_uri: Option<String>,
+    /// By whom it is believed beside the system's authorities (PEM).
+    #[serde(rename = "subscriberCACerts", skip_serializing_if = "Option::is_none")]
+    pub subscriber_ca_certs: Option<String>,
     /// For whom its tokens are made out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscriber_audience: Option<String>,

@@ -14,6 +14,7 @@ mod event_features;
 mod features;
 mod network;
 mod reader;
+mod sugar;
 
 use std::collections::BTreeMap;
 
@@ -32,6 +33,7 @@ pub use event_features::{ALLOW_ALL, ALLOW_SAME_NAMESPACE, EventFeatures};
 pub use features::{Features, Flag};
 pub use network::{HttpProtocol, Network};
 pub use reader::Reader;
+pub use sugar::Sugar;
 
 /// Where the maps of Serving are, as upstream has it.
 pub const SERVING: &str = "knative-serving";
@@ -122,6 +124,8 @@ settings! {
     brokers: BrokerDefaults,
     /// What a Channel is made of.
     channels: ChannelDefaults,
+    /// Where Brokers are made that somebody only names.
+    sugar: Sugar,
 }
 
 /// Every map that exists from the start.

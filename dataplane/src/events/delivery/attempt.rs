@@ -286,6 +286,13 @@ impl<P: Post> Pump<P> {
         };
         let began = self.shop.ring.now();
         let outcome = self.shop.post.post(target, out, timeout).await;
+        if let Err(why @ PostError::Untrusted { .. }) = &outcome {
+            order.subscriber.tally.untrusted.fetch_add(1, Relaxed);
+            // Told with the first attempt only: those after it are counted, and the end of an event is told.
+            if job.attempt == 0 {
+                tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
+            }
+        }
         let status = outcome.as_ref().ok().map(|answer| answer.status);
         self.note(what, job, status, self.shop.ring.now() - began);
         outcome

@@ -27,6 +27,8 @@ pub trait Post: 'static {
 pub enum PostError {
     #[error("{host} has no address: {why}")]
     Unresolved { host: Box<str>, why: Box<str> },
+    #[error("{host} could not prove by TLS who it is: {why}")]
+    Untrusted { host: Box<str>, why: Box<str> },
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     #[error("{0}")]

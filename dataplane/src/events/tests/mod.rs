@@ -340,6 +340,7 @@ pub(super) fn target(url: &str) -> Target {
         port: 80,
         path: "/".into(),
         pass: None,
+        trust: None,
     }
 }
 

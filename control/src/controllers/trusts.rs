@@ -1,0 +1,189 @@
+//! Whom subscribers behind `https` URLs have to prove to be, and by whose word: the system's authorities, those of the
+//! operator's trust bundles, and the destination's own (`CACerts`).
+//!
+//! The system's are read when the first such URL is met, and again with the next start.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use dataplane::table::Target;
+use dataplane::tls::{Authorities, Trust, TrustError};
+use rustls::RootCertStore;
+
+use super::reference::{self, Scheme};
+use super::resolve::Address;
+
+/// ConfigMaps of `knative-eventing` with this label, set to `true`, bring authorities (PEM) in whatever key.
+pub const BUNDLE_LABEL: &str = "networking.knative.dev/trust-bundle";
+
+/// Entries from which on dead ones are looked for.
+const TIDY_AT: usize = 64;
+
+#[derive(Debug, Default)]
+pub struct Trusts {
+    system: OnceLock<RootCertStore>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The operator's, each with its name.
+    bundles: Vec<(String, String)>,
+    by_certificates: HashMap<String, Entry>,
+    tidy_at: usize,
+}
+
+/// All who are believed by the same authorities.
+struct Entry {
+    authorities: Arc<Authorities>,
+    /// Held by whatever delivers to them. The same object for as long as somebody holds it, so that connections are
+    /// kept over publishes.
+    by_name: HashMap<Box<str>, Weak<Trust>>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.by_name.keys()).finish()
+    }
+}
+
+impl Trusts {
+    /// What deliveries to `address` need to know; the error says what is wrong with it.
+    pub fn target(&self, address: &Address) -> Result<Target, String> {
+        let (scheme, mut target) = reference::target(&address.url)?;
+        if scheme == Scheme::Https {
+            target.trust = Some(self.of(&target.host, address.ca_certs.as_deref().unwrap_or_default())?);
+        }
+        Ok(target)
+    }
+
+    /// Takes the operator's bundles; `true` if they are others than before.
+    pub fn set_bundles(&self, bundles: Vec<(String, String)>) -> bool {
+        let mut known = self.lock();
+        if known.bundles == bundles {
+            return false;
+        }
+        known.bundles = bundles;
+        known.by_certificates.clear();
+        true
+    }
+
+    fn of(&self, host: &str, certificates: &str) -> Result<Arc<Trust>, String> {
+        let mut known = self.lock();
+        let Known { bundles, by_certificates, tidy_at } = &mut *known;
+        if let Some(entry) = by_certificates.get_mut(certificates) {
+            return entry.of(host);
+        }
+        if by_certificates.len() >= (*tidy_at).max(TIDY_AT) {
+            by_certificates.retain(|_, entry| entry.by_name.values().any(|trust| trust.strong_count() > 0));
+            *tidy_at = by_certificates.len() * 2;
+        }
+        let authorities = Arc::new(self.authorities(bundles, certificates)?);
+        let mut entry = Entry { authorities, by_name: HashMap::new() };
+        let trust = entry.of(host)?;
+        by_certificates.insert(certificates.to_owned(), entry);
+        Ok(trust)
+    }
+
+    fn authorities(&self, bundles: &[(String, String)], certificates: &str) -> Result<Authorities, String> {
+        let mut roots = self.system.get_or_init(system).clone();
+        for (name, bundle) in bundles {
+            if let Err(why) = Authorities::read(bundle.as_bytes(), &mut roots) {
+                tracing::warn!(name, %why, "a trust bundle is not read to its end");
+            }
+        }
+        if !certificates.trim().is_empty() {
+            Authorities::read(certificates.as_bytes(), &mut roots)
+                .map_err(|why| format!("CACerts: {why}"))?;
+        }
+        Authorities::new(roots, false).map_err(|why| match why {
+            TrustError::Nobody => {
+                "no authority is known to believe by: give CACerts, or install the system's (package \
+                                   ca-certificates, or SSL_CERT_FILE)"
+                    .to_owned()
+            }
+            why => why.to_string(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn of(&mut self, host: &str) -> Result<Arc<Trust>, String> {
+        if let Some(trust) = self.by_name.get(host).and_then(Weak::upgrade) {
+            return Ok(trust);
+        }
+        let made = Trust::by(Arc::clone(&self.authorities), host).map_err(|why| why.to_string())?;
+        let trust = Arc::new(made);
+        self.by_name.retain(|_, trust| trust.strong_count() > 0);
+        self.by_name.insert(host.into(), Arc::downgrade(&trust));
+        Ok(trust)
+    }
+}
+
+/// What everybody on this host believes, `SSL_CERT_FILE` and `SSL_CERT_DIR` included.
+fn system() -> RootCertStore {
+    let found = rustls_native_certs::load_native_certs();
+    for why in &found.errors {
+        tracing::warn!(%why, "some of the system's authorities cannot be read");
+    }
+    let mut roots = RootCertStore::empty();
+    let (taken, left) = roots.add_parsable_certificates(found.certs);
+    tracing::debug!(taken, left, "the system's authorities are read");
+    roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authority() -> String {
+        rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap().cert.pem()
+    }
+
+    fn address(url: &str, certificates: Option<&str>) -> Address {
+        Address { ca_certs: certificates.map(str::to_owned), ..Address::from(url) }
+    }
+
+    /// Connections are pooled by it, so it has to be the same object from publish to publish.
+    #[test]
+    fn the_same_name_by_the_same_authorities_is_one_trust() {
+        let (trusts, one, other) = (Trusts::default(), authority(), authority());
+        let of = |url: &str, pem: &str| trusts.target(&address(url, Some(pem))).unwrap();
+        let first = of("https://a.test/x", &one);
+        assert_eq!((first.port, first.trust.is_some()), (443, true));
+        assert_eq!(first.trust, of("https://a.test:444/y", &one).trust);
+        assert_ne!(first.trust, of("https://b.test/x", &one).trust);
+        assert_ne!(first.trust, of("https://a.test/x", &other).trust);
+        assert_eq!(of("http://a.test/", &one).trust, None);
+        assert!(of("https://[::1]:8443/", &one).trust.is_some());
+
+        assert!(trusts.set_bundles(vec![("more".into(), other.clone())]));
+        assert!(!trusts.set_bundles(vec![("more".into(), other)]));
+        assert_ne!(first.trust, of("https://a.test/x", &one).trust);
+    }
+
+    #[test]
+    fn certificates_that_are_none_are_told() {
+        let trusts = Trusts::default();
+        let half = authority();
+        let half = &half[..half.len() / 2];
+        for bad in ["nonsense", half, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            let why = trusts.target(&address("https://a.test/", Some(bad))).unwrap_err();
+            assert!(why.starts_with("CACerts: "), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_holds_any_more_is_forgotten() {
+        let (trusts, pem) = (Trusts::default(), authority());
+        for n in 0..500 {
+            let url = format!("https://h{n}.test/");
+            drop(trusts.target(&address(&url, Some(&pem))).unwrap());
+        }
+        assert_eq!(trusts.lock().by_certificates[&pem].by_name.len(), 1);
+    }
+}

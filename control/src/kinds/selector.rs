@@ -1,0 +1,50 @@
+//! Label selectors, wherever somebody may write one.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelectorRequirement, ObjectMeta};
+
+use super::shared::label;
+use crate::kind::Problems;
+
+/// Whether the object has these labels, and satisfies these expressions; nothing asked is satisfied by all.
+#[must_use]
+pub fn takes(
+    labels: &BTreeMap<String, String>,
+    expressions: &[LabelSelectorRequirement],
+    meta: &ObjectMeta,
+) -> bool {
+    let holds = |part: &LabelSelectorRequirement| {
+        let found = label(meta, &part.key);
+        let among = || part.values.iter().flatten().any(|value| Some(value.as_str()) == found);
+        match part.operator.as_str() {
+            "Exists" => found.is_some(),
+            "DoesNotExist" => found.is_none(),
+            "In" => among(),
+            "NotIn" => !among(),
+            _ => false, // nobody who checks lets another in
+        }
+    };
+    labels.iter().all(|(key, value)| label(meta, key) == Some(value.as_str()))
+        && expressions.iter().all(holds)
+}
+
+/// Says which expression makes no sense.
+pub fn validate(expressions: &[LabelSelectorRequirement], at: &str, problems: &mut Problems) {
+    for (index, part) in expressions.iter().enumerate() {
+        let at = format!("{at}.matchExpressions[{index}]");
+        let (takes_values, is_known) = match part.operator.as_str() {
+            "In" | "NotIn" => (true, true),
+            "Exists" | "DoesNotExist" => (false, true),
+            _ => (false, false),
+        };
+        if !is_known {
+            problems.add(format!("{at}.operator"), format!("invalid value: {}", part.operator));
+        } else if part.values.as_ref().is_some_and(|values| !values.is_empty()) != takes_values {
+            problems.add(format!("{at}.values"), format!("invalid value for {}", part.operator));
+        }
+        if part.key.is_empty() {
+            problems.add(format!("{at}.key"), "missing field(s)");
+        }
+    }
+}

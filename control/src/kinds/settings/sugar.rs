@@ -1,0 +1,112 @@
+//! ConfigMap `config-sugar` of Eventing: where a Broker is made that somebody only names (X-FEA-13).
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use super::{Data, EVENTING, Setting};
+use crate::kind::Problems;
+use crate::kinds::selector;
+
+const NAMESPACES: &str = "namespace-selector";
+const TRIGGERS: &str = "trigger-selector";
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sugar {
+    /// Namespaces that get a Broker `default`; `None`: none.
+    pub namespaces: Option<Selector>,
+    /// Triggers whose Broker is made if it is not there; `None`: none.
+    pub triggers: Option<Selector>,
+}
+
+/// Says of which objects something holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Selector(LabelSelector);
+
+impl Selector {
+    #[must_use]
+    pub fn takes(&self, meta: &ObjectMeta) -> bool {
+        let labels = self.0.match_labels.clone().unwrap_or_default();
+        selector::takes(&labels, self.0.match_expressions.as_deref().unwrap_or_default(), meta)
+    }
+}
+
+/// Empty: of none; `{}`: of all.
+fn read(data: &Data, key: &str, problems: &mut Problems) -> Option<Selector> {
+    let text = data.get(key)?;
+    let mut unknown = Vec::new();
+    let yaml = serde_norway::Deserializer::from_str(text);
+    let read: Result<Option<LabelSelector>, _> =
+        serde_ignored::deserialize(yaml, |path| unknown.push(path.to_string()));
+    let at = format!("data[{key}]");
+    match read {
+        _ if text.trim().is_empty() => None,
+        Ok(_) if !unknown.is_empty() => {
+            problems.add(at, format!("a label selector has no field {}", unknown.join(", ")));
+            None
+        }
+        Ok(read) => {
+            let mut wrong = Problems::default();
+            let read = read?;
+            selector::validate(read.match_expressions.as_deref().unwrap_or_default(), &at, &mut wrong);
+            let is_whole = wrong.list.is_empty();
+            problems.list.append(&mut wrong.list);
+            is_whole.then_some(Selector(read))
+        }
+        Err(why) => {
+            problems.add(at, format!("invalid value: {why}: a label selector is needed"));
+            None
+        }
+    }
+}
+
+impl Setting for Sugar {
+    const NAMESPACE: &'static str = EVENTING;
+    const NAME: &'static str = "config-sugar";
+    const EXAMPLE: &'static str = "\
+# Namespaces with these labels get a Broker `default`; {} means all of them.
+namespace-selector: \"\"
+# The Broker that a Trigger with these labels names is made if it is not there.
+trigger-selector: \"\"
+";
+
+    fn parse(data: &Data, problems: &mut Problems) -> Self {
+        Self { namespaces: read(data, NAMESPACES, problems), triggers: read(data, TRIGGERS, problems) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> (Option<Selector>, usize) {
+        let mut problems = Problems::default();
+        let sugar = Sugar::parse(&Data::from([(TRIGGERS.to_owned(), text.to_owned())]), &mut problems);
+        assert_eq!(sugar.namespaces, None);
+        (sugar.triggers, problems.list.len())
+    }
+
+    fn labelled(labels: &[(&str, &str)]) -> ObjectMeta {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }
+    }
+
+    /// X-FEA-13
+    #[test]
+    fn nothing_selects_none_and_an_empty_selector_all() {
+        assert_eq!((of(""), of("  \n")), ((None, 0), (None, 0)));
+        let (all, _) = of("{}");
+        assert!(all.unwrap().takes(&ObjectMeta::default()));
+        let (some, _) =
+            of("matchLabels:\n  a: b\nmatchExpressions:\n- {key: c, operator: NotIn, values: [d]}\n");
+        let some = some.unwrap();
+        assert!(some.takes(&labelled(&[("a", "b"), ("c", "e")])));
+        assert!(!some.takes(&labelled(&[("a", "b"), ("c", "d")])));
+        assert!(!some.takes(&labelled(&[("a", "x")])));
+    }
+
+    #[test]
+    fn what_is_no_selector_is_told_and_selects_none() {
+        for bad in ["yes", "[]", "{labels: {a: b}}", "{matchExpressions: [{key: a, operator: Like}]}"] {
+            assert_eq!(of(bad), (None, 1), "{bad}");
+        }
+    }
+}
