@@ -139,6 +139,9 @@ fn objects_are_made_changed_and_deleted_by_every_verb() {
     desk.say(r#"patch cm map --type=merge -p {"data":{"size":"2"}}"#);
     desk.say(r#"patch cm map --type=json -p [{"op":"replace","path":"/data/size","value":"3"}]"#);
     desk.expect("get cm map -o jsonpath={.data.size}", &["3"]);
+    let unfit =
+        desk.try_say(r#"patch cm map --type=json -p [{"op":"test","path":"/data/size","value":"4"}]"#, "");
+    assert!(!unfit.good && unfit.err.contains("/data/size"), "it is told what did not fit: {}", unfit.err);
     desk.say("label cm map team=a");
     desk.expect("get cm -l team=a -o name", &["configmap/map"]);
     desk.say("annotate cm map note=x");
@@ -154,6 +157,8 @@ fn objects_are_made_changed_and_deleted_by_every_verb() {
     desk.say("create role reader --verb=get --resource=configmaps");
     desk.say("create rolebinding readers --role=reader --serviceaccount=default:robot");
     desk.expect("get secret,sa,role,rolebinding", &["secret/s", "robot", "reader", "readers"]);
+    // kubectl writes roles in protobuf, and the core group's name is empty there.
+    desk.expect("auth can-i get configmaps --as=system:serviceaccount:default:robot", &["yes"]);
     desk.expect("delete secret --all", &["\"s\" deleted"]);
 }
 
@@ -223,6 +228,9 @@ fn kinds_are_listed_explained_and_shown() {
         &["ClusterRole/cluster-admin", "GROUPS", "system:masters"],
     );
     desk.expect("get clusterroles", &["CREATED AT", "cluster-admin"]);
+    let view = || desk.say("describe clusterrole view");
+    let told = wait::try_until(PATIENCE, || Some(view()).filter(|view| view.contains("configmaps")));
+    assert!(told.is_some(), "an aggregated role shows no rules: {}", view());
     desk.expect(
         "get crd -l duck.knative.dev/addressable=true",
         &["CREATED AT", "brokers.eventing.knative.dev"],

@@ -96,6 +96,9 @@ fn night(client: &[u8], instance: Option<&[u8]>, weather: Weather) -> Night {
         limits: CoreLimits::default(),
         seed: 1,
         http,
+        https: None,
+        private: None,
+        up: Box::new(|| {}),
     };
     let counters = Arc::clone(&config.counters);
 

@@ -2,6 +2,10 @@
 //! hosts, and the `--route` and `--image` rules.
 #![no_main]
 
+// By these names the program's own file knows them.
+extern crate sluicegate_control as control;
+extern crate sluicegate_dataplane as dataplane;
+
 use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{has_token, is_authority, tokens};
 use sluicegate_dataplane::table::{Table, host_name};

@@ -138,12 +138,22 @@ impl Signer {
     /// Whose token it is, if it is one of ours, meant for this API, and good at `now`.
     #[must_use]
     pub fn read(&self, token: &str, now: i64) -> Option<Account> {
+        self.read_for(token, &[], now).map(|(account, _)| account)
+    }
+
+    /// The same for a token that may be meant for others: good if for one of `audiences`, and for which.
+    #[must_use]
+    pub fn read_for(&self, token: &str, audiences: &[String], now: i64) -> Option<(Account, Vec<String>)> {
         let claims = self.keys.claims(token, now).ok()?;
-        if claims.iss != ISSUER || !claims.aud.iter().any(|audience| audience == ISSUER) {
+        let here = [ISSUER.to_owned()];
+        let audiences = if audiences.is_empty() { &here } else { audiences };
+        let good_for: Vec<String> =
+            audiences.iter().filter(|&audience| claims.aud.contains(audience)).cloned().collect();
+        if claims.iss != ISSUER || good_for.is_empty() {
             return None;
         }
         let About { namespace, serviceaccount: Named { name, uid } } = claims.about?;
-        Some(Account { namespace, name, uid })
+        Some((Account { namespace, name, uid }, good_for))
     }
 }
 

@@ -75,21 +75,29 @@ pub fn rules_of(memory: &Memory, reference: &Value, namespace: &str) -> Vec<Valu
     let cluster_wide = reference["kind"] == "ClusterRole";
     let (plural, namespace) = if cluster_wide { ("clusterroles", "") } else { ("roles", namespace) };
     let key = Key { resource: resource(plural), namespace: namespace.into(), name: name.into() };
-    memory.get(&key).map_or_else(Vec::new, |role| effective(memory, &role.value()))
+    let Some(role) = memory.get(&key).map(|role| role.value()) else { return Vec::new() };
+    aggregated(memory, name, &role).unwrap_or_else(|| list(&role["rules"]).cloned().collect())
 }
 
-/// A role's own rules, and for an aggregated one those of all that it selects.
-fn effective(memory: &Memory, role: &Value) -> Vec<Value> {
-    let mut rules: Vec<Value> = list(&role["rules"]).cloned().collect();
+/// The rules of all that an aggregated role selects, each once, whatever its own field says at the moment. `None`: it
+/// is not aggregated.
+#[must_use]
+pub fn aggregated(memory: &Memory, name: &str, role: &Value) -> Option<Vec<Value>> {
     let selectors: Vec<&Value> = list(&role["aggregationRule"]["clusterRoleSelectors"]).collect();
-    if !selectors.is_empty() {
-        for other in all(memory, "clusterroles", None) {
-            if selectors.iter().any(|selector| selects(selector, &other.head)) {
-                rules.extend(list(&other.value()["rules"]).cloned());
+    if selectors.is_empty() {
+        return None;
+    }
+    let mut rules = Vec::new();
+    for other in all(memory, "clusterroles", None) {
+        if *other.key.name != *name && selectors.iter().any(|selector| selects(selector, &other.head)) {
+            for rule in list(&other.value()["rules"]) {
+                if !rules.contains(rule) {
+                    rules.push(rule.clone());
+                }
             }
         }
     }
-    rules
+    Some(rules)
 }
 
 fn selects(selector: &Value, head: &Head) -> bool {

@@ -199,19 +199,21 @@ impl Refusal {
     }
 
     /// A patch that is well formed and does not fit the object.
-    pub(super) fn unfit_patch(meta: &KindMeta, name: &str, why: &str) -> Self {
+    ///
+    /// Of a refusal that names an object kubectl shows causes alone, and this one has none: so it names none, as
+    /// Kubernetes' own does not.
+    pub(super) fn unfit_patch(why: &str) -> Self {
         let why = format!("the server rejected our request due to an error in our request: {why}");
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why).about(meta.plural, meta.group, name)
+        let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why);
+        refusal.details = json!({});
+        refusal
     }
 
     /// A parameter of the query that does not go with the request.
-    pub(super) fn invalid_option(option: &str, why: &str) -> Self {
-        let message = format!("PatchOptions.meta.k8s.io \"\" is invalid: {option}: {why}");
-        let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(
-            "PatchOptions",
-            "meta.k8s.io",
-            "",
-        );
+    pub(super) fn invalid_option(options: &str, option: &str, why: &str) -> Self {
+        let message = format!("{options}.meta.k8s.io \"\" is invalid: {option}: {why}");
+        let mut refusal =
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(options, "meta.k8s.io", "");
         refusal.details["causes"] = json!([{ "reason": reason(why), "message": why, "field": option }]);
         refusal
     }

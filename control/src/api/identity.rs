@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use jiff::Timestamp;
 
-use crate::access::accounts::Account;
+use crate::access::accounts::{Account, ISSUER};
 use crate::access::{AUTHENTICATED, MASTERS, User, rbac, tokens::Tokens};
 use crate::kind::Requester;
 use crate::store::{Key, Store};
@@ -82,6 +82,21 @@ fn by_token(server: &Server, token: &str) -> Option<User> {
     }
     let account = server.believed.signer.as_ref()?.read(token, Timestamp::now().as_second())?;
     lives(&server.store, &account).then(|| account.user())
+}
+
+/// Who shows `token`, with his uid, and for which of `audiences` it is good; nothing asked for is this API itself.
+pub(super) fn review(
+    server: &Server,
+    token: &str,
+    audiences: &[String],
+) -> Option<(User, String, Vec<String>)> {
+    if let Some(user) = server.believed.tokens.owner(token) {
+        let here = audiences.is_empty() || audiences.iter().any(|audience| audience == ISSUER);
+        return here.then(|| (user.clone(), String::new(), vec![ISSUER.into()]));
+    }
+    let signer = server.believed.signer.as_ref()?;
+    let (account, good_for) = signer.read_for(token, audiences, Timestamp::now().as_second())?;
+    lives(&server.store, &account).then(|| (account.user(), account.uid, good_for))
 }
 
 /// A token is as good as its account: deleted and made anew, it is another one.

@@ -119,10 +119,16 @@ fn snapshot(call: &Call) -> Result<(Listing, Option<(String, String)>), Refusal>
         })?;
         return Ok((listing, Some(token.after)));
     }
-    if resource_version_match.is_some() && resource_version.is_none() {
-        return Err(Refusal::bad_request(
-            "resourceVersionMatch is forbidden unless resourceVersion is provided",
-        ));
+    let unfit = match (resource_version_match, resource_version) {
+        (Some(_), None) => Some("resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        (Some(Match::Exact), Some(0)) => {
+            Some("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
+        }
+        _ => None,
+    };
+    if let Some(why) = unfit {
+        let why = format!("Forbidden: {why}");
+        return Err(Refusal::invalid_option("ListOptions", "resourceVersionMatch", &why));
     }
     let asked = resource_version.unwrap_or(0);
     if asked > memory.revision() {

@@ -5,6 +5,7 @@
 
 mod accept;
 mod account_tokens;
+mod aggregate;
 mod apply;
 mod audit;
 mod backup;
@@ -71,6 +72,7 @@ use parameters::Parameters;
 use path::Target;
 use shelf::Shelf;
 
+pub use aggregate::aggregate;
 pub use audit::Audit;
 pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_MAX};

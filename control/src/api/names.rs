@@ -27,6 +27,53 @@ pub(super) fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_label_name(value)
 }
 
+/// What Kubernetes says of a label key that it does not take.
+pub(super) fn wrong_with_key(key: &str) -> Option<String> {
+    if is_qualified_name(key) {
+        return None;
+    }
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    Some(match prefix {
+        _ if name.contains('/') => {
+            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end \
+             with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation \
+             is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. \
+             'example.com/MyName')"
+                .into()
+        }
+        Some("") => "prefix part must be non-empty".into(),
+        Some(prefix) if !is_subdomain(prefix) => {
+            "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
+             '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for \
+             validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                .into()
+        }
+        _ if name.is_empty() => "name part must be non-empty".into(),
+        _ if name.len() > LABEL_CHARS_MAX => {
+            format!("name part must be no more than {LABEL_CHARS_MAX} bytes")
+        }
+        _ => "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+              alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+              '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+            .into(),
+    })
+}
+
+/// ... and of a label value.
+pub(super) fn wrong_with_value(value: &str) -> Option<String> {
+    if is_label_value(value) {
+        return None;
+    }
+    Some(if value.len() > LABEL_CHARS_MAX {
+        format!("must be no more than {LABEL_CHARS_MAX} bytes")
+    } else {
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start \
+         and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+         validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+            .into()
+    })
+}
+
 fn is_label_name(name: &str) -> bool {
     name.len() <= LABEL_CHARS_MAX
         && ends_are(name, |byte| byte.is_ascii_alphanumeric())
@@ -55,6 +102,25 @@ mod tests {
         for bad in ["", "A", "-a", "a-", "a..b", ".a", "a_b", "a/b", "ä", &"a".repeat(254)] {
             assert!(!is_subdomain(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_label_is_told_by_its_part() {
+        let long = "a".repeat(64);
+        for (key, why) in [
+            ("bad key", "name part must consist of"),
+            ("/a", "prefix part must be non-empty"),
+            ("a/", "name part must be non-empty"),
+            ("", "name part must be non-empty"),
+            ("UPPER.example/x", "prefix part a lowercase RFC 1123 subdomain"),
+            ("a/b/c", "a qualified name must consist of"),
+            (long.as_str(), "name part must be no more than 63 bytes"),
+        ] {
+            assert!(wrong_with_key(key).unwrap().starts_with(why), "{key}");
+        }
+        assert!(wrong_with_value("-").unwrap().starts_with("a valid label must be"));
+        assert_eq!(wrong_with_value(&long).unwrap(), "must be no more than 63 bytes");
+        assert_eq!((wrong_with_key("a/b"), wrong_with_value("")), (None, None));
     }
 
     #[test]

@@ -49,7 +49,8 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
         return apply::apply(call, bytes).await;
     }
     if call.parameters.force.is_some() {
-        return Err(Refusal::invalid_option("force", "Forbidden: may not be specified for non-apply patch"));
+        let why = "Forbidden: may not be specified for non-apply patch";
+        return Err(Refusal::invalid_option("PatchOptions", "force", why));
     }
     let patch = parse(entry.meta, &media, bytes)?;
     let validation = call.validation();
@@ -57,8 +58,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let tell = Arc::clone(&warnings);
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
-        let new = lay(&patch, entry.show(before.value.clone()))
-            .map_err(|why| Refusal::unfit_patch(entry.meta, &key.name, &why))?;
+        let new = lay(&patch, entry.show(before.value.clone())).map_err(|why| Refusal::unfit_patch(&why))?;
         let found = fields::check(&entry, validation, &new, Vec::new())?;
         tell.get_or_init(|| found);
         let change = if status {

@@ -55,13 +55,13 @@ fn message(fields: &[Field], bytes: &[u8]) -> Result<Value, Wrong> {
                 map[key] = value;
             }
             (shape, part) => {
-                let Some(value) = plain(shape, part)? else { continue };
+                let value = plain(shape, part)?;
                 if field.many {
                     let list = object.entry(field.name).or_insert_with(|| Value::Array(Vec::new()));
                     if let Value::Array(list) = list {
-                        list.push(value);
+                        list.push(value.unwrap_or_else(|| zero(shape)));
                     }
-                } else {
+                } else if let Some(value) = value {
                     object.insert(field.name.into(), value);
                 }
             }
@@ -91,6 +91,15 @@ fn plain(shape: Shape, part: Part<'_>) -> Result<Option<Value>, Wrong> {
         _ => return Err(Wrong::Malformed),
     };
     Ok(value)
+}
+
+/// What stands in a list where [`plain`] finds nothing: there it was not left out. The core group's name is empty.
+fn zero(shape: Shape) -> Value {
+    match shape {
+        Shape::Text => Value::String(String::new()),
+        Shape::Message(_) => Value::Object(Map::new()),
+        _ => Value::from(0),
+    }
 }
 
 /// `{ 1: 0 = number, 1 = text; 2: the number; 3: the text }`
@@ -223,6 +232,42 @@ mod tests {
             "data": { "a": "b" }, "immutable": true });
         assert_eq!(decode("ConfigMap", &config_map()), Ok(expected));
         assert_eq!(decode("Widget", &config_map()), Err(Wrong::UnknownKind));
+    }
+
+    /// A Role of the core group, as kubectl writes it: without the empty name it would grant nothing.
+    #[test]
+    fn what_is_empty_in_a_list_stays_in_it() {
+        let type_meta = [field(1, b"rbac.authorization.k8s.io/v1"), field(2, b"Role")].concat();
+        let rule = [field(1, b"get"), field(2, b""), field(3, b"pods")].concat();
+        let raw = [field(1, &field(1, b"r")), field(2, &rule), field(2, b"")].concat();
+        let body = [MAGIC.to_vec(), field(1, &type_meta), field(2, &raw)].concat();
+        let rule = json!({ "verbs": ["get"], "apiGroups": [""], "resources": ["pods"] });
+        assert_eq!(decode("Role", &body).unwrap()["rules"], json!([rule, {}]));
+    }
+
+    /// A Service whose status a load balancer's controller writes.
+    #[test]
+    fn statuses_are_read() {
+        let body = |kind: &[u8], raw: &[u8]| {
+            let type_meta = [field(1, b"v1"), field(2, kind)].concat();
+            [MAGIC.to_vec(), field(1, &type_meta), field(2, raw)].concat()
+        };
+        let stamp = vec![1 << 3, 0xe8, 0x07];
+        let port = [vec![1 << 3, 80], field(2, b"TCP")].concat();
+        let ingress = [field(1, b"10.0.0.1"), field(2, b""), field(4, &port)].concat();
+        let condition = [field(1, b"A"), field(2, b"True"), field(4, &stamp), field(5, b"R")].concat();
+        let status = [field(1, &field(1, &ingress)), field(2, &condition)].concat();
+        let expected = json!({
+            "loadBalancer": { "ingress": [{ "ip": "10.0.0.1", "ports": [{ "port": 80, "protocol": "TCP" }] }] },
+            "conditions": [{ "type": "A", "status": "True", "reason": "R",
+                "lastTransitionTime": "1970-01-01T00:16:40Z" }],
+        });
+        assert_eq!(decode("Service", &body(b"Service", &field(3, &status))).unwrap()["status"], expected);
+        let condition = [field(1, b"A"), field(2, b"True"), field(4, &stamp), field(6, b"M")].concat();
+        let status = [field(1, b"Active"), field(2, &condition)].concat();
+        let expected = json!({ "phase": "Active", "conditions": [{ "type": "A", "status": "True",
+            "lastTransitionTime": "1970-01-01T00:16:40Z", "message": "M" }] });
+        assert_eq!(decode("Namespace", &body(b"Namespace", &field(3, &status))).unwrap()["status"], expected);
     }
 
     /// A lease as a leader's election writes it.

@@ -58,6 +58,7 @@ pub(super) fn message_of(kind: &str) -> Option<&'static [Field]> {
         "SelfSubjectRulesReview" => Some(RULES_REVIEW),
         "TokenRequest" => Some(TOKEN_REQUEST),
         "SelfSubjectReview" => Some(SUBJECT_REVIEW),
+        "TokenReview" => Some(TOKEN_REVIEW),
         _ => super::protobuf_traffic::message_of(kind),
     }
 }
@@ -97,7 +98,24 @@ pub(super) const METADATA: Field = one(
 const NAMESPACE: &[Field] = &[
     METADATA,
     one(2, "spec", Shape::Message(&[many(1, "finalizers", Shape::Text)])),
-    one(3, "status", Shape::Message(&[text(1, "phase")])),
+    one(
+        3,
+        "status",
+        Shape::Message(&[
+            text(1, "phase"),
+            many(
+                2,
+                "conditions",
+                Shape::Message(&[
+                    text(1, "type"),
+                    text(2, "status"),
+                    one(4, "lastTransitionTime", Shape::Time),
+                    text(5, "reason"),
+                    text(6, "message"),
+                ]),
+            ),
+        ]),
+    ),
 ];
 
 const CONFIG_MAP: &[Field] = &[
@@ -157,7 +175,32 @@ const SERVICE: &[Field] = &[
             text(23, "trafficDistribution"),
         ]),
     ),
+    one(3, "status", Shape::Message(&[one(1, "loadBalancer", BALANCED), many(2, "conditions", CONDITION)])),
 ];
+
+const BALANCED: Shape = Shape::Message(&[many(
+    1,
+    "ingress",
+    Shape::Message(&[
+        text(1, "ip"),
+        text(2, "hostname"),
+        text(3, "ipMode"),
+        many(
+            4,
+            "ports",
+            Shape::Message(&[one(1, "port", Shape::Number), text(2, "protocol"), text(3, "error")]),
+        ),
+    ]),
+)]);
+
+const CONDITION: Shape = Shape::Message(&[
+    text(1, "type"),
+    text(2, "status"),
+    one(3, "observedGeneration", Shape::Number),
+    one(4, "lastTransitionTime", Shape::Time),
+    text(5, "reason"),
+    text(6, "message"),
+]);
 
 const SERVICE_ACCOUNT: &[Field] = &[
     METADATA,
@@ -264,3 +307,6 @@ const ACCESS_REVIEW: &[Field] = &[
 const RULES_REVIEW: &[Field] = &[METADATA, one(2, "spec", Shape::Message(&[text(1, "namespace")]))];
 
 const SUBJECT_REVIEW: &[Field] = &[METADATA];
+
+const TOKEN_REVIEW: &[Field] =
+    &[METADATA, one(2, "spec", Shape::Message(&[text(1, "token"), many(2, "audiences", Shape::Text)]))];

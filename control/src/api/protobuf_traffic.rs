@@ -110,6 +110,8 @@ const ENDPOINTS: &[Field] = &[
     ),
 ];
 
+const NAMED: Shape = Shape::Message(&[text(1, "name")]);
+
 const ENDPOINT_SLICE: &[Field] = &[
     METADATA,
     many(
@@ -128,8 +130,10 @@ const ENDPOINT_SLICE: &[Field] = &[
             ),
             text(3, "hostname"),
             one(4, "targetRef", REFERENCE),
+            one(5, "deprecatedTopology", Shape::TextMap),
             text(6, "nodeName"),
             text(7, "zone"),
+            one(8, "hints", Shape::Message(&[many(1, "forZones", NAMED), many(2, "forNodes", NAMED)])),
         ]),
     ),
     many(

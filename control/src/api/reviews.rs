@@ -8,7 +8,7 @@ use crate::access::{Action, rbac};
 use crate::kind::Requester;
 
 use super::errors::Refusal;
-use super::{Call, accept, body, fields};
+use super::{Call, accept, body, fields, identity};
 
 pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let meta = call.target.entry.meta;
@@ -30,6 +30,7 @@ pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
 fn verdict(call: &Call, who: &Requester, spec: &Value) -> Value {
     match call.target.entry.meta.kind {
         "SelfSubjectReview" => json!({ "userInfo": { "username": who.user, "groups": who.groups } }),
+        "TokenReview" => token(call, spec),
         "SelfSubjectRulesReview" => rules(call, who, text(spec, "namespace")),
         "SelfSubjectAccessReview" => access(call, &who.user, &who.groups, spec),
         _ => {
@@ -57,6 +58,25 @@ fn access(call: &Call, user: &str, groups: &[String], spec: &Value) -> Value {
         rbac::allows_path(&memory, user, groups, text(path, "verb"), text(path, "path"))
     };
     json!({ "allowed": granted })
+}
+
+/// Whose token it is, for whom it was shown to.
+fn token(call: &Call, spec: &Value) -> Value {
+    let audiences: Vec<String> = spec["audiences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(Into::into)
+        .collect();
+    match identity::review(&call.server, text(spec, "token"), &audiences) {
+        Some((user, uid, good_for)) => json!({
+            "authenticated": true,
+            "user": { "username": user.name, "uid": uid, "groups": user.groups },
+            "audiences": good_for,
+        }),
+        None => json!({ "user": {}, "error": "invalid bearer token" }),
+    }
 }
 
 fn rules(call: &Call, who: &Requester, namespace: &str) -> Value {

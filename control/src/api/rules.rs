@@ -141,9 +141,10 @@ pub(super) fn check_labels(
 ) -> Result<(), Refusal> {
     for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
         let value = value.as_str().unwrap_or("");
-        let wrong = if names::is_qualified_name(key) { value } else { key };
-        if !names::is_qualified_name(key) || !names::is_label_value(value) {
-            let why = format!("Invalid value: {wrong:?}: not a valid label key or value");
+        let wrong = names::wrong_with_key(key).map(|why| (key.as_str(), why));
+        let wrong = wrong.or_else(|| names::wrong_with_value(value).map(|why| (value, why)));
+        if let Some((text, why)) = wrong {
+            let why = format!("Invalid value: {text:?}: {why}");
             return Err(Refusal::invalid_field(meta, name, "metadata.labels", why));
         }
     }
@@ -151,8 +152,8 @@ pub(super) fn check_labels(
     for (key, value) in metadata.get("annotations").and_then(Value::as_object).into_iter().flatten() {
         bytes += key.len() + value.as_str().unwrap_or("").len();
         // Kubernetes takes annotation keys in any case.
-        if !names::is_qualified_name(&key.to_ascii_lowercase()) {
-            let why = format!("Invalid value: {key:?}: not a valid annotation key");
+        if let Some(why) = names::wrong_with_key(&key.to_ascii_lowercase()) {
+            let why = format!("Invalid value: {key:?}: {why}");
             return Err(Refusal::invalid_field(meta, name, "metadata.annotations", why));
         }
     }

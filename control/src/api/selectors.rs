@@ -26,6 +26,9 @@ enum Test {
     In(Vec<String>),
     /// Also holds where the label is missing.
     NotIn(Vec<String>),
+    /// The label is a number, and a greater one.
+    Above(i64),
+    Below(i64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,8 +107,14 @@ impl Requirement {
             Test::Absent => label.is_none(),
             Test::In(values) => label.is_some_and(|label| values.iter().any(|value| value == label)),
             Test::NotIn(values) => label.is_none_or(|label| values.iter().all(|value| value != label)),
+            Test::Above(bound) => number(label).is_some_and(|label| label > *bound),
+            Test::Below(bound) => number(label).is_some_and(|label| label < *bound),
         }
     }
+}
+
+fn number(label: Option<&str>) -> Option<i64> {
+    label?.parse().ok()
 }
 
 fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
@@ -128,7 +137,7 @@ fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
         .collect()
 }
 
-/// `a=b,c in (d,e),!f,g!=h,i notin (j),k`
+/// `a=b,c in (d,e),!f,g!=h,i notin (j),k,l>1,m<2`
 fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
     split_outside_brackets(text)?.into_iter().map(parse_requirement).collect()
 }
@@ -173,6 +182,12 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
             "notin" => Ok(Requirement { key, test: Test::NotIn(values) }),
             other => Err(format!("found {other:?}, expected in or notin")),
         };
+    }
+    if let Some((key, bound)) = part.split_once(['<', '>']) {
+        let bound = bound.trim();
+        let bound = bound.parse().map_err(|_| format!("found {bound:?}, expected an integer"))?;
+        let test = if part.contains('>') { Test::Above(bound) } else { Test::Below(bound) };
+        return Ok(Requirement { key: label_key(key)?, test });
     }
     if let Some((key, value)) = part.split_once("!=") {
         return Ok(Requirement { key: label_key(key)?, test: Test::NotIn(vec![label_value(value)?]) });
@@ -233,6 +248,21 @@ mod tests {
         }
     }
 
+    /// APP-25: as Kubernetes' own clients may ask.
+    #[test]
+    fn labels_that_are_numbers_are_compared() {
+        let labels = json!({ "n": "7", "word": "x", "none": "" });
+        for holds in ["n>6", "n < 8,n> -1", "n>6,n<8"] {
+            assert!(matches(holds, &labels), "{holds}");
+        }
+        for fails in ["n>7", "n<7", "word>0", "word<9", "none<1", "missing>0", "missing<1"] {
+            assert!(!matches(fails, &labels), "{fails}");
+        }
+        for broken in ["n>", "n>x", "n>1.5", ">1", "n>=1", "n><1", "n!=1>2", "n>9223372036854775808"] {
+            assert_eq!(Selector::parse(broken, "").unwrap_err().code, 400, "{broken}");
+        }
+    }
+
     proptest! {
         /// A selector that is put together from parts means what its parts mean; any other text is refused or
         /// means something, and never more than that.
@@ -240,7 +270,7 @@ mod tests {
         fn a_selector_means_what_its_parts_mean(
             parts in proptest::collection::vec(("[a-c]", 0..7, "[x-z]?", "[x-z]?"), 0..5),
             labels in proptest::collection::btree_map("[a-c]", "[x-z]?", 0..3),
-            noise in "[a-c=!,() innot-]{0,24}",
+            noise in "[a-c0-9<>=!,() innot-]{0,24}",
         ) {
             let (mut text, mut expected) = (Vec::new(), true);
             for (key, form, one, other) in parts {

@@ -132,8 +132,7 @@ fn wants_initial_events(call: &Call) -> Result<Option<bool>, Refusal> {
         }
         asked => return Ok(asked),
     };
-    let meta = call.target.entry.meta;
-    Err(Refusal::invalid_field(meta, "", "resourceVersionMatch", format!("Forbidden: {why}")))
+    Err(Refusal::invalid_option("ListOptions", "resourceVersionMatch", &format!("Forbidden: {why}")))
 }
 
 impl Watcher {

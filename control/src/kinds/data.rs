@@ -1,7 +1,7 @@
 //! Kubernetes' own kinds that are kept as data: clients and controllers write them for each other, and
 //! nothing here acts on them.
 
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
 use k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
@@ -79,6 +79,7 @@ pub fn entries() -> Vec<Entry> {
         Entry::of::<LocalSubjectAccessReview>().create_only(),
         Entry::of::<SelfSubjectRulesReview>().create_only(),
         Entry::of::<SelfSubjectReview>().create_only(),
+        Entry::of::<TokenReview>().create_only(),
     ]
 }
 
@@ -99,7 +100,32 @@ macro_rules! data {
     };
 }
 
-data!(Event, EVENT);
+impl Resource for Event {
+    const META: KindMeta = EVENT;
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    /// Who may write events of one namespace must not tell of another's objects.
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        if before.is_none() {
+            check_home(&self.metadata, self.involved_object.namespace.as_deref(), problems);
+        }
+    }
+}
+
+/// An event lives where its object does; those of objects without a namespace in the default one.
+pub(super) fn check_home(metadata: &ObjectMeta, about: Option<&str>, problems: &mut Problems) {
+    let (home, about) = (metadata.namespace.as_deref().unwrap_or(""), about.unwrap_or(""));
+    if home != about && !(about.is_empty() && home == "default") {
+        let why = format!("Invalid value: {about:?}: does not match event.namespace");
+        problems.add("involvedObject.namespace", why);
+    }
+}
+
 data!(
     Endpoints,
     KindMeta {
@@ -205,6 +231,10 @@ data!(
         singular: "selfsubjectrulesreview",
         ..AUTHORIZATION
     }
+);
+data!(
+    TokenReview,
+    KindMeta { kind: "TokenReview", plural: "tokenreviews", singular: "tokenreview", ..AUTHENTICATION }
 );
 data!(
     SelfSubjectReview,

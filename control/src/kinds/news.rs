@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::column;
 use super::core::CORE;
-use super::data::EVENT;
+use super::data::{EVENT, check_home};
 use crate::kind::{Column, Denied, Entry, KindMeta, Problems, Requester, Resource, Translation};
 
 /// Bytes of a note; Kubernetes' figure.
@@ -105,6 +105,8 @@ impl Resource for Event {
             return;
         }
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let about = self.regarding.as_ref().and_then(|about| about.namespace.as_deref());
+        check_home(&self.metadata, about, problems);
         if self.event_time.is_none() {
             problems.add("eventTime", "Required value");
         }

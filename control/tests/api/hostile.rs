@@ -124,7 +124,6 @@ async fn query_parameters_that_make_no_sense_are_refused() {
         "limit=x",
         "watch=maybe",
         "resourceVersion=abc",
-        "resourceVersionMatch=Exact",
         "resourceVersionMatch=Nearly&resourceVersion=1",
         "labelSelector=a%20in%20(b",
         "fieldSelector=spec.size%3D1",

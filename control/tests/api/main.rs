@@ -17,6 +17,7 @@ mod leaving;
 mod news;
 mod patience;
 mod reading;
+mod reviews;
 mod settings;
 mod support;
 mod surviving;

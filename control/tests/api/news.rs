@@ -76,3 +76,24 @@ async fn half_an_event_is_refused_with_what_is_missing() {
         refusal["details"]["causes"].as_array().unwrap().iter().map(|cause| &cause["field"]).collect();
     assert_eq!((code, fields), (422, vec![&json!("eventTime"), &json!("action")]), "{refusal}");
 }
+
+/// Who may write events of one namespace tells of that namespace's objects alone.
+#[tokio::test]
+async fn an_event_lives_where_its_object_does() {
+    let house = House::real().await;
+    for name in ["default", "other"] {
+        house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } })).await;
+    }
+    for (home, about, code) in
+        [("other", "default", 422), ("other", "", 422), ("default", "", 201), ("other", "other", 201)]
+    {
+        let path = format!("/api/v1/namespaces/{home}/events");
+        let event = json!({ "metadata": { "generateName": "e-" },
+            "involvedObject": { "kind": "ConfigMap", "name": "m", "namespace": about } });
+        let (found, answer) = house.ask(Method::POST, &path, &event).await;
+        assert_eq!(found, code, "{home} {about}: {answer}");
+        if code == 422 {
+            assert_eq!(answer["details"]["causes"][0]["field"], "involvedObject.namespace");
+        }
+    }
+}

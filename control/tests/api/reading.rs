@@ -225,3 +225,29 @@ async fn objects_are_written_in_yaml_for_who_asks() {
     let (_, json) = house.get_as(&format!("{WIDGETS}/one"), "application/json, application/yaml").await;
     assert_eq!(json["metadata"]["name"], "one");
 }
+
+/// APP-27: which moment a list is of is asked for by both parameters or by none.
+#[tokio::test]
+async fn a_match_without_a_version_to_match_is_refused_by_its_name() {
+    let house = House::open().await;
+    for (query, why) in [
+        (
+            "resourceVersionMatch=Exact",
+            "resourceVersionMatch is forbidden unless resourceVersion is provided",
+        ),
+        (
+            "resourceVersionMatch=Exact&resourceVersion=0",
+            "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+        ),
+        (
+            "watch=1&resourceVersionMatch=NotOlderThan",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ),
+    ] {
+        let (code, refusal) = house.get(&format!("/api/v1/namespaces?{query}")).await;
+        assert_eq!((code, &refusal["details"]["kind"]), (422, &json!("ListOptions")), "{refusal}");
+        let cause = json!([{ "reason": "FieldValueForbidden", "field": "resourceVersionMatch",
+            "message": format!("Forbidden: {why}") }]);
+        assert_eq!(refusal["details"]["causes"], cause);
+    }
+}

@@ -228,3 +228,21 @@ async fn core_kinds_hold_their_data() {
         house.ask_as(Method::PATCH, &format!("{MAPS}/m"), strategic, r#"{"data":{"a":null,"c":"d"}}"#).await;
     assert_eq!((code, &patched["data"]), (200, &json!({ "c": "d" })));
 }
+
+/// APP-28: kubectl shows the message of a refused patch only if the refusal names no object.
+#[tokio::test]
+async fn an_operation_that_does_not_fit_is_named() {
+    let house = House::open().await;
+    house.widget("w", &json!({})).await;
+    let path = format!("{WIDGETS}/w");
+    let test = json!([{ "op": "test", "path": "/metadata/name", "value": "x" }]);
+    let (code, refusal) =
+        house.ask_as(Method::PATCH, &path, "application/json-patch+json", test.to_string()).await;
+    assert_eq!((code, &refusal["reason"], &refusal["details"]), (422, &json!("Invalid"), &json!({})));
+    let message = refusal["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("the server rejected our request due to an error in our request"),
+        "{message}"
+    );
+    assert!(message.contains("/metadata/name"), "{message}");
+}

@@ -159,6 +159,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             let store = Arc::new(Store::open(&parts.config.data)?);
             api::seed(&store, &registry).await?;
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
+            tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
             let signer = entrance::signer(&parts.config)?;
             let client =

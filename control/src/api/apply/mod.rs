@@ -40,7 +40,11 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let entry = call.target.entry;
     let key = call.key()?;
     if call.parameters.field_manager.is_empty() {
-        return Err(Refusal::invalid_option("fieldManager", "Required value: is required for apply patch"));
+        return Err(Refusal::invalid_option(
+            "PatchOptions",
+            "fieldManager",
+            "Required value: is required for apply patch",
+        ));
     }
     let writer = call.writer();
     let validation = call.validation();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, Pod, PodCondition, PodIP, PodSpec, PodStatus,
+    ContainerStatus, Pod, PodCondition, PodIP, PodSecurityContext, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
@@ -43,6 +43,8 @@ pub(super) fn pod(revision: &Revision, seen: &Seen) -> Pod {
             containers: vec![serving],
             node_name: Some(NODE.into()),
             restart_policy: Some("Always".into()),
+            // Always there in Kubernetes, so that clients (kubectl debug) look into it without asking.
+            security_context: Some(PodSecurityContext::default()),
             ..PodSpec::default()
         }),
         status: Some(status),

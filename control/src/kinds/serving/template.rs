@@ -204,10 +204,10 @@ impl RevisionSpec {
 }
 
 /// What a container does not ask for itself it asks for by default, if there is a default.
+///
+/// The field is always there, because typed clients send it empty when they mean nothing by it: without it, what they
+/// apply again would be a change and a new Revision.
 fn default_resources(container: &mut Container, defaults: &Defaults) {
-    if defaults.requests.is_empty() && defaults.limits.is_empty() {
-        return;
-    }
     let resources = container.resources.get_or_insert_default();
     for (asked, given) in
         [(&mut resources.requests, &defaults.requests), (&mut resources.limits, &defaults.limits)]
@@ -300,6 +300,22 @@ mod tests {
         assert_eq!(once, twice);
         assert_eq!(once.response_start_timeout_seconds, Some(300));
         assert_eq!(once.containers[1].name, "user-container-1");
+    }
+
+    /// SRV-REV-03: `kn service apply` of the same twice made two Revisions.
+    #[test]
+    fn what_a_typed_client_sends_empty_is_there_anyway() {
+        let mut bare =
+            spec(serde_json::json!({"containers": [{"image": "a"}], "initContainers": [{"image": "b"}]}));
+        let mut typed = spec(serde_json::json!({
+            "containers": [{"image": "a", "name": "", "resources": {}}],
+            "initContainers": [{"image": "b", "name": "", "resources": {}}],
+        }));
+        for spec in [&mut bare, &mut typed] {
+            spec.set_defaults(&Defaults::default());
+        }
+        assert_eq!(bare, typed);
+        assert_eq!(serde_json::json!(bare)["containers"][0]["resources"], serde_json::json!({}));
     }
 
     /// SRV-REV-03: the operator's defaults fill what is left out, and change nothing that is there.

@@ -1,0 +1,122 @@
+//! Questions that are answered and not stored, and roles that are made of others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request};
+use serde_json::{Value, json};
+use sluicegate_control::api::{self, Believed, Signer, Surroundings};
+use sluicegate_control::store::Store;
+use tower::ServiceExt as _;
+
+use crate::support::House;
+
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+/// Looks at a role before giving up.
+const LOOKS_MAX: usize = 1_000;
+
+/// An API that signs tokens.
+fn signing(house: &House) -> axum::Router {
+    let signer = Some(Arc::new(Signer::open(&house.dir.path().join("key")).unwrap()));
+    let around =
+        Surroundings { believed: Believed { signer, ..Believed::default() }, ..Surroundings::default() };
+    api::router_in(house.store.clone(), house.registry.clone(), around)
+}
+
+async fn post(router: &axum::Router, path: &str, body: &Value) -> Value {
+    let request =
+        Request::builder().method(Method::POST).uri(path).header("content-type", "application/json");
+    let request = request.body(axum::body::Body::from(body.to_string())).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 201, "{path}");
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+async fn review(router: &axum::Router, token: &Value, audiences: Value) -> Value {
+    let asked = json!({ "spec": { "token": token, "audiences": audiences } });
+    post(router, "/apis/authentication.k8s.io/v1/tokenreviews", &asked).await["status"].clone()
+}
+
+/// APP-34: whoever is shown a service account's token can ask whose it is, and whether it was meant for him.
+#[tokio::test]
+async fn a_token_is_reviewed_for_whom_it_was_made() {
+    let house = House::real().await;
+    house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "default" } })).await;
+    let (_, account) = house.ask(Method::POST, ACCOUNTS, &json!({ "metadata": { "name": "robot" } })).await;
+    let router = signing(&house);
+    let wanted = json!({ "spec": { "audiences": ["vault", "shop"] } });
+    let made = post(&router, &format!("{ACCOUNTS}/robot/token"), &wanted).await;
+    let token = &made["status"]["token"];
+
+    let status = review(&router, token, json!(["elsewhere", "vault"])).await;
+    assert_eq!(
+        (&status["authenticated"], &status["audiences"]),
+        (&json!(true), &json!(["vault"])),
+        "{status}"
+    );
+    let user = &status["user"];
+    assert_eq!(user["username"], "system:serviceaccount:default:robot");
+    assert_eq!(user["uid"], account["metadata"]["uid"]);
+    assert!(user["groups"].as_array().unwrap().contains(&json!("system:serviceaccounts:default")), "{user}");
+    for (token, audiences) in [
+        (token.clone(), json!(["elsewhere"])),
+        (token.clone(), Value::Null),
+        (json!("a.b.c"), json!(["vault"])),
+    ] {
+        let status = review(&router, &token, audiences).await;
+        assert_eq!(status, json!({ "user": {}, "error": "invalid bearer token" }));
+    }
+    house.delete(&format!("{ACCOUNTS}/robot")).await;
+    assert!(
+        review(&router, token, json!(["vault"])).await["authenticated"].is_null(),
+        "it died with its account"
+    );
+}
+
+/// The rules of a role, once they are as many.
+async fn rules(house: &House, name: &str, count: usize) -> Value {
+    for _ in 0..LOOKS_MAX {
+        let (_, role) = house.get(&format!("{ROLES}/{name}")).await;
+        if role["rules"].as_array().is_some_and(|rules| rules.len() == count) {
+            return role["rules"].clone();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{name} has no {count} rules: {:?}", house.get(&format!("{ROLES}/{name}")).await);
+}
+
+/// An aggregated role shows what it adds up to, through one that is aggregated itself, and follows changes; so do
+/// those that were there before the start.
+#[tokio::test]
+async fn an_aggregated_role_says_what_it_adds_up_to() {
+    let house = House::real().await;
+    let part = |name: &str, resource: &str| {
+        let rule = json!({ "verbs": ["get"], "apiGroups": [""], "resources": [resource] });
+        json!({ "metadata": { "name": name, "labels": { "to": "inner" } }, "rules": [rule] })
+    };
+    let whole = |name: &str, labels: Value, of: &str| {
+        let selectors = json!([{ "matchLabels": { "to": of } }]);
+        json!({ "metadata": { "name": name, "labels": labels },
+            "aggregationRule": { "clusterRoleSelectors": selectors }, "rules": [] })
+    };
+    for role in [
+        whole("outer", json!({}), "outer"),
+        whole("inner", json!({ "to": "outer" }), "inner"),
+        part("a", "pods"),
+        part("b", "secrets"),
+        part("c", "pods"),
+    ] {
+        assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
+    }
+    let House { store, registry, dir } = house;
+    drop(store);
+    let house = House { store: Arc::new(Store::open(dir.path()).unwrap()), registry, dir };
+    tokio::spawn(api::aggregate(house.store.clone()));
+    let both = rules(&house, "inner", 2).await;
+    assert_eq!(both[0]["resources"], json!(["pods"]));
+    assert_eq!(rules(&house, "outer", 2).await, both);
+    house.delete(&format!("{ROLES}/b")).await;
+    assert_eq!(rules(&house, "outer", 1).await[0]["resources"], json!(["pods"]));
+}
