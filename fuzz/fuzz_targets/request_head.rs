@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{
     Framing, Name, Parsed, RequestHead, RequestView, is_authority, parse_request,
 };
-use sluicegate_dataplane::http::headers::{Peer, put_request};
+use sluicegate_dataplane::http::headers::{Peer, Scheme, put_request};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut head = RequestHead::default();
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// What an instance gets.
 fn passed_on(request: RequestView<'_>) {
     assert!(request.authority().is_empty() || is_authority(request.authority().as_bytes()));
-    let peer = Peer::new(([192, 0, 2, 1], 7).into());
+    let peer = Peer::new(([192, 0, 2, 1], 7).into(), Scheme::Http);
     let mut out = BytesMut::new();
     put_request(&mut out, request, &peer, None, &mut fastrand::Rng::with_seed(1));
 
