@@ -6,7 +6,10 @@ use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::events::cloudevent::Mode;
 use sluicegate_dataplane::events::companions;
 use sluicegate_dataplane::events::encode::encode;
-use sluicegate_dataplane::events::record::{Companion, Record, encode_head};
+use sluicegate_dataplane::events::record::{Companion, Record, addressed, encode_head};
+
+/// The bit of the second byte of records that are for one subscriber only.
+const ADDRESSED: u8 = 0x80;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(record) = Record::decode(Bytes::copy_from_slice(bytes)) else { return };
@@ -14,7 +17,12 @@ fuzz_target!(|bytes: &[u8]| {
     let beside: Vec<Companion<'_>> = record.companions().collect();
     let mut again = encode_head(&event, &beside, record.hops_left);
     again.extend_from_slice(event.data.bytes());
+    again[1] |= bytes[1] & ADDRESSED;
     assert_eq!(again, bytes);
+    if let Some(to) = record.addressee() {
+        let sent_again = Record::decode(addressed(&record, &to).into()).expect("what we wrote is a record");
+        assert_eq!(sent_again.addressee(), Some(to));
+    }
 
     for mode in [Mode::Binary, Mode::Structured] {
         let mut out = encode(&record, mode, &[]);

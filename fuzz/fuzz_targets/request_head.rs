@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{
     Framing, Name, Parsed, RequestHead, RequestView, is_authority, parse_request,
 };
-use sluicegate_dataplane::http::headers::{Peer, put_request};
+use sluicegate_dataplane::http::headers::{Peer, Scheme, put_request};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut head = RequestHead::default();
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// What an instance gets.
 fn passed_on(request: RequestView<'_>) {
     assert!(request.authority().is_empty() || is_authority(request.authority().as_bytes()));
-    let peer = Peer::new(([192, 0, 2, 1], 7).into());
+    let peer = Peer::new(([192, 0, 2, 1], 7).into(), Scheme::Http);
     let mut out = BytesMut::new();
     put_request(&mut out, request, &peer, None, &mut fastrand::Rng::with_seed(1));
 
@@ -56,12 +56,19 @@ fn passed_on(request: RequestView<'_>) {
     assert_eq!(passed.authority(), request.authority());
     assert_eq!(passed.head.framing, request.head.framing, "{text}");
     assert!(request.head.framing != Framing::UntilClose);
-    for kind in [Name::Connection, Name::Upgrade, Name::HopByHop, Name::Internal] {
-        assert_eq!(passed.values(kind).count(), 0, "{kind:?} belongs to one hop: {text}");
-    }
-    for (kind, count) in
-        [(Name::Host, 1), (Name::Forwarded, 1), (Name::ForwardedFor, 1), (Name::TraceParent, 1)]
-    {
+    assert_eq!(passed.head.wants_websocket, request.head.wants_websocket, "{text}");
+    // Only a WebSocket is asked for again on the next hop.
+    let again = usize::from(request.head.wants_websocket);
+    for (kind, count) in [
+        (Name::Connection, again),
+        (Name::Upgrade, again),
+        (Name::HopByHop, 0),
+        (Name::Internal, 0),
+        (Name::Host, 1),
+        (Name::Forwarded, 1),
+        (Name::ForwardedFor, 1),
+        (Name::TraceParent, 1),
+    ] {
         assert_eq!(passed.values(kind).count(), count, "{kind:?}: {text}");
     }
     let chain = passed.values(Name::ForwardedFor).next().unwrap_or_default();
