@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const IMAGE: &str = "example.com/hello";
+/// The Deployment of the first Revision.
+const NAME: &str = "hello-00001-deployment";
 
 fn appliance() -> Appliance {
     Setup::new(BIN).hello_image(IMAGE).start()
@@ -105,7 +107,6 @@ fn a_revision_has_a_deployment_that_counts_its_instances() {
     let window = "/spec/template/metadata/annotations/autoscaling.knative.dev~1window";
     api.create(&with(service("hello", IMAGE, "world"), window, json!("6s")));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    const NAME: &str = "hello-00001-deployment";
     let counts = |deployment: &Value, count: i64| {
         let status = &deployment["status"];
         deployment["spec"]["replicas"] == count

@@ -89,7 +89,8 @@ mod tests {
     /// Without a period readiness is asked for on, every ten seconds, unless it is no more than to listen.
     #[test]
     fn who_was_ready_is_asked_on() {
-        let asked = |probe: Value| readiness(Some(&manifest(probe))).later().map(|probe| probe.period.as_secs());
+        let asked =
+            |probe: Value| readiness(Some(&manifest(probe))).later().map(|probe| probe.period.as_secs());
         assert_eq!(asked(json!({"httpGet": {"path": "/", "port": 0}})), Some(10));
         assert_eq!(asked(json!({"httpGet": {"path": "/", "port": 0}, "periodSeconds": 2})), Some(2));
         assert_eq!(asked(json!({"tcpSocket": {"port": 0}})), None);
