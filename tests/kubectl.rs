@@ -1,6 +1,7 @@
 //! kubectl itself against the built binary: what people type has to work unchanged.
 //!
-//! Skipped, with a message, where there is no kubectl.
+//! Skipped, with a message, where there is no kubectl. `KUBECTL` names another than the one of the PATH. What releases
+//! before 1.28 do not know, or say in other words, is not asked of them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::Write;
@@ -57,12 +58,26 @@ struct Said {
     err: String,
 }
 
+/// The first release with all the commands and flags of these tests.
+const WITH_ALL: u32 = 28;
+
+fn kubectl() -> Command {
+    Command::new(std::env::var_os("KUBECTL").unwrap_or_else(|| "kubectl".into()))
+}
+
+/// Which release of 1 it is; `None` where there is none.
+fn release() -> Option<u32> {
+    let output = kubectl().args(["version", "--client", "-o", "json"]).output().ok()?;
+    let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse().ok()
+}
+
 impl Desk {
-    /// `None` where there is no kubectl.
-    fn open() -> Option<Self> {
-        let known = Command::new("kubectl").args(["version", "--client"]).output();
-        if !known.is_ok_and(|output| output.status.success()) {
-            println!("skipped: there is no kubectl on this host");
+    /// `None` where there is no kubectl from the release `oldest` on.
+    fn open(oldest: u32) -> Option<Self> {
+        let known = release();
+        if known.is_none_or(|release| release < oldest) {
+            println!("skipped: there is no kubectl from 1.{oldest} on, but {known:?}");
             return None;
         }
         let appliance = Setup::new(BINARY).hello_image("test/hello").start();
@@ -77,7 +92,7 @@ impl Desk {
 
     /// One command line, split at blanks, with `input` as what is typed.
     fn try_say(&self, line: &str, input: &str) -> Said {
-        let mut child = Command::new("kubectl")
+        let mut child = kubectl()
             .args(line.split_whitespace())
             .env("KUBECONFIG", self.home.path().join("config"))
             .env("HOME", self.home.path())
@@ -113,10 +128,36 @@ impl Desk {
     }
 }
 
+/// APP-17, APP-28: what people do most, with a kubectl of any age.
+#[test]
+fn the_daily_work_is_done_with_any_kubectl() {
+    let Some(desk) = Desk::open(0) else { return };
+    assert_eq!(desk.type_in("apply -f -", MAP), "configmap/map created\n");
+    desk.expect("edit cm map", &["configmap/map"]);
+    let blue = MAP.replace("red", "blue");
+    assert!(desk.try_say("diff -f -", &blue).out.contains("+  color: blue"));
+    assert_eq!(desk.type_in("apply -f -", &blue), "configmap/map configured\n");
+    desk.say(r#"patch cm map -p {"data":{"size":"1"}}"#);
+    desk.say("label cm map team=a");
+    desk.expect("get cm -l team=a -o name", &["configmap/map"]);
+    desk.expect("explain ksvc.spec.template.spec", &["containerConcurrency"]);
+
+    desk.type_in("apply -f -", HELLO);
+    desk.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
+    desk.expect("get ksvc", &["NAME", "URL", "LATESTCREATED", "hello-00001", "True"]);
+    desk.expect("describe ksvc hello", &["Latest Ready Revision Name:", "hello-00001", "Events:"]);
+    desk.say("logs -l serving.knative.dev/service=hello");
+    desk.expect("auth can-i create ksvc", &["yes"]);
+    desk.say("create role reader --verb=get --resource=configmaps");
+    desk.say("delete ksvc hello --timeout=60s");
+    assert_eq!(desk.say("get cfg,rev,rt -o name"), "");
+    desk.expect("delete cm map", &["deleted"]);
+}
+
 /// APP-28, APP-29, APP-33: every way to change an object.
 #[test]
 fn objects_are_made_changed_and_deleted_by_every_verb() {
-    let Some(desk) = Desk::open() else { return };
+    let Some(desk) = Desk::open(WITH_ALL) else { return };
     assert_eq!(desk.type_in("apply -f -", MAP), "configmap/map created\n");
     assert_eq!(desk.type_in("apply -f -", MAP), "configmap/map unchanged\n");
     let blue = MAP.replace("red", "blue");
@@ -165,7 +206,7 @@ fn objects_are_made_changed_and_deleted_by_every_verb() {
 /// A Service is applied, waited for, looked at, read the logs of, and deleted with its children.
 #[test]
 fn a_service_lives_and_ends_under_kubectl() {
-    let Some(desk) = Desk::open() else { return };
+    let Some(desk) = Desk::open(WITH_ALL) else { return };
     desk.type_in("apply -f -", HELLO);
     desk.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
     desk.expect("get ksvc", &["NAME", "URL", "LATESTCREATED", "hello-00001", "True"]);
@@ -198,7 +239,7 @@ fn a_service_lives_and_ends_under_kubectl() {
 /// APP-17, APP-18, APP-36: what there is, what it means, and how it is shown.
 #[test]
 fn kinds_are_listed_explained_and_shown() {
-    let Some(desk) = Desk::open() else { return };
+    let Some(desk) = Desk::open(WITH_ALL) else { return };
     desk.expect("version -o json", &["serverVersion"]);
     desk.expect("explain eventpolicy.spec.from", &["FIELDS", "sub"]);
     desk.expect("api-versions", &["serving.knative.dev/v1", "coordination.k8s.io/v1", "v1"]);
@@ -253,7 +294,7 @@ fn kinds_are_listed_explained_and_shown() {
 /// controllers own what they write.
 #[test]
 fn an_object_moves_to_server_side_apply_and_controllers_own_theirs() {
-    let Some(desk) = Desk::open() else { return };
+    let Some(desk) = Desk::open(WITH_ALL) else { return };
     let sized = format!("{MAP}  size: \"1\"\n");
     desk.type_in("apply -f -", &sized);
     desk.type_in("apply -f - --server-side", &sized);
