@@ -166,6 +166,10 @@ fn schema(entry: &Entry, at: &str) -> Value {
         "description": "Name, labels, annotations and what the server keeps about the object.",
         "allOf": [{ "$ref": format!("{at}{METADATA}") }],
     });
+    // As Kubernetes has it: who asks a question (a SelfSubjectReview) need not name it.
+    if let Some(required) = schema["required"].as_array_mut() {
+        required.retain(|name| name != "metadata");
+    }
     schema["type"] = "object".into();
     schema["x-kubernetes-group-version-kind"] = json!([type_of(entry.meta)]);
     schema

@@ -3,7 +3,7 @@
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
 //! `sluicegate instance-init --parent PID [--cgroup DIR]... [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID]
-//! [--group GID] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
+//! [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 
@@ -48,6 +48,8 @@ pub(super) struct Place {
     /// Entered last, because it may be in a volume.
     pub(super) working_dir: Option<PathBuf>,
     pub(super) identity: Identity,
+    /// What it calls itself, where it may: by this, programs tell each other apart.
+    pub(super) hostname: Option<String>,
     pub(super) read_only_root: bool,
 }
 
@@ -71,6 +73,9 @@ pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<O
     for (word, id) in [("--user", place.identity.user), ("--group", place.identity.group)] {
         words.extend(id.into_iter().flat_map(|id| [OsString::from(word), id.to_string().into()]));
     }
+    if let Some(name) = &place.hostname {
+        words.extend(["--hostname".into(), name.into()]);
+    }
     for (word, set) in [("--never-root", place.identity.never_root), ("--read-only", place.read_only_root)] {
         words.extend(set.then(|| OsString::from(word)));
     }
@@ -81,7 +86,7 @@ pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<O
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, Vec<OsString>), &'static str> {
     const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR]... [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID] \
-                         [--group GID] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...";
+                         [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...";
     let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
     let mut words = arguments.into_iter();
     if words.next().is_none_or(|word| word != "--parent") {
@@ -104,6 +109,9 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, V
             }
             Some("--user") => place.identity.user = Some(id(words.next())?),
             Some("--group") => place.identity.group = Some(id(words.next())?),
+            Some("--hostname") => {
+                place.hostname = Some(words.next().and_then(|word| word.into_string().ok()).ok_or(USAGE)?);
+            }
             Some("--never-root") => place.identity.never_root = true,
             Some("--read-only") => place.read_only_root = true,
             Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
@@ -120,6 +128,9 @@ fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String,
         // A session of its own: one signal reaches the whole family, and there is no terminal.
         setsid().map_err(|why| why.to_string())?;
         join(&place.cgroups)?;
+        if let Some(name) = &place.hostname {
+            call_itself(name);
+        }
         settle(place)?;
         become_user(place.identity)?;
         seal(parent).map_err(|why| why.to_string())
@@ -138,6 +149,13 @@ fn join(cgroups: &[PathBuf]) -> Result<(), String> {
         std::fs::write(folder.join("cgroup.procs"), "0")
             .map_err(|why| format!("the control group {} cannot be joined: {why}", folder.display()))
     })
+}
+
+/// RT-FS-06: a host name of its own. Whoever may not have one, keeps the host's.
+fn call_itself(name: &str) {
+    if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).is_ok() {
+        let _ = nix::unistd::sethostname(name); // allowed to who could make the namespace
+    }
 }
 
 /// RT-USER-05: an identity that cannot be had ends the start.
@@ -218,6 +236,7 @@ mod tests {
             binds: vec![bind("/--", true), bind("/c", false)],
             working_dir: Some("/work dir".into()),
             identity: Identity { user: Some(1000), group: Some(0), never_root: true },
+            hostname: Some("a-b".into()),
             read_only_root: true,
         };
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);

@@ -40,6 +40,8 @@ pub const OUTPUT_DRAIN_MAX: Duration = Duration::from_millis(500);
 /// Processes and threads of an instance that has a control group: far above what servers have, far below what would
 /// keep the host from starting anything.
 pub const GROUP_PIDS_MAX: u32 = 4096;
+/// Of an instance's host name: what a kubelet allows, one less than the kernel.
+pub const HOST_NAME_BYTES_MAX: usize = 63;
 /// Processor time is given out anew this often (the kernel's default).
 pub const CPU_PERIOD_US: u64 = 100_000;
 /// Tries at removing a control group, 10 ms apart.

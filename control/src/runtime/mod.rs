@@ -183,6 +183,11 @@ pub fn pod_name(revision: &str, mut line: u64) -> String {
     format!("{revision}-deployment-{}", String::from_utf8_lossy(&letters))
 }
 
+/// What that Pod's instances call their host: as much of the name as a host's may have.
+fn host_name(pod: &str) -> &str {
+    pod[..pod.floor_char_boundary(limits::HOST_NAME_BYTES_MAX)].trim_end_matches(['-', '.'])
+}
+
 /// One started instance, to be told what to do. Dropping it is the same as [`Instance::stop`].
 pub trait Instance: Send {
     /// Asks it to end and, after the grace period, ends it. `Gone` follows.

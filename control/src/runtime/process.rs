@@ -41,7 +41,7 @@ use super::orphans::{Record, Records};
 use super::probe::{Pace, Patient};
 use super::room::Room;
 use super::volumes::Shelf;
-use super::{Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, pod_name};
+use super::{Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, host_name, may_mount, pod_name};
 
 /// The program that becomes an instance: one whose `main` hands [`super::init::VERB`] to
 /// [`super::init::run`].
@@ -219,9 +219,10 @@ impl Process {
         let words_at =
             spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;
         let seat = room.seat(id, spec, port);
+        let name = pod_name(&spec.revision, line);
         let own = Own {
             port: seat.port,
-            name: &pod_name(&spec.revision, line),
+            name: &name,
             mark: &record.mark,
             volumes: shelf.root(),
             last_words: words_at,
@@ -229,7 +230,11 @@ impl Process {
         let environment = environment(spec, own);
         let launcher = Launcher {
             init: room.init.clone(),
-            place: Place { cgroups: seat.group.folders().to_vec(), ..place(spec, &shelf, &last_words) },
+            place: Place {
+                cgroups: seat.group.folders().to_vec(),
+                hostname: may_mount().then(|| host_name(&name).to_owned()),
+                ..place(spec, &shelf, &last_words)
+            },
         };
         // Written before the start, so that no instance is ever without its record.
         room.records.write(spec, id, &record);
@@ -438,6 +443,7 @@ fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
         binds: spec.mounts.iter().map(bind).chain(words).collect(),
         working_dir: spec.working_dir.clone(),
         identity: spec.identity,
+        hostname: None,
         read_only_root: spec.read_only_root,
     }
 }

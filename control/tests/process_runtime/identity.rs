@@ -122,6 +122,21 @@ async fn a_read_only_root_leaves_temporary_files_and_volumes() {
     }
 }
 
+/// RT-FS-06: by its host name an instance tells itself from others, as a Pod's does.
+#[tokio::test]
+async fn an_instance_has_a_host_name_of_its_own() {
+    let house = House::new();
+    house.start(35, InstanceSpec { revision: "hello-00001".into(), ..shell("uname -n") }).gone().await;
+    let name = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
+    let (ours, theirs) = (name(), house.log(35));
+    if may_mount() && !theirs.contains(&format!(" F {ours}\n")) {
+        assert!(theirs.contains(" F hello-00001-deployment-z\n"), "{theirs}");
+    } else {
+        eprintln!("skipped: no namespaces for host names here: {theirs}");
+    }
+    assert_ne!(name(), "hello-00001-deployment-z", "the host itself is called so now");
+}
+
 /// SRV-CON-13, SRV-CON-55, RT-CG-01, RT-CG-03: an instance with limits is in a group of its own that holds them, one
 /// that wants more memory is ended for that reason, and no group stays.
 #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! Never load-bearing for requests: should it end, the cores go on with the last table.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -184,11 +184,12 @@ async fn furnish(parts: &Parts) -> Result<House> {
     Ok(House { store, client, outside, router, fleet })
 }
 
-/// RT-LIFE-11: the ports by which this host alone controls the appliance, trusted because they are on loopback.
+/// RT-LIFE-11: the ports by which who comes over loopback controls the appliance, without saying who he is.
 fn control_ports(parts: &Parts) -> Vec<u16> {
     let listeners = parts.api.iter().chain([&parts.admin]);
     let addresses = listeners.filter_map(|listener| listener.local_addr().ok());
-    addresses.filter(|address| address.ip().is_loopback()).map(|address| address.port()).collect()
+    let trusting = |address: &SocketAddr| address.ip().is_loopback() || address.ip().is_unspecified();
+    addresses.filter(trusting).map(|address| address.port()).collect()
 }
 
 /// A client for somebody else's API.

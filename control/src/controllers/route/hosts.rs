@@ -1,5 +1,9 @@
 //! The names of a Route: hosts that it answers to, and the URLs that it shows.
 
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::controllers::cache::Cache;
 use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
@@ -16,12 +20,17 @@ pub struct Naming<'a> {
     pub http_port: u16,
     /// The operator's templates.
     pub network: &'a Network,
+    /// Core Services, among them placeholders.
+    pub services: &'a Cache<Service>,
 }
 
-/// Whether only names of the cluster lead to the Route.
+/// Whether only names of the cluster lead to the Route or to its tag: by the Route's label, or by that of the name's
+/// placeholder (X-RTE-05).
 #[must_use]
-pub fn is_local(route: &Route) -> bool {
-    label(&route.metadata, VISIBILITY) == Some(CLUSTER_LOCAL)
+pub fn is_local(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> bool {
+    let says_so = |meta: &ObjectMeta| label(meta, VISIBILITY) == Some(CLUSTER_LOCAL);
+    let placeholder = || naming.services.get(namespace(&route.metadata), &first_label(route, tag, naming));
+    says_so(&route.metadata) || placeholder().is_some_and(|one| says_so(&one.metadata))
 }
 
 /// All hosts of the Route, or of one of its tags.
@@ -33,7 +42,7 @@ pub fn hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String
         format!("{first}.{ns}.svc"),
         format!("{first}.{ns}"),
     ];
-    if !is_local(route) {
+    if !is_local(route, tag, naming) {
         hosts.push(public(route, tag, naming).to_ascii_lowercase());
     }
     hosts
@@ -42,7 +51,7 @@ pub fn hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String
 /// The URL that clients use.
 #[must_use]
 pub fn url(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
-    if is_local(route) {
+    if is_local(route, tag, naming) {
         let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
         return format!("http://{first}.{ns}.svc.{CLUSTER_DOMAIN}");
     }
@@ -90,9 +99,10 @@ mod tests {
     use crate::kinds::serving::route::RouteSpec;
 
     static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
+    static SERVICES: LazyLock<Cache<Service>> = LazyLock::new(Cache::default);
 
     fn naming(http_port: u16) -> Naming<'static> {
-        Naming { domain: "localhost", http_port, network: &NETWORK }
+        Naming { domain: "localhost", http_port, network: &NETWORK, services: &SERVICES }
     }
 
     /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag stands in front.
@@ -113,5 +123,24 @@ mod tests {
         route.metadata.labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
         assert!(!hosts(&route, None, naming(8080)).contains(&"app.ns.localhost".to_owned()));
         assert_eq!(url(&route, None, naming(8080)), "http://app.ns.svc.cluster.local");
+    }
+    /// X-RTE-05: one name alone, by the label of its placeholder.
+    #[test]
+    fn a_tag_is_cluster_local_by_its_placeholder() {
+        let labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
+        let services = Cache::default();
+        let metadata = ObjectMeta {
+            name: Some("blue-app".into()),
+            namespace: Some("ns".into()),
+            labels,
+            ..ObjectMeta::default()
+        };
+        services.replace(vec![Service { metadata, ..Service::default() }], |_| {});
+        let naming = Naming { services: &services, ..naming(80) };
+        let route = Route::new("ns", "app", RouteSpec::default());
+        assert_eq!(url(&route, Some("blue"), naming), "http://blue-app.ns.svc.cluster.local");
+        assert!(!hosts(&route, Some("blue"), naming).contains(&"blue-app.ns.localhost".to_owned()));
+        assert_eq!(url(&route, Some("red"), naming), "http://red-app.ns.localhost");
+        assert_eq!(url(&route, None, naming), "http://app.ns.localhost");
     }
 }

@@ -168,6 +168,7 @@ fn naming<'a>(world: &'a World, settings: &'a Settings, route: &Route) -> Naming
         domain: chosen.unwrap_or(&world.config.domain),
         http_port: world.config.http_port,
         network: &settings.network,
+        services: world.core_names.services(),
     }
 }
 

@@ -135,6 +135,7 @@ fn mended(there: &Service, wanted: &Service) -> Option<Service> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controllers::cache::Cache;
     use crate::kinds::serving::route::RouteSpec;
     use crate::kinds::settings::Network;
 
@@ -149,8 +150,8 @@ mod tests {
     /// SRV-OWN-01: what a Route makes is its own, bears its labels, and says whose it is.
     #[test]
     fn a_placeholder_bears_its_routes_labels_but_not_its_visibility() {
-        let (route, network) = (route(), Network::default());
-        let naming = Naming { domain: "localhost", http_port: 80, network: &network };
+        let (route, network, services) = (route(), Network::default(), Cache::default());
+        let naming = Naming { domain: "localhost", http_port: 80, network: &network, services: &services };
         let targets = [TrafficTarget { tag: Some("blue".into()), ..TrafficTarget::default() }];
         assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["blue-app", "app"]);
         let made = placeholder(&route, "blue-app");

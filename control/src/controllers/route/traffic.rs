@@ -143,6 +143,7 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
             }))
             .collect(),
         manners: manners(route, ways.naming),
+        inside_only: hosts::is_local(route, None, ways.naming),
         ..HostRule::default()
     };
     let sticky = own.manners.as_ref().filter(|manners| manners.sticky.is_some());
@@ -151,13 +152,12 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         hosts: hosts::hosts(route, Some(tag), ways.naming),
         splits: vec![Share { weight: 100, edits: ways.marked(TAG_HEADER, tag), backend: key }],
         manners: tags_manners.clone(),
+        inside_only: hosts::is_local(route, Some(tag), ways.naming),
         ..HostRule::default()
     });
     let redirected = is_redirected(&route.metadata);
-    let inside_only = hosts::is_local(route);
     std::iter::once(own)
         .chain(tagged)
-        .map(|rule| HostRule { inside_only, ..rule })
         .flat_map(|rule| by_scheme(rule, redirected, &ways.naming.domain.to_ascii_lowercase()))
         .collect()
 }
@@ -211,12 +211,15 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::controllers::cache::Cache;
     use crate::kinds::settings::Network;
+    use k8s_openapi::api::core::v1::Service;
 
     static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
+    static SERVICES: LazyLock<Cache<Service>> = LazyLock::new(Cache::default);
 
     fn naming() -> Naming<'static> {
-        Naming { domain: "test", http_port: 80, network: &NETWORK }
+        Naming { domain: "test", http_port: 80, network: &NETWORK, services: &SERVICES }
     }
 
     fn ways() -> Ways<'static> {
