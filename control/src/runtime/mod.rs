@@ -45,6 +45,8 @@ pub use mounts::allowed as may_mount;
 pub use orphans::log_file;
 pub use process::{Init, ProcessRuntime, end_leftovers};
 
+use crate::child_name::child_name;
+
 /// What to run, and how to tell that it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceSpec {
@@ -167,6 +169,12 @@ pub trait Runtime: Send + Sync {
     fn forget(&self, namespace: &str, revision: &str);
 }
 
+/// The name of a Revision's Deployment; its Pods' names begin with it.
+#[must_use]
+pub fn deployment_name(revision: &str) -> String {
+    child_name(revision, "-deployment")
+}
+
 /// The name of the Pod that stands for instances of `line`.
 #[must_use]
 pub fn pod_name(revision: &str, mut line: u64) -> String {
@@ -180,7 +188,7 @@ pub fn pod_name(revision: &str, mut line: u64) -> String {
         }
     }
     letters.reverse();
-    format!("{revision}-deployment-{}", String::from_utf8_lossy(&letters))
+    format!("{}-{}", deployment_name(revision), String::from_utf8_lossy(&letters))
 }
 
 /// What that Pod's instances call their host: as much of the name as a host's may have.

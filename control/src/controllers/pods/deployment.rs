@@ -10,11 +10,7 @@ use super::make::{REVISION_UID, labels, owner};
 use crate::fleet::{Seen, Stage};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{name, namespace};
-
-/// The name of a Revision's Deployment; its Pods' names begin with it.
-pub(super) fn deployment_name(revision: &str) -> String {
-    format!("{revision}-deployment")
-}
+use crate::runtime::deployment_name;
 
 /// The Deployment of `revision`, of which `desired` instances are wanted; `before` is the one that is there.
 pub(super) fn deployment(

@@ -20,6 +20,7 @@ use crate::fleet::Seen;
 use crate::kinds::serving::annotations::REVISION;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{label, name, namespace};
+use crate::runtime::deployment_name;
 
 pub use make::instance_of;
 
@@ -54,7 +55,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 
 async fn keep_deployment(world: &World, item: &Item, owner: &Revision, seen: &[Seen]) -> Result<(), Error> {
     let Item { namespace: ns, name: revision, .. } = item;
-    let before = world.deployments.get(ns, &deployment::deployment_name(revision));
+    let before = world.deployments.get(ns, &deployment_name(revision));
     let desired = world.fleet.observe(&format!("{ns}/{revision}")).desired;
     let wanted = deployment::deployment(owner, desired, seen, before.as_deref());
     match before {
