@@ -86,7 +86,7 @@ fn app(house: &House, protocol: Protocol, load: &Arc<BackendLoad>) -> Backend {
     Backend { load: Arc::clone(load), protocol, ..backend(&instances, 2, patience) }
 }
 
-/// APP-02: each stream gets its own answer, whatever its neighbours do and whatever the instance speaks.
+/// Each stream gets its own answer, whatever its neighbours do and whatever the instance speaks.
 #[test]
 fn streams_of_one_connection_are_answered_each_by_itself() {
     for protocol in [Protocol::Http1, Protocol::H2c] {
