@@ -11,15 +11,17 @@ use std::task::{Poll, Waker};
 pub(super) struct Bell {
     count: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
+    /// Empty, with the room that the last round took: a log rings once a flush, with a waiter for each event in it.
+    spare: RefCell<Vec<Waker>>,
 }
 
 impl Bell {
     /// Wakes everybody who waits.
     pub(super) fn ring(&self) {
         self.count.set(self.count.get() + 1);
-        for waker in self.waiting.take() {
-            waker.wake();
-        }
+        let mut waiting = self.waiting.replace(self.spare.take());
+        waiting.drain(..).for_each(Waker::wake);
+        self.spare.replace(waiting);
     }
 
     /// How often it has rung.

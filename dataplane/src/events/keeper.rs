@@ -433,13 +433,12 @@ impl Keeper {
         self.log.borrow_mut().flush_done(flush, result);
         self.flushed.ring();
         let durable = self.log.borrow().durable();
-        for feed in self.touched.take() {
-            feed.touched.set(false);
+        self.touched.borrow_mut().retain(|feed| {
             feed.tell();
-            if feed.appended_end.get() > durable {
-                self.touch(&feed); // came after the write began, or belongs to the next segment
-            }
-        }
+            // Came after the write began, or belongs to the next segment.
+            feed.touched.set(feed.appended_end.get() > durable);
+            feed.touched.get()
+        });
     }
 
     fn write_bookmarks(&self) {
