@@ -276,7 +276,10 @@ pub enum Verdict {
     NoFilter,
 }
 
-/// An absolute `http` or `https` URL, parsed once.
+/// The port of a [`Target`] whose URL is neither `http` nor `https`: every attempt to send there fails.
+pub const NO_PORT: u16 = 0;
+
+/// An absolute URL, parsed once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// As written, for logs and `knativeerrordest`.
