@@ -47,6 +47,30 @@ pub struct Table {
     pub streams: Map<Arc<Stream>>,
     /// By server name, for TLS.
     pub certificates: Arc<Certificates>,
+    /// At which of the events listeners streams take events.
+    pub events_by: EventsBy,
+}
+
+/// How events come in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EventsBy {
+    /// In the clear alone.
+    #[default]
+    Plain,
+    /// In the clear and by TLS.
+    Either,
+    Tls,
+}
+
+impl EventsBy {
+    #[must_use]
+    pub fn takes(self, by_tls: bool) -> bool {
+        match self {
+            Self::Plain => !by_tls,
+            Self::Either => true,
+            Self::Tls => by_tls,
+        }
+    }
 }
 
 /// Instances that can stand in for each other.
