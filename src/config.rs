@@ -61,6 +61,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_EVENTS")]
     pub(crate) events: Option<SocketAddr>,
 
+    /// Address for events by TLS; `transport-encryption` in ConfigMap `config-features` says whether it is used
+    /// [default: none]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_EVENTS_HTTPS")]
+    pub(crate) events_https: Option<SocketAddr>,
+
     /// Address of the Kubernetes-style API [default: 127.0.0.1:8001]
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
     pub(crate) api: Option<SocketAddr>,
@@ -206,12 +211,13 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     pub(crate) workers: usize,
     pub(crate) http: SocketAddr,
-    /// `certificates` are never without it.
+    /// `certificates` are never without it or `events_https`.
     pub(crate) https: Option<SocketAddr>,
     pub(crate) certificates: Vec<CertificateRule>,
     pub(crate) private: Option<SocketAddr>,
     pub(crate) tls_min_version: TlsVersion,
     pub(crate) events: SocketAddr,
+    pub(crate) events_https: Option<SocketAddr>,
     pub(crate) api: SocketAddr,
     pub(crate) api_socket: Option<PathBuf>,
     /// The API speaks TLS.
@@ -259,6 +265,7 @@ impl Config {
             certificates: either(given.tls_cert, file.tls_cert),
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
+            events_https: given.events_https.or(file.events_https),
             api: given.api.or(file.api).unwrap_or(loopback(8001)),
             api_socket: given.api_socket.or(file.api_socket),
             api_tls: given.api_tls || file.api_tls,
@@ -303,7 +310,7 @@ impl Config {
             return Err(format!("otlp: {url}: is no URL like http://127.0.0.1:4318/v1/traces"));
         }
         self.check_api()?;
-        if let (None, Some(rule)) = (self.https, self.certificates.first()) {
+        if let (None, Some(rule)) = (self.https.or(self.events_https), self.certificates.first()) {
             return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
         }
         for (name, paths) in

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kit::manifest::with;
+use kit::manifest::{NAMESPACE, with};
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
 use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
@@ -145,6 +145,19 @@ fn a_dead_letter_tells_its_story() {
     let body = STANDARD.decode(letter.attribute("knativeerrordata").unwrap_or_default()).unwrap();
     assert_eq!(String::from_utf8_lossy(&body), "I will not take that");
     assert_eq!(sink.received().len(), 1);
+}
+
+/// EV-ADR-04, DP-RETRY-16: a URL that nobody here can speak to is a destination like any other that does not answer.
+#[test]
+fn events_for_an_unknown_scheme_are_dead_letters() {
+    let dead = EventSink::start();
+    let appliance = appliance();
+    subscribe(appliance.api(), "all", "bad://uri", &[delivery(1, &dead)]);
+    let trigger = appliance.api().get("Trigger", NAMESPACE, "all").unwrap();
+    assert_eq!(trigger["status"]["subscriberUri"], "bad://uri");
+    post(&appliance, &Event::new("1"));
+    let letter = &dead.wait_for(1, PATIENCE)[0];
+    assert_eq!(letter.attribute("knativeerrordest").as_deref(), Some("bad://uri"));
 }
 
 /// EV-DLV-09: given up without a dead letter sink, and the next one goes its way.

@@ -272,8 +272,8 @@ fn channels_and_flows_let_their_own_parts_in() {
     let sequence = json!({ "apiVersion": "flows.knative.dev/v1", "kind": "Sequence", "metadata": metadata, "spec": spec });
     api.create(&sequence);
     let flow = asking(api, "Sequence", "f");
-    let audience = "flows.knative.dev/sequence/default/f";
-    assert_eq!(flow["status"]["address"]["audience"], audience);
+    let audience = "messaging.knative.dev/inmemorychannel/default/f-kn-sequence-0";
+    assert_eq!(flow["status"]["address"]["audience"], audience, "its first channel's, as upstream");
     account(api, NAMESPACE, "robot");
     let from = json!([{ "sub": "system:serviceaccount:default:robot" }]);
     let to = |group: &str, kind: &str, name: &str| json!([{ "ref": { "apiVersion": format!("{group}/v1"), "kind": kind, "name": name } }]);
@@ -286,8 +286,9 @@ fn channels_and_flows_let_their_own_parts_in() {
     api.wait_ready("EventPolicy", NAMESPACE, "out", PATIENCE);
     asking(api, "Channel", "out");
 
-    let robot = token(api, NAMESPACE, "robot", audience);
     let path = "/channels/default/f-kn-sequence-0";
+    comes_to(&appliance, path, &token(api, NAMESPACE, "robot", "flows.knative.dev/sequence/default/f"), 202);
+    let robot = token(api, NAMESPACE, "robot", audience);
     comes_to(&appliance, path, &robot, 202);
     wait::until(PATIENCE, "an event to pass the flow", || {
         assert_eq!(send(&appliance, path, "1", &robot).status, 202);

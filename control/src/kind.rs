@@ -327,7 +327,12 @@ impl Registry {
     }
 }
 
-fn admit<R: Resource>(new: Value, before: Option<&Value>, requester: &Requester) -> Result<Value, Denied> {
+fn admit<R: Resource>(
+    mut new: Value,
+    before: Option<&Value>,
+    requester: &Requester,
+) -> Result<Value, Denied> {
+    drop_nulls(&mut new);
     let mut unknown = Vec::new();
     let mut object: R = serde_ignored::deserialize(new, |path| note(&mut unknown, &path))
         .map_err(|why| Denied::Malformed(why.to_string()))?;
@@ -352,9 +357,24 @@ fn admit<R: Resource>(new: Value, before: Option<&Value>, requester: &Requester)
 
 fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
+    let mut object = object.clone();
+    drop_nulls(&mut object);
     // An object of the wrong shape is refused by `admit`, with what is wrong.
     let _: Result<R, _> = serde_ignored::deserialize(object, |path| note(&mut unknown, &path));
     unknown
+}
+
+/// A field that is `null`, like the `spec:` of a manifest with nothing below it, is one that was left out; so
+/// Kubernetes has it for all fields that are not nullable, and its own kinds have no others.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
 }
 
 fn note(unknown: &mut Vec<String>, path: &Path<'_>) {

@@ -22,8 +22,8 @@ use dataplane::events::types::Seen;
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
 use dataplane::table::{
-    Backend, Begin, Delivery, Endpoint, Filter, Keeping, Protocol, Reply, Route, Split, Table, Target,
-    Timeouts, WhenEmpty,
+    Backend, Begin, Delivery, Endpoint, EventsBy, Filter, Keeping, Protocol, Reply, Route, Split, Table,
+    Target, Timeouts, WhenEmpty,
 };
 use dataplane::tls::{Certificates, Identity, Trust};
 
@@ -277,6 +277,16 @@ impl Publisher {
 
     pub fn remove_subscriber(&self, name: &str) {
         self.change_streams(|model| model.streams.remove_reader(name));
+    }
+
+    /// How events come in, from now on. Published at once, unless there is no table yet.
+    pub fn take_events_by(&self, by: EventsBy) {
+        let mut model = self.lock();
+        if model.table.events_by != by {
+            model.table.events_by = by;
+            model.changes += 1;
+            self.hand_down(&mut model);
+        }
     }
 
     /// What core Services stand for, from now on. Published at once, unless there is no table yet.

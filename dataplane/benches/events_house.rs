@@ -159,6 +159,7 @@ fn run(events: u64, tokens: Tokens) -> Duration {
         events: Some(listen()),
         https: None,
         private: None,
+        events_tls: None,
         make_events: Some(make(service)),
         tables: Arc::clone(&tables),
         signals,

@@ -26,7 +26,7 @@ use crate::proxy::{Parts, Proxy, serve, serve_inside};
 use crate::publish::Tables;
 use crate::signal::Signals;
 use crate::spans;
-use crate::tls::{Door, Terms, TlsLimits};
+use crate::tls::{Door, Terms, TlsLimits, Wire};
 
 use leaving::Leaving;
 pub use leaving::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, Stop};
@@ -54,6 +54,8 @@ pub struct CoreConfig {
     pub private: Option<TcpListener>,
     /// ... and one for events, served by what `make_events` makes.
     pub events: Option<TcpListener>,
+    /// ... and one for events by TLS.
+    pub events_tls: Option<Https>,
     pub make_events: Option<MakeEvents>,
     pub tables: Arc<Tables>,
     pub signals: Signals,
@@ -122,7 +124,7 @@ pub type Local<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 pub trait Events {
     /// Serves one connection to the events listener until it ends. `seat` is its place in the core's
     /// roster and tells it when the core stops.
-    fn connection(self: Rc<Self>, stream: Stream, seat: Seat) -> Local<'static>;
+    fn connection(self: Rc<Self>, stream: Wire, seat: Seat) -> Local<'static>;
 
     /// A bell was rung: there may be a new table.
     fn look(&self);
@@ -194,9 +196,11 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     }
     let senders = Rc::<Roster>::default();
     if let (Some(listener), Some(events)) = (config.events, &events) {
-        let events = Rc::clone(events);
-        let serve = Box::new(move |stream, seat| Rc::clone(&events).connection(stream, seat));
-        take("the events listener", &senders, listener, serve)?;
+        take("the events listener", &senders, listener, senders_plain(events))?;
+    }
+    if let (Some(Https { listener, terms }), Some(events)) = (config.events_tls, &events) {
+        let door = Door::new(ring, terms, config.limits.tls, Arc::clone(&proxy.counters));
+        take("the events listener for TLS", &senders, listener, senders_by_tls(events, door))?;
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     (config.up)();
@@ -221,6 +225,22 @@ fn those_inside(proxy: &Rc<Proxy>) -> Serve {
 fn behind_tls(proxy: &Rc<Proxy>, door: Door) -> Serve {
     let (proxy, door) = (Rc::clone(proxy), Rc::new(door));
     Box::new(move |stream, seat| Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&door), stream, seat)))
+}
+
+fn senders_plain(events: &Rc<dyn Events>) -> Serve {
+    let events = Rc::clone(events);
+    Box::new(move |stream, seat| Rc::clone(&events).connection(stream.into(), seat))
+}
+
+fn senders_by_tls(events: &Rc<dyn Events>, door: Door) -> Serve {
+    let (events, door) = (Rc::clone(events), Rc::new(door));
+    Box::new(move |stream, seat| Box::pin(take_by_tls(Rc::clone(&events), Rc::clone(&door), stream, seat)))
+}
+
+async fn take_by_tls(events: Rc<dyn Events>, door: Rc<Door>, stream: Stream, seat: Seat) {
+    if let Some(stream) = door.open(stream).await {
+        events.connection(stream.into(), seat).await;
+    }
 }
 
 async fn serve_tls(proxy: Rc<Proxy>, door: Rc<Door>, stream: Stream, seat: Seat) {

@@ -47,6 +47,30 @@ pub struct Table {
     pub streams: Map<Arc<Stream>>,
     /// By server name, for TLS.
     pub certificates: Arc<Certificates>,
+    /// At which of the events listeners streams take events.
+    pub events_by: EventsBy,
+}
+
+/// How events come in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EventsBy {
+    /// In the clear alone.
+    #[default]
+    Plain,
+    /// In the clear and by TLS.
+    Either,
+    Tls,
+}
+
+impl EventsBy {
+    #[must_use]
+    pub fn takes(self, by_tls: bool) -> bool {
+        match self {
+            Self::Plain => !by_tls,
+            Self::Either => true,
+            Self::Tls => by_tls,
+        }
+    }
 }
 
 /// Instances that can stand in for each other.
@@ -276,7 +300,10 @@ pub enum Verdict {
     NoFilter,
 }
 
-/// An absolute `http` or `https` URL, parsed once.
+/// The port of a [`Target`] whose URL is neither `http` nor `https`: every attempt to send there fails.
+pub const NO_PORT: u16 = 0;
+
+/// An absolute URL, parsed once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// As written, for logs and `knativeerrordest`.

@@ -49,6 +49,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
         index: 0,
         http,
         events: None,
+        events_tls: None,
         make_events: None,
         tables: Arc::clone(&tables),
         signals: Signals::new(|| {}),

@@ -92,6 +92,7 @@ fn night(client: &[u8], instance: Option<&[u8]>, weather: Weather) -> Night {
         questions: None,
         index: 0,
         events: None,
+        events_tls: None,
         make_events: None,
         tables: Arc::clone(&tables),
         signals: Signals::new(|| {}),

@@ -5,6 +5,7 @@ mod api;
 mod certificates;
 mod control;
 mod cores;
+mod events_tls;
 pub(super) mod folder;
 mod logging;
 mod logs;
@@ -32,7 +33,7 @@ use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::spans::Queue;
 use dataplane::table::Table;
-use dataplane::tls::{Oldest, Terms};
+use dataplane::tls::{Certificates, Oldest, Terms};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tokio::sync::{Notify, watch};
@@ -41,6 +42,7 @@ use crate::admin::Health;
 use crate::config::{Config, ServerTiming, Settings, TlsVersion};
 use control::{Control, Parts};
 use cores::{Cores, Place, Shared};
+use events_tls::EventsTls;
 use folder::Folder;
 use otlp::Exporter;
 use sockets::Sockets;
@@ -92,10 +94,10 @@ fn serve(config: Config) -> Result<()> {
     let Arrival { folder, sockets, predecessor } = arrive(&config)?;
     raise_descriptor_limit();
     let ready = sockets.ready_line()?;
+    let events_tls = EventsTls::open(&config, &sockets)?;
 
     let tables = Tables::new(Table::default());
-    let publisher = publisher(&config, &tables)?;
-    publisher.set_certificates(certificates);
+    let publisher = publisher(&config, &tables, certificates)?;
     let health = Arc::new(Health::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
@@ -113,8 +115,8 @@ fn serve(config: Config) -> Result<()> {
         control_ended,
     };
     let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-    let control = control::start(Parts {
-        control: control_config(&config, &sockets)?,
+    let Control { synced, admin, thread: control } = control::start(Parts {
+        control: control_config(&config, &sockets, events_tls.as_ref())?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
         signals,
@@ -126,13 +128,13 @@ fn serve(config: Config) -> Result<()> {
         stop,
         hand_over,
         handed,
+        events_tls: events_tls.clone(),
         first_instance,
         beside: predecessor.is_some(),
     })?;
-    let Control { synced, admin, thread: control } = control;
     synced.blocking_recv().context("the control thread ended at its start")??;
-    let Sockets { http, https, private, events, .. } = sockets;
-    let doors = Doors { http, https, private, events };
+    let Sockets { http, https, private, events, events_https, .. } = sockets;
+    let doors = Doors { http, https, private, events, events_https, events_tls };
     let cores = start_cores(&config, &shared, doors, (access, spans), say.clone())?;
     drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
@@ -279,6 +281,9 @@ struct Doors {
     https: Vec<TcpListener>,
     private: Vec<TcpListener>,
     events: Vec<TcpListener>,
+    events_https: Vec<TcpListener>,
+    /// What is shown at the last ones.
+    events_tls: Option<EventsTls>,
 }
 
 fn start_cores(
@@ -296,8 +301,12 @@ fn start_cores(
     let terms = Terms::from(&shared.tables, oldest).context("TLS")?;
     let mut https = doors.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
     let mut private = doors.private.into_iter();
+    let own = doors.events_tls.as_ref().map(EventsTls::own).unwrap_or_default();
+    let terms = Terms::with_own(&shared.tables, &own, oldest).context("TLS")?;
+    let by_tls = |listener| Https { listener, terms: terms.clone() };
+    let mut events_tls = doors.events_https.into_iter().map(by_tls);
     let places = doors.http.into_iter().zip(doors.events).zip(homes);
-    let places = places.map(|place| Place::new(place, https.next(), private.next()));
+    let places = places.map(|place| Place::new(place, (https.next(), private.next()), events_tls.next()));
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let limits = CoreLimits { access, tells_timing, spans, ..CoreLimits::default() };
     Cores::start(shared, &limits, places, move || {
@@ -311,7 +320,7 @@ fn signals() -> (Arc<Notify>, Signals) {
     (bell, Signals::new(move || rung.notify_one()))
 }
 
-fn publisher(config: &Config, tables: &Arc<Tables>) -> Result<Arc<Publisher>> {
+fn publisher(config: &Config, tables: &Arc<Tables>, certificates: Certificates) -> Result<Arc<Publisher>> {
     let tables = Arc::clone(tables);
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
@@ -320,6 +329,7 @@ fn publisher(config: &Config, tables: &Arc<Tables>) -> Result<Arc<Publisher>> {
         let trust = certificates::trust(rule)?;
         publisher.set_static_route(&rule.host, rule.protocol, trust, &rule.addresses);
     }
+    publisher.set_certificates(certificates);
     Ok(Arc::new(publisher))
 }
 
@@ -336,7 +346,11 @@ fn reload(config: &Config, publisher: &Publisher) {
     }
 }
 
-fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
+fn control_config(
+    config: &Config,
+    sockets: &Sockets,
+    events_tls: Option<&EventsTls>,
+) -> Result<ControlConfig> {
     let events = sockets.events[0].local_addr()?;
     Ok(ControlConfig {
         domain: config.domain.clone(),
@@ -347,6 +361,7 @@ fn control_config(config: &Config, sockets: &Sockets) -> Result<ControlConfig> {
             https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
         },
         events_url_base: format!("http://{events}"),
+        events_tls: events_tls.map(EventsTls::told),
         shows_pods: config.kubeconfig.is_none(),
         holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),

@@ -10,7 +10,8 @@ use kit::{Appliance, Call, PATIENCE, Setup, Upstream};
 use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version};
 
 pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -60,15 +61,7 @@ impl Authority {
 
     /// A client that trusts this authority. Clones share their tickets.
     pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Client {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.issuer.der().clone()).unwrap();
-        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.resumption = Resumption::in_memory_sessions(8);
-        Client { config: Arc::new(config) }
+        Client::believing(&self.pem(), versions)
     }
 }
 
@@ -90,6 +83,19 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// One that trusts the authority with this certificate (PEM).
+    pub(crate) fn believing(authority: &str, versions: &[&'static SupportedProtocolVersion]) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.resumption = Resumption::in_memory_sessions(8);
+        Self { config: Arc::new(config) }
+    }
+
     /// Offers these protocols.
     pub(crate) fn alpn(mut self, protocols: &[&[u8]]) -> Self {
         let offered = protocols.iter().map(|protocol| protocol.to_vec()).collect();

@@ -4,6 +4,7 @@
 mod bodies;
 mod client;
 mod domain_mapping;
+mod events;
 mod handshakes;
 mod ingress;
 mod instances;

@@ -47,7 +47,11 @@ pub struct SelfMade {
     folder: PathBuf,
     /// Whom the certificate is for: names and addresses.
     names: Vec<String>,
+    /// What the authority is called.
+    authority: &'static str,
 }
+
+const API_AUTHORITY: &str = "Sluicegate API authority";
 
 impl SelfMade {
     #[must_use]
@@ -58,7 +62,13 @@ impl SelfMade {
                 names.push(name.clone());
             }
         }
-        Self { folder: folder.to_owned(), names }
+        Self { folder: folder.to_owned(), names, authority: API_AUTHORITY }
+    }
+
+    /// With an authority of another name, for who believes both.
+    #[must_use]
+    pub fn signed_by(self, authority: &'static str) -> Self {
+        Self { authority, ..self }
     }
 
     /// The authority's certificate.
@@ -84,7 +94,7 @@ impl SelfMade {
             Some(pem) if key(&pem).is_some() && !ends_within(&pem, AUTHORITY_RENEW_DAYS, now) => pem,
             _ => {
                 signed_anew = true;
-                let pem = make_authority(now).map_err(|why| named(&path, &why))?;
+                let pem = make_authority(self.authority, now).map_err(|why| named(&path, &why))?;
                 write(&path, &pem, 0o600)?;
                 pem
             }
@@ -100,30 +110,35 @@ impl SelfMade {
         if !signed_anew && read(&server)?.as_ref().is_some_and(good) {
             return Ok(false);
         }
-        let pem = make_server(&authority, &self.names, now).map_err(|why| named(&server, &why))?;
+        let pem = make_server((self.authority, &authority), &self.names, now)
+            .map_err(|why| named(&server, &why))?;
         write(&server, &pem, 0o600)?;
         Ok(true)
     }
 }
 
-fn make_authority(now: Timestamp) -> Result<String, rcgen::Error> {
+fn make_authority(name: &str, now: Timestamp) -> Result<String, rcgen::Error> {
     let key = KeyPair::generate()?;
-    let certificate = authority(now)?.self_signed(&key)?;
+    let certificate = authority(name, now)?.self_signed(&key)?;
     Ok(certificate.pem().replace("\r\n", "\n") + &key.serialize_pem())
 }
 
 /// What an issuer is known by does not depend on when it was made.
-fn authority(now: Timestamp) -> Result<CertificateParams, rcgen::Error> {
+fn authority(name: &str, now: Timestamp) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new(Vec::new())?;
-    params.distinguished_name.push(DnType::CommonName, "Sluicegate API authority");
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     live(&mut params, now, AUTHORITY_DAYS);
     Ok(params)
 }
 
-fn make_server(signer: &str, names: &[String], now: Timestamp) -> Result<String, rcgen::Error> {
-    let issuer = Issuer::new(authority(now)?, KeyPair::from_pem(key(signer).unwrap_or_default())?);
+fn make_server(
+    (name, signer): (&str, &str),
+    names: &[String],
+    now: Timestamp,
+) -> Result<String, rcgen::Error> {
+    let issuer = Issuer::new(authority(name, now)?, KeyPair::from_pem(key(signer).unwrap_or_default())?);
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name.push(DnType::CommonName, SERVER_NAME);

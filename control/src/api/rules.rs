@@ -105,8 +105,10 @@ pub(super) fn check_name(meta: &KindMeta, name: &str) -> Result<(), Refusal> {
         let why = "Required value: name or generateName is required";
         return Err(Refusal::invalid_field(meta, name, "metadata.name", why));
     }
-    // Kubernetes allows these whatever can be a part of a path: `system:discovery`.
-    if meta.group == "rbac.authorization.k8s.io" {
+    // Kubernetes allows these whatever can be a part of a path: `system:discovery`, and `sink.Received.1` of an
+    // event of the core group (not of the newer one).
+    let is_event = meta.group.is_empty() && meta.kind == "Event";
+    if is_event || meta.group == "rbac.authorization.k8s.io" {
         if !name.contains(['/', '%']) && name != "." && name != ".." {
             return Ok(());
         }

@@ -5,6 +5,7 @@
 //! there, so any look may be missed as long as a later one comes. The same code runs over the in-process
 //! client and over a cluster's.
 
+pub mod addresses;
 pub mod broker;
 pub mod cache;
 pub mod channel;
@@ -55,6 +56,7 @@ use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{name, namespace};
 use crate::publish::{Publisher, QuotaRules};
+pub use addresses::EventsTls;
 use cache::{Cache, Change, follow};
 use queue::{Item, Kind};
 use world::{Error, Object, World};
@@ -75,6 +77,8 @@ pub struct ControlConfig {
     pub http_port: u16,
     /// `http://127.0.0.1:8081`
     pub events_url_base: String,
+    /// Where events are taken in by TLS, if anywhere.
+    pub events_tls: Option<EventsTls>,
     /// Where requests are taken in, for statuses.
     pub listeners: ingress::Listeners,
     /// Image references and the commands that stand for them here.

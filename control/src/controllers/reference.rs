@@ -1,6 +1,6 @@
 //! URLs: a path below an address (RFC 3986), and a URL as the data plane wants it.
 
-use dataplane::table::Target;
+use dataplane::table::{NO_PORT, Target};
 
 /// Resolves `reference` against the absolute URL `base` (RFC 3986, 5.2); `reference` has no scheme.
 #[must_use]
@@ -67,6 +67,8 @@ fn remove_dots(path: &str) -> String {
 pub enum Scheme {
     Http,
     Https,
+    /// Nobody here speaks it.
+    Other,
 }
 
 /// A URL to deliver to, parsed once; the error says what is wrong with it. Whom an `https` one believes is not in the
@@ -76,7 +78,8 @@ pub(super) fn target(url: &str) -> Result<(Scheme, Target), String> {
     let (scheme, usual) = match uri.scheme_str() {
         Some("http") => (Scheme::Http, 80),
         Some("https") => (Scheme::Https, 443),
-        _ => return Err(format!("\"{url}\" begins neither with http:// nor with https://")),
+        Some(_) => (Scheme::Other, NO_PORT),
+        None => return Err(format!("\"{url}\" begins neither with http:// nor with https://")),
     };
     let authority = uri.authority().ok_or_else(|| format!("\"{url}\" has no host"))?;
     if authority.host().is_empty() || authority.as_str().contains('@') {
@@ -91,7 +94,7 @@ pub(super) fn target(url: &str) -> Result<(Scheme, Target), String> {
         url: url.into(),
         authority: authority.as_str().into(),
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
-        port: authority.port_u16().unwrap_or(usual),
+        port: if scheme == Scheme::Other { NO_PORT } else { authority.port_u16().unwrap_or(usual) },
         path: path.into(),
         pass: None,
         trust: None,
@@ -129,8 +132,10 @@ mod tests {
         assert_eq!((scheme, parsed.port), (Scheme::Https, 443));
         let (_, parsed) = target("http://127.0.0.1:81/x?y").unwrap();
         assert_eq!((&*parsed.authority, parsed.port, &*parsed.path), ("127.0.0.1:81", 81, "/x?y"));
-        for bad in ["https://", "https://u@a/", "a", "/x", "http://", "http://u:p@a/", "ftp://a/"] {
+        for bad in ["https://", "https://u@a/", "a", "/x", "http://", "http://u:p@a/"] {
             assert!(target(bad).is_err(), "{bad}");
         }
+        let (scheme, parsed) = target("bad://uri:80/x").unwrap();
+        assert_eq!((scheme, parsed.port), (Scheme::Other, NO_PORT), "nothing is ever sent there");
     }
 }

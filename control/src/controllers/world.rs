@@ -10,7 +10,6 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::ControlConfig;
 use super::cache::{Cache, without_owners};
 use super::core_names::CoreNames;
 use super::duty::{Duty, NotOurs};
@@ -23,6 +22,7 @@ use super::resolve::Resolver;
 use super::settings::Maps;
 use super::sugar::Sugar;
 use super::trusts::Trusts;
+use super::{ControlConfig, addresses};
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
@@ -187,6 +187,7 @@ impl World {
     }
 
     pub(super) fn set_settings(&self, settings: Settings) {
+        self.publisher.take_events_by(addresses::events_by(&settings.event_features));
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 

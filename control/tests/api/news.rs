@@ -97,3 +97,16 @@ async fn an_event_lives_where_its_object_does() {
         }
     }
 }
+
+/// Kubernetes takes any part of a path for the name of a core event, and a DNS name in the newer group.
+#[tokio::test]
+async fn a_core_event_may_have_capital_letters_in_its_name() {
+    let house = House::real().await;
+    let (code, made) = house.ask(Method::POST, CORE, &core("sink.Received.1", "a")).await;
+    assert_eq!((code, &made["metadata"]["name"]), (201, &json!("sink.Received.1")), "{made}");
+    assert_eq!(house.get(&format!("{NEWS}/sink.Received.1")).await.0, 200);
+    assert_eq!(house.ask(Method::POST, NEWS, &news("sink.Received.2", "a")).await.0, 422);
+    for bad in ["a/b", "..", "a%b"] {
+        assert_eq!(house.ask(Method::POST, CORE, &core(bad, "a")).await.0, 422, "{bad}");
+    }
+}

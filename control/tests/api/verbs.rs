@@ -30,6 +30,23 @@ async fn a_created_object_has_its_identity_and_its_defaults() {
     assert_eq!(again["details"], json!({ "name": "one", "kind": "widgets", "group": "test.sluicegate.dev" }));
 }
 
+/// A manifest with `spec:` and nothing below it, and a client that writes what it does not set as null.
+#[tokio::test]
+async fn a_field_that_is_null_was_left_out() {
+    let house = House::real().await;
+    let brokers = "/apis/eventing.knative.dev/v1/namespaces/default/brokers";
+    let (code, made) = house
+        .ask(Method::POST, brokers, &json!({ "metadata": { "name": "a", "labels": null }, "spec": null }))
+        .await;
+    assert_eq!(code, 201, "{made}");
+    let triggers = "/apis/eventing.knative.dev/v1/namespaces/default/triggers";
+    let spec = json!({ "broker": "a", "filter": { "attributes": null }, "filters": null, "delivery": null,
+                       "subscriber": { "uri": "http://a/" } });
+    let (code, made) =
+        house.ask(Method::POST, triggers, &json!({ "metadata": { "name": "t" }, "spec": spec })).await;
+    assert_eq!((code, made["spec"].get("delivery")), (201, None), "{made}");
+}
+
 /// APP-32
 #[tokio::test]
 async fn generated_names_share_their_prefix_and_differ() {

@@ -99,6 +99,7 @@ impl House {
             domain: "test".to_owned(),
             http_port: 8080,
             events_url_base: "http://127.0.0.1:8081".to_owned(),
+            events_tls: None,
             listeners: controllers::ingress::Listeners::default(),
             shows_pods,
             holder: (!shows_pods).then(controllers::duty::holder),

@@ -51,6 +51,12 @@ pub enum Refusal {
     Options,
     #[error("there is no broker or channel at this path")]
     UnknownPath,
+    #[error(
+        "events are not taken {} here: see status.addresses of the object, and transport-encryption in ConfigMap \
+         config-features",
+        if *by_tls { "by TLS" } else { "in the clear" }
+    )]
+    WrongDoor { by_tls: bool },
     #[error("only POST and OPTIONS are possible here")]
     Method,
     #[error("{0}")]
@@ -140,7 +146,8 @@ pub fn accepted() -> Answer {
 pub fn refused(refusal: &Refusal) -> Answer {
     let status = match refusal {
         Refusal::Options => 200,
-        Refusal::UnknownPath => 404,
+        // Senders try a 404 again, and the switch reaches everybody at another moment.
+        Refusal::UnknownPath | Refusal::WrongDoor { .. } => 404,
         Refusal::Method => 405,
         Refusal::Stranger(Stranger::Bad(BadToken::NoKeys)) => return unavailable(&refusal.to_string()),
         Refusal::Stranger(_) => 401,
@@ -218,6 +225,7 @@ mod tests {
         let malformed = Malformed::Request { why: "no" };
         for (refusal, status) in [
             (Refusal::Options, 200),
+            (Refusal::WrongDoor { by_tls: true }, 404),
             (Refusal::UnknownPath, 404),
             (Refusal::Method, 405),
             (Stranger::Silent { audience: "a".into() }.into(), 401),

@@ -21,7 +21,7 @@ use crate::http::wire::by;
 use crate::names::Found;
 use crate::proxy::{Choice, Place, Proxy, Refusal, Wish};
 use crate::signal::{Signal, Signals};
-use crate::table::{Ask, Edits, Target};
+use crate::table::{Ask, Edits, NO_PORT, Target};
 
 /// Sends over the core's own client.
 #[derive(Clone)]
@@ -33,6 +33,10 @@ pub struct Sender {
 
 impl Post for Sender {
     async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
+        if target.port == NO_PORT {
+            let why = format!("{} begins neither with http:// nor with https://", target.url);
+            return Err(PostError::Transport(why.into()));
+        }
         let token = self.token(target, timeout).await?;
         let shown = token.as_ref().map(|token| &***token);
         let sent = client::Outgoing {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use ring::{Ring, Stream};
+use ring::Ring;
 use tokio::sync::mpsc;
 use wal::{Hole, Log, Options};
 
 use super::Answer;
 use super::house::Events;
-use super::ingress;
+use super::ingress::{self, Refusal};
 use super::limits::BODY_BYTES_MAX;
 use super::relay::{Content, Parcel, Relay, Ways};
 use super::resolve::{Resolver, system};
@@ -31,6 +31,7 @@ use crate::proxy::Proxy;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
 use crate::table::Table;
+use crate::tls::Wire;
 
 /// What a core's events are made from.
 pub struct EventsConfig {
@@ -102,9 +103,12 @@ impl Service {
         }
     }
 
-    async fn answer(&self, request: RequestView<'_>, body: &Bytes) -> Answer {
-        let headers: Vec<_> = request.fields().collect(); // views; one allocation a request
+    async fn answer(&self, by_tls: bool, request: RequestView<'_>, body: &Bytes) -> Answer {
         let table = self.table();
+        if !table.events_by.takes(by_tls) {
+            return ingress::refused(&Refusal::WrongDoor { by_tls });
+        }
+        let headers: Vec<_> = request.fields().collect(); // views; one allocation a request
         let (method, path) = (request.method(), request.path());
         match ingress::find(&table, path) {
             Some(stream) if stream.in_order && method == "POST" && self.ways.leads_away(&stream.name) => {
@@ -136,12 +140,13 @@ impl Service {
 }
 
 impl core::Events for Service {
-    fn connection(self: Rc<Self>, stream: Stream, seat: Seat) -> Local<'static> {
+    fn connection(self: Rc<Self>, stream: Wire, seat: Seat) -> Local<'static> {
         Box::pin(async move {
             let (ring, limits, counters) = (self.ring.clone(), self.limits, Arc::clone(&self.counters));
+            let by_tls = stream.is_tls();
             let mut connection = Downstream::new(&ring, stream, seat, &limits);
             let handler =
-                async move |request: RequestView<'_>, body: Bytes| self.answer(request, &body).await;
+                async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
             match connection.opening().await {
                 Ok(Spoken::Http2) => {
                     let Downstream { stream, inflow, seat, .. } = connection;

@@ -22,6 +22,12 @@ impl PartialEq for Identity {
     }
 }
 
+impl Identity {
+    pub(super) fn shown(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.0)
+    }
+}
+
 /// Why there is no identity in what was given.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -76,13 +82,15 @@ impl Certificates {
     /// clients check it by RFC 6125), anybody's.
     #[must_use]
     pub fn find(&self, name: Option<&str>) -> Option<&Identity> {
-        let named = name.and_then(|name| {
-            let name = name.to_ascii_lowercase(); // once a handshake
-            let name = name.strip_suffix('.').unwrap_or(&name);
-            let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-            self.exact.get(name).or_else(parent)
-        });
-        named.or(self.any.as_ref())
+        self.named(name).or(self.any.as_ref())
+    }
+
+    /// The same without anybody's.
+    pub(super) fn named(&self, name: Option<&str>) -> Option<&Identity> {
+        let name = name?.to_ascii_lowercase(); // once a handshake
+        let name = name.strip_suffix('.').unwrap_or(&name);
+        let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(name).or_else(parent)
     }
 
     /// Whether a connection that was opened for `name` may carry requests for `host`: what it was shown is what
@@ -99,7 +107,7 @@ impl Certificates {
     }
 
     pub(super) fn key(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
-        self.find(name).map(|identity| Arc::clone(&identity.0))
+        self.find(name).map(Identity::shown)
     }
 
     #[must_use]

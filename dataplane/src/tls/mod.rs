@@ -21,6 +21,6 @@ pub use door::Door;
 pub use limits::TlsLimits;
 pub use outcome::Outcome;
 pub use stream::TlsStream;
-pub use terms::{Oldest, Terms};
+pub use terms::{Oldest, Own, Terms};
 pub use trust::{Authorities, Trust, TrustError};
 pub use wire::{Pipe, Wire};

@@ -2,16 +2,29 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 
+use super::Identity;
 use crate::publish::Tables;
 
 /// Shared by all cores, so that a ticket given out by one is good at every other.
 #[derive(Clone)]
 pub struct Terms(pub(super) Arc<ServerConfig>);
+
+/// A certificate of one listener's own, for every name that the table has none for. It may be replaced at any time;
+/// connections that are open keep what they agreed on.
+#[derive(Debug, Clone, Default)]
+pub struct Own(Arc<ArcSwapOption<CertifiedKey>>);
+
+impl Own {
+    pub fn set(&self, identity: &Identity) {
+        self.0.store(Some(identity.shown()));
+    }
+}
 
 /// The oldest version of TLS that is spoken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,6 +40,15 @@ impl Terms {
     }
 
     pub fn from(tables: &Arc<Tables>, oldest: Oldest) -> Result<Self, rustls::Error> {
+        Self::by(Arc::new(FromTable(Arc::clone(tables))), oldest)
+    }
+
+    /// What the table has is shown by name alone, and else `own`.
+    pub fn with_own(tables: &Arc<Tables>, own: &Own, oldest: Oldest) -> Result<Self, rustls::Error> {
+        Self::by(Arc::new(NamedOrOwn { tables: Arc::clone(tables), own: own.clone() }), oldest)
+    }
+
+    fn by(certificates: Arc<dyn ResolvesServerCert>, oldest: Oldest) -> Result<Self, rustls::Error> {
         let versions: &[_] = match oldest {
             Oldest::Tls12 => &[&version::TLS13, &version::TLS12],
             Oldest::Tls13 => &[&version::TLS13],
@@ -34,7 +56,7 @@ impl Terms {
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(versions)?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(FromTable(Arc::clone(tables))));
+            .with_cert_resolver(certificates);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // A resumed session is in its ticket: nothing to keep, nothing for cores to share a lock over.
         config.ticketer = Ticketer::new()?;
@@ -50,5 +72,19 @@ struct FromTable(Arc<Tables>);
 impl ResolvesServerCert for FromTable {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.load().certificates.key(hello.server_name())
+    }
+}
+
+#[derive(Debug)]
+struct NamedOrOwn {
+    tables: Arc<Tables>,
+    own: Own,
+}
+
+impl ResolvesServerCert for NamedOrOwn {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let table = self.tables.load();
+        let named = table.certificates.named(hello.server_name()).map(Identity::shown);
+        named.or_else(|| self.own.0.load_full())
     }
 }

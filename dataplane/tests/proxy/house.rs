@@ -107,6 +107,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         events: None,
         https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
         private: None,
+        events_tls: None,
         make_events: None,
         tables: Arc::clone(&tables),
         signals: Signals::new(|| {}),

@@ -75,6 +75,7 @@ impl Process {
                     events: None,
                     https: None,
                     private: None,
+                    events_tls: None,
                     make_events: None,
                     tables,
                     signals: Signals::new(|| {}),

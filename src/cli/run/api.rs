@@ -120,7 +120,7 @@ fn papers(config: &Config, at: SocketAddr) -> Papers {
 }
 
 /// Where clients may meet us, as far as this host knows.
-fn names(bound: IpAddr) -> Vec<String> {
+pub(super) fn names(bound: IpAddr) -> Vec<String> {
     let mut names = Vec::new();
     if bound.is_unspecified() {
         // No packet is sent: the kernel picks the address that it would send from. TEST-NET-1 is nobody's.

@@ -23,6 +23,7 @@ use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::api::{self as entrance, Entrances};
+use super::events_tls::EventsTls;
 use crate::admin::{self, Admin, Health};
 use crate::config::Config;
 
@@ -48,6 +49,8 @@ pub(super) struct Parts {
     pub(super) hand_over: watch::Receiver<bool>,
     /// Told when they have.
     pub(super) handed: mpsc::Sender<()>,
+    /// Its certificate is renewed here.
+    pub(super) events_tls: Option<EventsTls>,
     /// The first number for instances. Those below may still run in another process.
     pub(super) first_instance: u64,
     /// Another process still runs instances here.
@@ -95,6 +98,9 @@ async fn live(
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
 
+    if let Some(events_tls) = parts.events_tls {
+        tokio::task::spawn_local(either(events_tls.keep_fresh(), leaving()));
+    }
     let (first_table, have_table) = oneshot::channel();
     let controllers = tokio::task::spawn_local(controllers::run(
         parts.control,

@@ -41,16 +41,17 @@ pub(super) struct Place {
     pub(super) https: Option<Https>,
     pub(super) private: Option<TcpListener>,
     pub(super) events: TcpListener,
+    pub(super) events_tls: Option<Https>,
     pub(super) home: Home,
 }
 
 impl Place {
     pub(super) fn new(
         ((http, events), home): ((TcpListener, TcpListener), Home),
-        https: Option<Https>,
-        private: Option<TcpListener>,
+        (https, private): (Option<Https>, Option<TcpListener>),
+        events_tls: Option<Https>,
     ) -> Self {
-        Self { http, https, private, events, home }
+        Self { http, https, private, events, events_tls, home }
     }
 }
 
@@ -82,7 +83,8 @@ impl Cores {
         let mut questions = inquiry::Cores::default();
         let relays = Relay::among(places.len());
         let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
-        for (index, (Place { http, https, private, events, home }, relay)) in places.zip(relays).enumerate() {
+        for (index, (place, relay)) in places.zip(relays).enumerate() {
+            let Place { http, https, private, events, events_tls, home } = place;
             let counted = Arc::new(CoreCounters::default());
             logs.push(home.own.clone());
             let config = CoreConfig {
@@ -91,6 +93,7 @@ impl Cores {
                 https,
                 private,
                 events: Some(events),
+                events_tls,
                 make_events: Some(dataplane::events::service::make(events_config(
                     index, shared, home, &counted, relay,
                 ))),

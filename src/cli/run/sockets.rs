@@ -43,6 +43,8 @@ pub(super) struct Sockets {
     /// Likewise; empty without `--private`.
     pub(super) private: Vec<TcpListener>,
     pub(super) events: Vec<TcpListener>,
+    /// Likewise; empty without `--events-https`.
+    pub(super) events_https: Vec<TcpListener>,
     /// None when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
     /// None without `--api-socket`.
@@ -56,17 +58,16 @@ impl Sockets {
             let listener = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
             anyhow::Ok(listener)
         };
+        let wanted = |name: &str, address: Option<SocketAddr>| match address {
+            Some(address) => for_cores(name, address, config.workers),
+            None => Ok(Vec::new()),
+        };
         Ok(Self {
             http: for_cores("http", config.http, config.workers)?,
-            https: match config.https {
-                Some(address) => for_cores("https", address, config.workers)?,
-                None => Vec::new(),
-            },
-            private: match config.private {
-                Some(address) => for_cores("private", address, config.workers)?,
-                None => Vec::new(),
-            },
+            https: wanted("https", config.https)?,
+            private: wanted("private", config.private)?,
             events: for_cores("events", config.events, config.workers)?,
+            events_https: wanted("events-https", config.events_https)?,
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
             api_socket: unix::listen(config, false)?,
             admin: one("admin", config.admin)?,
@@ -85,6 +86,7 @@ impl Sockets {
             https: all(Name::Https),
             private: all(Name::Private),
             events: all(Name::Events),
+            events_https: all(Name::EventsHttps),
             api: all(Name::Api).pop(),
             api_socket: unix::listen(config, true)?,
             admin: all(Name::Admin).pop().context("the other process has no admin listener")?,
@@ -100,6 +102,7 @@ impl Sockets {
         all.extend(named(Name::Https, &self.https)?);
         all.extend(named(Name::Private, &self.private)?);
         all.extend(named(Name::Events, &self.events)?);
+        all.extend(named(Name::EventsHttps, &self.events_https)?);
         all.extend(named(Name::Api, self.api.as_slice())?);
         all.extend(named(Name::Admin, std::slice::from_ref(&self.admin))?);
         Ok(Kept(all))
@@ -112,7 +115,9 @@ impl Sockets {
             None => "-".to_owned(),
         };
         let mut further = String::new();
-        for (name, listeners) in [("https", &self.https), ("private", &self.private)] {
+        let optional =
+            [("https", &self.https), ("private", &self.private), ("events-https", &self.events_https)];
+        for (name, listeners) in optional {
             if let Some(listener) = listeners.first() {
                 further.push_str(&format!(" {name}={}", listener.local_addr()?));
             }

@@ -74,6 +74,7 @@ pub(super) enum Name {
     Https,
     Private,
     Events,
+    EventsHttps,
     Api,
     Admin,
 }

@@ -3,6 +3,7 @@
 pub mod drain;
 pub mod reconcile;
 
+use super::addresses;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::resolve::{Address, Unresolved};
@@ -43,9 +44,9 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.publisher.flow().await;
 
     let mut after = broker.clone();
-    let url = format!("{}{path}", world.config.events_url_base.trim_end_matches('/'));
+    let reach = addresses::of(world, &path);
     let found = Found { sink, config: config.map(drop), is_leaving: drain::is_leaving(&broker), rules };
-    after.status = Some(status(&broker, &url, found, now()));
+    after.status = Some(status(&broker, reach, found, now()));
     world.set_status(&broker, &after).await
 }
 

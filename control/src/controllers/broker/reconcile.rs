@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::controllers::addresses::{Addresses, NO_LISTENER, Reach};
 use crate::controllers::policies::Rules;
 use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::sink;
@@ -9,7 +10,6 @@ use crate::kinds::eventing::broker::{
     ADDRESSABLE, Broker, BrokerStatus, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
     FILTER_READY, INGRESS_READY, TRIGGER_CHANNEL_READY,
 };
-use crate::kinds::shared::Addressable;
 
 /// What a Broker depends on, as found.
 #[derive(Debug, Clone)]
@@ -24,9 +24,9 @@ pub struct Found {
     pub rules: Rules,
 }
 
-/// `url` is served already.
+/// What is in `reach` is served already.
 #[must_use]
-pub fn status(broker: &Broker, url: &str, found: Found, now: Timestamp) -> BrokerStatus {
+pub fn status(broker: &Broker, reach: Reach, found: Found, now: Timestamp) -> BrokerStatus {
     let mut status = broker.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
@@ -44,12 +44,12 @@ pub fn status(broker: &Broker, url: &str, found: Found, now: Timestamp) -> Broke
     found.rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = found.rules.listed();
     status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
-    status.address = (!found.is_leaving).then(|| Addressable {
-        name: Some("http".to_owned()),
-        url: Some(url.to_owned()),
-        audience: found.rules.audience(),
-        ..Addressable::default()
-    });
+    if let Err(why) = &reach {
+        conditions.mark_false(ADDRESSABLE, NO_LISTENER, why);
+    }
+    let reach = reach.unwrap_or_default().for_audience(found.rules.audience().as_deref());
+    let reach = if found.is_leaving { Addresses::default() } else { reach };
+    (status.address, status.addresses) = (reach.first, reach.all);
     conditions.conclude(&mut status.base, broker.metadata.generation);
     status
 }
@@ -59,6 +59,10 @@ mod tests {
     use super::*;
     use crate::kinds::eventing::broker::BrokerSpec;
     use crate::kinds::shared::Verdict;
+
+    fn at(url: &str) -> Reach {
+        Ok(url.into())
+    }
 
     fn ready(status: &BrokerStatus) -> Verdict {
         status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap().status
@@ -70,17 +74,20 @@ mod tests {
         let broker = Broker::new("ns", "b", BrokerSpec::default());
         let now = Timestamp::from_second(1).unwrap();
         let found = |sink| Found { sink, config: Ok(()), is_leaving: false, rules: Rules::default() };
-        let plain = status(&broker, "http://h/brokers/ns/b", found(None), now);
+        let plain = status(&broker, at("http://h/brokers/ns/b"), found(None), now);
         assert_eq!(ready(&plain), Verdict::True);
         assert_eq!(plain.address.unwrap().url.unwrap(), "http://h/brokers/ns/b");
         assert_eq!(plain.delivery.dead_letter_sink_uri, None);
 
         let nowhere = Err(Unresolved("Service ns/s not found".into()));
-        let lost = status(&broker, "http://h", found(Some(nowhere)), now);
+        let lost = status(&broker, at("http://h"), found(Some(nowhere)), now);
         assert_eq!(ready(&lost), Verdict::False);
-        let whole = status(&broker, "http://h", found(Some(Ok("http://s/".into()))), now);
+        let whole = status(&broker, at("http://h"), found(Some(Ok("http://s/".into()))), now);
         assert_eq!(ready(&whole), Verdict::True);
         assert_eq!(whole.delivery.dead_letter_sink_uri.as_deref(), Some("http://s/"));
+
+        let cut_off = status(&broker, Err("no listener".into()), found(None), now);
+        assert_eq!((ready(&cut_off), cut_off.address), (Verdict::False, None));
     }
 
     /// EV-RTE-17: options that cannot be taken, and the end of a Broker, are told with upstream's words where
@@ -93,7 +100,7 @@ mod tests {
             (Found { config: Err("no such map".into()), ..found.clone() }, "ChannelTemplateFailed", true),
             (Found { is_leaving: true, ..found }, "Draining", false),
         ] {
-            let status = status(&broker, "http://h", found, Timestamp::from_second(1).unwrap());
+            let status = status(&broker, at("http://h"), found, Timestamp::from_second(1).unwrap());
             let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
             assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, reason));
             assert_eq!(status.address.is_some(), has_address);

@@ -78,7 +78,7 @@ pub fn status(channel: &Channel, backing: &Backing, rules: &Rules, now: Timestam
     }
     rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = rules.listed();
-    if let Some(address) = &mut status.address {
+    for address in status.address.iter_mut().chain(&mut status.addresses) {
         address.audience = rules.audience();
     }
     conditions.conclude(&mut status.base, channel.metadata.generation);
@@ -116,7 +116,8 @@ fn mirror(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, backing: 
             }
         },
     }
-    (status.address, status.subscribers, status.delivery) = (from.address, from.subscribers, from.delivery);
+    (status.address, status.addresses) = (from.address, from.addresses);
+    (status.subscribers, status.delivery) = (from.subscribers, from.delivery);
     status.channel = Some(KReference {
         kind: backing.kind.clone(),
         api_version: backing.api_version.clone(),

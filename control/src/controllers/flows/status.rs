@@ -29,7 +29,7 @@ pub fn sequence(sequence: &Sequence, made: &Made, rules: &Rules, now: Timestamp)
     let mut status = sequence.status.clone().unwrap_or_default();
     let generation = sequence.metadata.generation;
     status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
-    status.address = address(made).map(|address| Addressable { audience: rules.audience(), ..address });
+    (status.address, status.addresses) = reach(made);
     status.policies = rules.listed();
     status.channel_statuses = made.channels.iter().flatten().map(channel_status).collect();
     status.subscription_statuses = made.subscriptions.iter().flatten().map(subscription_status).collect();
@@ -41,7 +41,7 @@ pub fn parallel(parallel: &Parallel, made: &Made, rules: &Rules, now: Timestamp)
     let mut status = parallel.status.clone().unwrap_or_default();
     let generation = parallel.metadata.generation;
     status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
-    status.address = address(made).map(|address| Addressable { audience: rules.audience(), ..address });
+    (status.address, status.addresses) = reach(made);
     status.policies = rules.listed();
     status.ingress_channel_status = made.channels.first().and_then(Option::as_ref).map(channel_status);
     let told = |child: Option<&Option<Subscription>>| {
@@ -100,6 +100,12 @@ fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &
 /// Events come in at the first channel.
 fn address(made: &Made) -> Option<Addressable> {
     made.channels.first()?.as_ref()?.status.as_ref()?.address.clone()
+}
+
+/// ... whose audience is told too, as upstream has it; the flow's own is taken as well.
+fn reach(made: &Made) -> (Option<Addressable>, Vec<Addressable>) {
+    let first = made.channels.first().and_then(Option::as_ref).and_then(|channel| channel.status.as_ref());
+    (address(made), first.map(|status| status.addresses.clone()).unwrap_or_default())
 }
 
 fn channel_status(channel: &InMemoryChannel) -> FlowChannelStatus {

@@ -6,6 +6,7 @@
 mod doors;
 pub mod reconcile;
 
+use super::addresses;
 use super::broker::deliverable;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
@@ -48,8 +49,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         written = world.replace(&written).await?;
     }
     let mut after = written.clone();
-    let url = format!("{}{path}", world.config.events_url_base.trim_end_matches('/'));
-    after.status = Some(status(&written, &url, sink, statuses, &rules, now()));
+    let reach = addresses::of(world, &path);
+    after.status = Some(status(&written, reach, sink, statuses, &rules, now()));
     world.set_status(&written, &after).await
 }
 

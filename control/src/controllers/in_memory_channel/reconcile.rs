@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dataplane::table::{Begin, Filter, Reply};
 use jiff::Timestamp;
 
+use crate::controllers::addresses::{NO_LISTENER, Reach};
 use crate::controllers::policies::Rules;
 use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::sink;
@@ -18,9 +19,7 @@ use crate::kinds::messaging::in_memory_channel::{
 };
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
-use crate::kinds::shared::{
-    Addressable, DeliverySpec, Destination, HasConditions, KReference, Verdict, controller, name,
-};
+use crate::kinds::shared::{DeliverySpec, Destination, HasConditions, KReference, Verdict, controller, name};
 use crate::publish;
 
 /// Whether a reference names a channel of a kind that is served here.
@@ -130,11 +129,11 @@ pub fn subscriber(
     })
 }
 
-/// `url` is served already; `sink` is the dead letter sink, if one is wanted.
+/// What is in `reach` is served already; `sink` is the dead letter sink, if one is wanted.
 #[must_use]
 pub fn status(
     channel: &InMemoryChannel,
-    url: &str,
+    reach: Reach,
     sink: Option<Result<Address, Unresolved>>,
     subscribers: Vec<SubscriberStatus>,
     rules: &Rules,
@@ -150,12 +149,11 @@ pub fn status(
     rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = rules.listed();
     status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, sink);
-    status.address = Some(Addressable {
-        name: Some("http".to_owned()),
-        url: Some(url.to_owned()),
-        audience: rules.audience(),
-        ..Addressable::default()
-    });
+    if let Err(why) = &reach {
+        conditions.mark_false(ADDRESSABLE, NO_LISTENER, why);
+    }
+    let reach = reach.unwrap_or_default().for_audience(rules.audience().as_deref());
+    (status.address, status.addresses) = (reach.first, reach.all);
     status.subscribers = subscribers;
     conditions.conclude(&mut status.base, channel.metadata.generation);
     status

@@ -59,6 +59,9 @@ pub struct BrokerStatus {
     /// Where events go in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
+    /// All of them, if there are several ways or all are by TLS; the preferred one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<Addressable>,
     #[serde(flatten)]
     pub delivery: DeliveryStatus,
     /// The EventPolicies that hold for it.

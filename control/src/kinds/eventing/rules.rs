@@ -39,7 +39,7 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
                 problems.add(at, "Absolute URI is not allowed when Ref or [apiVersion, kind, name] is present");
             }
         }
-        (None, Some(uri)) if !is_absolute_http(uri) => problems.add(
+        (None, Some(uri)) if !has_host(uri) => problems.add(
             format!("{at}.uri"),
             format!("invalid value: {uri}: Relative URI is not allowed when Ref and [apiVersion, kind, name] is absent"),
         ),
@@ -117,11 +117,10 @@ fn is_absolute(uri: &str) -> bool {
     uri.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some())
 }
 
-fn is_absolute_http(uri: &str) -> bool {
-    uri.parse::<http::Uri>().is_ok_and(|uri| {
-        uri.scheme_str().is_some_and(|scheme| scheme == "http" || scheme == "https")
-            && uri.host().is_some_and(|host| !host.is_empty())
-    })
+/// It is absolute and names a host. Whether somebody can be reached by its scheme shows when an event is sent.
+fn has_host(uri: &str) -> bool {
+    uri.parse::<http::Uri>()
+        .is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some_and(|host| !host.is_empty()))
 }
 
 #[cfg(test)]
@@ -149,7 +148,8 @@ mod tests {
         assert_eq!(destination(json!({})), ["spec.subscriber"]);
         assert_eq!(destination(json!({"ref": reference, "uri": "http://a/x"})), ["spec.subscriber"]);
         assert_eq!(destination(json!({"uri": "/relative"})), ["spec.subscriber.uri"]);
-        assert_eq!(destination(json!({"uri": "ftp://a/x"})), ["spec.subscriber.uri"]);
+        assert!(destination(json!({"uri": "bad://uri"})).is_empty(), "as upstream; its deliveries fail");
+        assert_eq!(destination(json!({"uri": "http:///x"})), ["spec.subscriber.uri"]);
         assert_eq!(
             destination(json!({"ref": {}})),
             ["spec.subscriber.ref.name", "spec.subscriber.ref.kind", "spec.subscriber.ref.apiVersion"]

@@ -51,6 +51,9 @@ pub struct ParallelStatus {
     pub branch_statuses: Vec<BranchStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
+    /// All of them, if there are several ways or all are by TLS; the preferred one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<Addressable>,
     /// The EventPolicies that hold for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<AppliedPolicy>,

@@ -68,6 +68,9 @@ pub struct SequenceStatus {
     pub channel_statuses: Vec<FlowChannelStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
+    /// All of them, if there are several ways or all are by TLS; the preferred one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<Addressable>,
     /// The EventPolicies that hold for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<AppliedPolicy>,

@@ -60,6 +60,9 @@ pub struct InMemoryChannelStatus {
     pub base: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
+    /// All of them, if there are several ways or all are by TLS; the preferred one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<Addressable>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub subscribers: Vec<SubscriberStatus>,
     #[serde(flatten)]
