@@ -174,6 +174,7 @@ fn run(events: u64, tokens: Tokens) -> Duration {
         events: Some(listen()),
         https: None,
         private: None,
+        inside: None,
         make_events: Some(make(service)),
         tables: Arc::clone(&tables),
         signals,

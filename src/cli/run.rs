@@ -6,6 +6,7 @@ mod certificates;
 mod control;
 mod cores;
 pub(super) mod folder;
+mod inside;
 mod logging;
 mod logs;
 mod otlp;
@@ -28,6 +29,7 @@ use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
 use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Https, Stop};
+use dataplane::names::Domains;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::spans::Queue;
@@ -95,6 +97,7 @@ fn serve(config: Config) -> Result<()> {
 
     let tables = Tables::new(Table::default());
     let publisher = publisher(&config, &tables)?;
+    let inside = inside::open(&config, &tables);
     publisher.set_certificates(certificates);
     let health = Arc::new(Health::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
@@ -127,12 +130,13 @@ fn serve(config: Config) -> Result<()> {
         hand_over,
         handed,
         first_instance,
+        gateway: inside.gateway,
         beside: predecessor.is_some(),
     })?;
     let Control { synced, admin, thread: control } = control;
     synced.blocking_recv().context("the control thread ended at its start")??;
     let Sockets { http, https, private, events, .. } = sockets;
-    let doors = Doors { http, https, private, events };
+    let doors = Doors { http, https, private, inside: (inside.listeners, inside.domains), events };
     let cores = start_cores(&config, &shared, doors, (access, spans), say.clone())?;
     drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
@@ -278,6 +282,7 @@ struct Doors {
     http: Vec<TcpListener>,
     https: Vec<TcpListener>,
     private: Vec<TcpListener>,
+    inside: (Vec<TcpListener>, Arc<Domains>),
     events: Vec<TcpListener>,
 }
 
@@ -296,8 +301,10 @@ fn start_cores(
     let terms = Terms::from(&shared.tables, oldest).context("TLS")?;
     let mut https = doors.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
     let mut private = doors.private.into_iter();
+    let (inside, domains) = doors.inside;
+    let mut inside = inside.into_iter().map(|listener| (listener, Arc::clone(&domains)));
     let places = doors.http.into_iter().zip(doors.events).zip(homes);
-    let places = places.map(|place| Place::new(place, https.next(), private.next()));
+    let places = places.map(|place| Place::new(place, https.next(), (private.next(), inside.next())));
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let limits = CoreLimits { access, tells_timing, spans, ..CoreLimits::default() };
     Cores::start(shared, &limits, places, move || {

@@ -104,6 +104,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         events: None,
         https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
         private: None,
+        inside: None,
         make_events: None,
         tables: Arc::clone(&tables),
         signals: Signals::new(|| {}),

@@ -75,6 +75,7 @@ impl Process {
                     events: None,
                     https: None,
                     private: None,
+                    inside: None,
                     make_events: None,
                     tables,
                     signals: Signals::new(|| {}),

@@ -11,6 +11,7 @@ use dataplane::counters::CoreCounters;
 use dataplane::events::relay::{Relay, Ways};
 use dataplane::events::service::EventsConfig;
 use dataplane::inquiry;
+use dataplane::names::Domains;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use rustix::thread::CpuSet;
@@ -40,6 +41,7 @@ pub(super) struct Place {
     pub(super) http: TcpListener,
     pub(super) https: Option<Https>,
     pub(super) private: Option<TcpListener>,
+    pub(super) inside: Option<(TcpListener, Arc<Domains>)>,
     pub(super) events: TcpListener,
     pub(super) home: Home,
 }
@@ -48,9 +50,9 @@ impl Place {
     pub(super) fn new(
         ((http, events), home): ((TcpListener, TcpListener), Home),
         https: Option<Https>,
-        private: Option<TcpListener>,
+        (private, inside): (Option<TcpListener>, Option<(TcpListener, Arc<Domains>)>),
     ) -> Self {
-        Self { http, https, private, events, home }
+        Self { http, https, private, inside, events, home }
     }
 }
 
@@ -82,7 +84,9 @@ impl Cores {
         let mut questions = inquiry::Cores::default();
         let relays = Relay::among(places.len());
         let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
-        for (index, (Place { http, https, private, events, home }, relay)) in places.zip(relays).enumerate() {
+        for (index, (Place { http, https, private, inside, events, home }, relay)) in
+            places.zip(relays).enumerate()
+        {
             let counted = Arc::new(CoreCounters::default());
             logs.push(home.own.clone());
             let config = CoreConfig {
@@ -90,6 +94,7 @@ impl Cores {
                 http,
                 https,
                 private,
+                inside,
                 events: Some(events),
                 make_events: Some(dataplane::events::service::make(events_config(
                     index, shared, home, &counted, relay,
