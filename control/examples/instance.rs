@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_control::runtime::{
-    Check, Identity, Init, InstanceSpec, Probe, ProcessRuntime, Report, Reporter, Runtime, init,
+    Check, Identity, Init, InstanceSpec, Probe, ProcessRuntime, Report, Reporter, Runtime, Surroundings, init,
 };
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -57,7 +57,7 @@ fn listen(delay: Option<OsString>) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Error>> {
-    let runtime = ProcessRuntime::open(data, Init::this_program(), Vec::new())?;
+    let runtime = ProcessRuntime::open(data, Init::this_program(), Surroundings::bare())?;
     let log = data.join("instances/default/hello-00001/1.log").display().to_string();
     let wrote = ["/bin/sh", "-c", "test -s $LOG"].map(String::from).to_vec();
     let spec = InstanceSpec {

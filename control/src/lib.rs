@@ -13,6 +13,7 @@ pub mod fleet;
 pub mod kind;
 pub mod kinds;
 pub mod manifests;
+pub mod names;
 pub mod publish;
 pub mod runtime;
 pub mod schema;

@@ -13,7 +13,7 @@ use common::{PATIENCE, init, listener, spec};
 use dataplane::load::BackendLoad;
 use dataplane::table::Endpoint;
 use sluicegate_control::fleet::{EndpointSink, Fleet, Metric, Plan, State};
-use sluicegate_control::runtime::{InstanceSpec, ProcessRuntime};
+use sluicegate_control::runtime::{InstanceSpec, ProcessRuntime, Surroundings};
 
 const KEY: &str = "default/hello-00001";
 
@@ -60,7 +60,7 @@ fn plan(instance: InstanceSpec) -> Plan {
 }
 
 fn open(data: &std::path::Path) -> (Fleet, Arc<Sink>) {
-    let runtime = Arc::new(ProcessRuntime::open(data, init(), Vec::new()).unwrap());
+    let runtime = Arc::new(ProcessRuntime::open(data, init(), Surroundings::bare()).unwrap());
     let sink = Arc::new(Sink::default());
     let (fleet, work) = Fleet::new(runtime, Arc::clone(&sink) as _, 1);
     tokio::spawn(work);

@@ -160,6 +160,7 @@ fn run(events: u64, tokens: Tokens) -> Duration {
         https: None,
         private: None,
         events_tls: None,
+        inside: None,
         make_events: Some(make(service)),
         tables: Arc::clone(&tables),
         signals,

@@ -21,6 +21,7 @@ use crate::http::limits::HttpLimits;
 use crate::http::roster::{Roster, Seat};
 use crate::http::wire::by;
 use crate::inquiry::Question;
+use crate::names::Domains;
 use crate::proxy::waiting::RoomLimits;
 use crate::proxy::{Parts, Proxy, serve, serve_inside};
 use crate::publish::Tables;
@@ -52,6 +53,9 @@ pub struct CoreConfig {
     pub https: Option<Https>,
     /// ... and one for callers inside, who reach what is not for the public as well.
     pub private: Option<TcpListener>,
+    /// ... and one for instances of ours that call each other. It is closed last: what is still being answered may
+    /// need it.
+    pub inside: Option<(TcpListener, Arc<Domains>)>,
     /// ... and one for events, served by what `make_events` makes.
     pub events: Option<TcpListener>,
     /// ... and one for events by TLS.
@@ -190,6 +194,10 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     if let Some(private) = config.private {
         take("the private listener", &proxy.roster, private, those_inside(&proxy))?;
     }
+    let callees = Rc::<Roster>::default();
+    if let Some((inside, domains)) = config.inside {
+        take("the listener for instances", &callees, inside, neighbours(&proxy, domains))?;
+    }
     if let Some(Https { listener, terms }) = config.https {
         let door = Door::new(ring, terms, config.limits.tls, Arc::clone(&proxy.counters));
         take("the https listener", &proxy.roster, listener, behind_tls(&proxy, door))?;
@@ -204,7 +212,8 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     (config.up)();
-    let leaving = Leaving { proxy, events, senders, stop: config.stop, drain_max: config.limits.drain_max };
+    let (stop, drain_max) = (config.stop, config.limits.drain_max);
+    let leaving = Leaving { proxy, events, senders, callees, stop, drain_max };
     ring.block_on(leaving.run());
     Ok(())
 }
@@ -219,7 +228,15 @@ fn everybody(proxy: &Rc<Proxy>) -> Serve {
 
 fn those_inside(proxy: &Rc<Proxy>) -> Serve {
     let proxy = Rc::clone(proxy);
-    Box::new(move |stream, seat| Box::pin(serve_inside(Rc::clone(&proxy), stream, seat)))
+    Box::new(move |stream, seat| Box::pin(serve_inside(Rc::clone(&proxy), stream, seat, None)))
+}
+
+fn neighbours(proxy: &Rc<Proxy>, domains: Arc<Domains>) -> Serve {
+    let proxy = Rc::clone(proxy);
+    Box::new(move |stream, seat| {
+        let domain = stream.local_addr().ok().and_then(|address| domains.at(address.ip()));
+        Box::pin(serve_inside(Rc::clone(&proxy), stream, seat, domain))
+    })
 }
 
 fn behind_tls(proxy: &Rc<Proxy>, door: Door) -> Serve {

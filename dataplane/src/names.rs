@@ -1,7 +1,14 @@
 //! Names that stand for addresses without DNS: core Services, as their endpoints say.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use ring::group_port::NAMES;
+
+/// Domains that have an address of their own; behind them nothing is found by a short name.
+const DOMAINS_MAX: u32 = 65_536;
 
 /// By host, lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +39,12 @@ impl Names {
         self.by_host.insert(host.to_ascii_lowercase().into(), name);
     }
 
+    /// What stands behind `host`, in lower case.
+    #[must_use]
+    pub fn get(&self, host: &str) -> Option<&Name> {
+        self.by_host.get(host)
+    }
+
     /// `None`: ask DNS. `turn` chooses among several.
     #[must_use]
     pub fn find(&self, host: &str, port: u16, turn: impl FnOnce(usize) -> usize) -> Option<Found> {
@@ -51,9 +64,54 @@ impl Names {
     }
 }
 
+/// What hosts without a dot are completed by: who calls `http://other` means the one in the domain whose names lead
+/// to the address that was called. Domains are added by one thread and read by all.
+#[derive(Debug, Default)]
+pub struct Domains {
+    known: ArcSwap<Vec<Arc<str>>>,
+}
+
+impl Domains {
+    /// The address of names in `domain`, the same for as long as the process lives. `None`: there are too many.
+    #[must_use]
+    pub fn address(&self, domain: &str) -> Option<Ipv4Addr> {
+        let known = self.known.load();
+        let index = known.iter().position(|one| **one == *domain).unwrap_or(known.len());
+        let number = u32::try_from(index).ok().filter(|number| *number < DOMAINS_MAX)?;
+        if index == known.len() {
+            let mut more = Vec::clone(&known);
+            more.push(domain.into());
+            self.known.store(Arc::new(more));
+        }
+        Some(Ipv4Addr::from(u32::from(*NAMES.start()) + 1 + number))
+    }
+
+    /// The domain whose names lead to `address`.
+    #[must_use]
+    pub fn at(&self, address: IpAddr) -> Option<Arc<str>> {
+        let IpAddr::V4(address) = address.to_canonical() else { return None };
+        let number = u32::from(address).checked_sub(u32::from(*NAMES.start()) + 1)?;
+        self.known.load().get(usize::try_from(number).ok()?).cloned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_domain_keeps_its_address_and_is_found_by_it() {
+        let domains = Domains::default();
+        let [one, two] = ["one", "two"].map(|domain| domains.address(domain).unwrap());
+        assert_ne!(one, two);
+        assert_eq!(domains.address("one"), Some(one));
+        assert!(NAMES.contains(&one) && NAMES.contains(&two));
+        assert_eq!(domains.at(two.into()).as_deref(), Some("two"));
+        assert_eq!(domains.at(two.to_ipv6_mapped().into()).as_deref(), Some("two"));
+        for nobody in ["127.64.0.0", "127.64.0.9", "10.0.0.1", "::1"] {
+            assert_eq!(domains.at(nobody.parse().unwrap()), None, "{nobody}");
+        }
+    }
 
     #[test]
     fn a_name_is_an_endpoint_an_alias_or_nobody() {

@@ -59,6 +59,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
         seed: 1,
         https: None,
         private: None,
+        inside: None,
         up: Box::new(|| ()),
     };
     let core = thread::spawn(move || run(config).unwrap());

@@ -103,6 +103,7 @@ fn night(client: &[u8], instance: Option<&[u8]>, weather: Weather) -> Night {
         http,
         https: None,
         private: None,
+        inside: None,
         up: Box::new(|| {}),
     };
     let counters = Arc::clone(&config.counters);

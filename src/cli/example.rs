@@ -3,6 +3,7 @@
 //! Plain threads and `std::net` on purpose: an instance is somebody else's program, so nothing of
 //! ours may be what makes it work.
 
+mod caller;
 mod hello;
 mod server;
 mod sink;
@@ -14,6 +15,8 @@ use std::process::ExitCode;
 pub(crate) enum Program {
     /// Answers `Hello $TARGET from $K_REVISION`; `/env` answers the environment, `/slow?ms=N` waits first
     Hello,
+    /// Calls the URLs in $CALLS and answers what they said
+    Caller,
     /// Takes CloudEvents and prints one line each
     Sink {
         /// Answer every event with this status
@@ -25,6 +28,7 @@ pub(crate) enum Program {
 pub(crate) fn run(program: &Program) -> ExitCode {
     let served = match program {
         Program::Hello => server::serve(hello::answer),
+        Program::Caller => server::serve(|_| caller::answer()),
         Program::Sink { status } => {
             let status = *status;
             server::serve(move |request| sink::answer(request, status))

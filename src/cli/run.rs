@@ -7,6 +7,7 @@ mod control;
 mod cores;
 mod events_tls;
 pub(super) mod folder;
+mod inside;
 mod logging;
 mod logs;
 mod otlp;
@@ -29,6 +30,7 @@ use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
 use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Https, Stop};
+use dataplane::names::Domains;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::spans::Queue;
@@ -98,6 +100,7 @@ fn serve(config: Config) -> Result<()> {
 
     let tables = Tables::new(Table::default());
     let publisher = publisher(&config, &tables, certificates)?;
+    let inside = inside::open(&config, &tables);
     let health = Arc::new(Health::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
@@ -130,11 +133,13 @@ fn serve(config: Config) -> Result<()> {
         handed,
         events_tls: events_tls.clone(),
         first_instance,
+        gateway: inside.gateway,
         beside: predecessor.is_some(),
     })?;
     synced.blocking_recv().context("the control thread ended at its start")??;
     let Sockets { http, https, private, events, events_https, .. } = sockets;
-    let doors = Doors { http, https, private, events, events_https, events_tls };
+    let inside = (inside.listeners, inside.domains);
+    let doors = Doors { http, https, private, inside, events, events_https, events_tls };
     let cores = start_cores(&config, &shared, doors, (access, spans), say.clone())?;
     drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
@@ -280,6 +285,7 @@ struct Doors {
     http: Vec<TcpListener>,
     https: Vec<TcpListener>,
     private: Vec<TcpListener>,
+    inside: (Vec<TcpListener>, Arc<Domains>),
     events: Vec<TcpListener>,
     events_https: Vec<TcpListener>,
     /// What is shown at the last ones.
@@ -305,8 +311,17 @@ fn start_cores(
     let terms = Terms::with_own(&shared.tables, &own, oldest).context("TLS")?;
     let by_tls = |listener| Https { listener, terms: terms.clone() };
     let mut events_tls = doors.events_https.into_iter().map(by_tls);
-    let places = doors.http.into_iter().zip(doors.events).zip(homes);
-    let places = places.map(|place| Place::new(place, (https.next(), private.next()), events_tls.next()));
+    let (inside, domains) = doors.inside;
+    let mut inside = inside.into_iter().map(|listener| (listener, Arc::clone(&domains)));
+    let places = doors.http.into_iter().zip(doors.events).zip(homes).map(|((http, events), home)| Place {
+        http,
+        https: https.next(),
+        private: private.next(),
+        inside: inside.next(),
+        events,
+        events_tls: events_tls.next(),
+        home,
+    });
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let limits = CoreLimits { access, tells_timing, spans, ..CoreLimits::default() };
     Cores::start(shared, &limits, places, move || {

@@ -97,11 +97,23 @@ fn key<K: Resource>(object: &K) -> Key {
 }
 
 /// Keeps `cache` current for ever, and tells of each change.
-pub async fn follow<K>(api: Api<K>, cache: &Cache<K>, mut told: impl FnMut(Change<'_, K>))
+pub async fn follow<K>(api: Api<K>, cache: &Cache<K>, told: impl FnMut(Change<'_, K>))
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let mut events = watcher::watcher(api, watcher::Config::default()).backoff(retries()).boxed();
+    follow_some(api, watcher::Config::default(), cache, told).await;
+}
+
+/// The same of those that `config` selects.
+pub async fn follow_some<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    cache: &Cache<K>,
+    mut told: impl FnMut(Change<'_, K>),
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut events = watcher::watcher(api, config).backoff(retries()).boxed();
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
         match event {

@@ -10,8 +10,9 @@ use dataplane::names::{Name, Names};
 use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
+use kube::runtime::watcher;
 
-use super::cache::{Cache, Change, follow};
+use super::cache::{Cache, Change, follow, follow_some};
 use super::resolve::CLUSTER_DOMAIN;
 use super::route::hosts::inside_by;
 use super::world::World;
@@ -19,7 +20,14 @@ use super::{Task, either, route};
 use crate::kinds::shared::{label, name, namespace};
 
 /// The label by which a slice names its Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Marks slices that only show what is known here anyway: nobody needs to hear of them.
+pub(super) const DERIVED: &str = "sluicegate.dev/derived";
+
+/// Slices that say something new.
+pub(super) fn news() -> watcher::Config {
+    watcher::Config::default().labels(&format!("!{DERIVED}"))
+}
 
 /// What the cores' names are made of.
 #[derive(Debug, Default)]
@@ -45,7 +53,7 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
     [
         Box::pin(follow(Api::all(client()), &core.services, service_changed)),
         Box::pin(follow(Api::all(client()), &core.endpoints, move |_| changed())),
-        Box::pin(follow(Api::all(client()), &core.slices, move |_| changed())),
+        Box::pin(follow_some(Api::all(client()), news(), &core.slices, move |_| changed())),
     ]
 }
 

@@ -189,6 +189,7 @@ async fn restore(world: &World) -> Result<(), Error> {
         revision::run(world, &item, &revision).await?;
     }
     pods::restore(world);
+    pods::announce(world).await;
     route::restore(world);
     domain_mapping::restore(world);
     broker::restore(world).await?;

@@ -56,6 +56,7 @@ pub fn registry() -> Registry {
         Entry::of::<flows::sequence::Sequence>(),
         Entry::of::<flows::parallel::Parallel>(),
         Entry::of::<networking::ingress::Ingress>(),
+        Entry::of::<networking::serverless_service::ServerlessService>(),
     ]);
     entries.extend(data::entries());
     entries.push(news::entry());

@@ -49,6 +49,8 @@ pub(super) struct Cgroups {
     unified: bool,
     /// The same for the ports of all instances; in cgroup v2 only.
     ports: Option<PathBuf>,
+    /// Where hierarchies are mounted.
+    points: Vec<PathBuf>,
 }
 
 /// The group of one instance, in as many hierarchies as it needs.
@@ -81,7 +83,7 @@ impl Cgroups {
                 .filter_map(|name| Some(beside(place(&mounts, &own, Some(name))?)))
                 .collect(),
         };
-        Ok(Self { folders, unified, ports })
+        Ok(Self { folders, unified, ports, points: points(&mounts) })
     }
 
     /// Makes the folders above the groups, which go with the last group, and has v2 hand its controllers on to them.
@@ -125,6 +127,12 @@ impl Cgroups {
             Some((file, _)) => Err(io::Error::other(format!("no control group has {file}"))),
             None => Ok(()),
         }
+    }
+
+    /// Where the hierarchy is mounted that `folder` is in.
+    pub(super) fn point_of(&self, folder: &Path) -> Option<&Path> {
+        let around = self.points.iter().filter(|point| folder.starts_with(point));
+        around.max_by_key(|point| point.as_os_str().len()).map(PathBuf::as_path)
     }
 
     /// Ends what is left in groups of instances below `id_end`, and removes them. Blocks for a bounded time.
@@ -249,6 +257,11 @@ fn made(folder: &Path) -> io::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn points(mounts: &str) -> Vec<PathBuf> {
+    let of_groups = |line: &&str| line.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("cgroup"));
+    mounts.lines().filter(of_groups).filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
 /// The folder of this process's own group, in the hierarchy of a v1 controller, or in v2's for none.
@@ -382,7 +395,7 @@ mod tests {
             fs::write(folder.join("cgroup.controllers"), "cpuset cpu memory pids\n").unwrap();
             fs::write(folder.join("cgroup.subtree_control"), "").unwrap();
         }
-        let cgroups = Cgroups { folders: vec![all.clone()], unified: true, ports: Some(all) };
+        let cgroups = Cgroups { folders: vec![all.clone()], unified: true, ports: Some(all), points: Vec::new() };
         (base, cgroups)
     }
 

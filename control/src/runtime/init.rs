@@ -2,8 +2,8 @@
 //! the developer's program.
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
-//! `sluicegate instance-init --parent PID [--cgroup DIR]... [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID]
-//! [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--dir DIR]
+//! [--user UID] [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 
@@ -19,6 +19,7 @@ use rustix::thread::set_no_new_privs;
 use super::Identity;
 use super::mounts::{self, Bind};
 use super::read_only;
+use super::views;
 
 /// The verb that the program's `main` hands to [`run`], with everything behind it.
 pub const VERB: &str = "instance-init";
@@ -43,7 +44,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// Control groups to join, before anything else is done.
-    pub(super) cgroups: Vec<PathBuf>,
+    pub(super) cgroups: Vec<Seat>,
+    /// What it is to find as its `/etc/resolv.conf`.
+    pub(super) resolver: Option<PathBuf>,
     pub(super) binds: Vec<Bind>,
     /// Entered last, because it may be in a volume.
     pub(super) working_dir: Option<PathBuf>,
@@ -53,11 +56,24 @@ pub(super) struct Place {
     pub(super) read_only_root: bool,
 }
 
+/// A control group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) folder: PathBuf,
+    /// Where its hierarchy is mounted.
+    pub(super) mounted: PathBuf,
+}
+
 /// The words of the verb, as the parent writes them.
 pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<OsString> {
     let mut words: Vec<OsString> =
         vec![VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
-    words.extend(place.cgroups.iter().flat_map(|dir| [OsString::from("--cgroup"), dir.into()]));
+    for seat in &place.cgroups {
+        words.extend(["--cgroup".into(), seat.folder.clone().into(), seat.mounted.clone().into()]);
+    }
+    if let Some(file) = &place.resolver {
+        words.extend(["--resolver".into(), file.clone().into()]);
+    }
     for bind in &place.binds {
         let access = if bind.read_only { "ro" } else { "rw" };
         words.extend([
@@ -85,8 +101,8 @@ pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<O
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, Vec<OsString>), &'static str> {
-    const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR]... [--bind SOURCE TARGET ro|rw]... [--dir DIR] [--user UID] \
-                         [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...";
+    const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... \
+                         [--dir DIR] [--user UID] [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...";
     let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
     let mut words = arguments.into_iter();
     if words.next().is_none_or(|word| word != "--parent") {
@@ -101,7 +117,11 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, V
     let mut place = Place::default();
     loop {
         match words.next().as_ref().and_then(|word| word.to_str()) {
-            Some("--cgroup") => place.cgroups.push(words.next().ok_or(USAGE)?.into()),
+            Some("--cgroup") => {
+                let mut next = || words.next().ok_or(USAGE);
+                place.cgroups.push(Seat { folder: next()?.into(), mounted: next()?.into() });
+            }
+            Some("--resolver") => place.resolver = Some(words.next().ok_or(USAGE)?.into()),
             Some("--bind") => {
                 let mut next = || words.next().ok_or(USAGE);
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
@@ -144,8 +164,8 @@ fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String,
 }
 
 /// Moves this process, and with it everything it will start.
-fn join(cgroups: &[PathBuf]) -> Result<(), String> {
-    cgroups.iter().try_for_each(|folder| {
+fn join(cgroups: &[Seat]) -> Result<(), String> {
+    cgroups.iter().try_for_each(|Seat { folder, .. }| {
         std::fs::write(folder.join("cgroup.procs"), "0")
             .map_err(|why| format!("the control group {} cannot be joined: {why}", folder.display()))
     })
@@ -196,7 +216,21 @@ fn seal(parent: Pid) -> io::Result<()> {
 }
 
 fn settle(place: &Place) -> Result<(), String> {
-    mounts::make(&place.binds)?;
+    let needs_mounts = match place.binds.first() {
+        Some(first) => Some(format!("mountPath {}", first.target.display())),
+        None => place.read_only_root.then(|| "readOnlyRootFilesystem".to_owned()),
+    };
+    match mounts::enter_namespace() {
+        Ok(()) => {
+            mounts::make(&place.binds)?;
+            views::show(place);
+        }
+        Err(why) => {
+            if let Some(what) = needs_mounts {
+                return Err(format!("{what} needs a mount namespace: {why}"));
+            } // else it sees what everybody sees
+        }
+    }
     if place.read_only_root {
         read_only::make(&place.binds)?;
     }
@@ -231,8 +265,10 @@ mod tests {
     fn what_the_parent_writes_is_what_init_reads() {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
         let bind = |target: &str, read_only| Bind { source: "/a b".into(), target: target.into(), read_only };
+        let seat = |folder: &str| Seat { folder: folder.into(), mounted: "/sys/fs".into() };
         let place = Place {
-            cgroups: vec!["/sys/fs/c g".into(), "/x".into()],
+            cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
+            resolver: Some("/etc/res olv".into()),
             binds: vec![bind("/--", true), bind("/c", false)],
             working_dir: Some("/work dir".into()),
             identity: Identity { user: Some(1000), group: Some(0), never_root: true },

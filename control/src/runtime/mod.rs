@@ -28,6 +28,7 @@ mod room;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sweeper;
+mod views;
 pub mod volumes;
 
 use std::fmt;
@@ -44,6 +45,7 @@ pub use cgroups::Resources;
 pub use mounts::allowed as may_mount;
 pub use orphans::log_file;
 pub use process::{Init, ProcessRuntime, end_leftovers};
+pub use room::Surroundings;
 
 use crate::child_name::child_name;
 

@@ -41,11 +41,8 @@ pub fn allowed() -> bool {
     geteuid().is_root()
 }
 
-/// Makes `binds` in a new namespace of this process, outer ones before those inside them.
+/// Makes `binds` in this process's own namespace, outer ones before those inside them.
 pub(super) fn make(binds: &[Bind]) -> Result<(), String> {
-    let Some(first) = binds.first() else { return Ok(()) };
-    enter_namespace()
-        .map_err(|why| format!("mountPath {} needs a mount namespace: {why}", first.target.display()))?;
     // Sources may come to lie behind a cover or outside a new root, so they are held from before.
     let mut held = Vec::with_capacity(binds.len());
     for bind in binds {

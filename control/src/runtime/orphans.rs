@@ -43,7 +43,12 @@ impl Records {
 
     /// Where everything of one revision is kept.
     pub(super) fn folder(&self, namespace: &str, revision: &str) -> PathBuf {
-        self.folder.join(file_name(namespace)).join(file_name(revision))
+        self.namespace(namespace).join(file_name(revision))
+    }
+
+    /// The folder of those of one namespace.
+    pub(super) fn namespace(&self, namespace: &str) -> PathBuf {
+        self.folder.join(file_name(namespace))
     }
 
     /// A disk that takes no record must not keep an instance from starting; it only weakens the cleaning up

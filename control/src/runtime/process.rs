@@ -39,7 +39,7 @@ use super::mounts::Bind;
 use super::orders::{Handle, Order, Told, heard, stop_ordered};
 use super::orphans::{Record, Records};
 use super::probe::{Pace, Patient};
-use super::room::Room;
+use super::room::{Room, Surroundings};
 use super::volumes::Shelf;
 use super::{Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, host_name, may_mount, pod_name};
 
@@ -69,25 +69,23 @@ impl ProcessRuntime {
     /// Ends what a crashed appliance left behind in `data`, then opens for work. Logs and records are kept
     /// in `data/instances`. Blocks for as long as the leftovers take to vanish.
     ///
-    /// Instances do not reach the ports `closed` on loopback, where the kernel can be told so (RT-LIFE-11).
-    ///
     /// The caller holds the lock on `data`: the instances of an appliance that still runs would be taken
     /// for leftovers.
-    pub fn open(data: &Path, init: Init, closed: Vec<u16>) -> io::Result<Self> {
+    pub fn open(data: &Path, init: Init, around: Surroundings) -> io::Result<Self> {
         end_leftovers(data, u64::MAX)?;
-        Self::open_beside(data, init, closed)
+        Self::open_beside(data, init, around)
     }
 
     /// Opens for work beside an appliance that still runs instances of its own here. Once it is gone,
     /// [`end_leftovers`] is due.
-    pub fn open_beside(data: &Path, init: Init, closed: Vec<u16>) -> io::Result<Self> {
+    pub fn open_beside(data: &Path, init: Init, around: Surroundings) -> io::Result<Self> {
         let records = Records::open(&data.join(FOLDER))?;
         let cgroups = Cgroups::open(data).map_err(|why| why.to_string());
         let (jobs, inbox) = mpsc::unbounded_channel();
         let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         std::thread::Builder::new().name("instances".into()).spawn(move || {
             LocalSet::new().block_on(&reactor, async {
-                work(Rc::new(Room::new(records, init, cgroups, closed)), inbox).await;
+                work(Rc::new(Room::new(records, init, cgroups, around)), inbox).await;
             });
         })?;
         Ok(Self { jobs })
@@ -231,7 +229,8 @@ impl Process {
         let launcher = Launcher {
             init: room.init.clone(),
             place: Place {
-                cgroups: seat.group.folders().to_vec(),
+                cgroups: room.groups(&seat),
+                resolver: seat.resolver.filter(|_| may_mount()),
                 hostname: may_mount().then(|| host_name(&name).to_owned()),
                 ..place(spec, &shelf, &last_words)
             },
@@ -440,6 +439,7 @@ fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
     };
     Place {
         cgroups: Vec::new(),
+        resolver: None,
         binds: spec.mounts.iter().map(bind).chain(words).collect(),
         working_dir: spec.working_dir.clone(),
         identity: spec.identity,

@@ -10,20 +10,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MoveMountFlags, mount_remount, move_mount};
 
-use super::mounts::{Bind, clone_tree, enter_namespace};
+use super::mounts::{Bind, clone_tree};
 
 /// RT-FS-02: the folder that every program may write to.
 const TEMPORARY: &str = "/tmp";
 const LEFT_ALONE: [&str; 4] = [TEMPORARY, "/proc", "/sys", "/dev"];
 
-/// `binds` are made already; those that may be written to stay so.
+/// In a namespace of its own, with `binds` made already; those that may be written to stay so.
 pub(super) fn make(binds: &[Bind]) -> Result<(), String> {
     let failed = |what: &Path, why: io::Error| {
         format!("readOnlyRootFilesystem: {} cannot be made read-only: {why}", what.display())
     };
-    if binds.is_empty() {
-        enter_namespace().map_err(|why| format!("readOnlyRootFilesystem needs a mount namespace: {why}"))?;
-    }
     // A mount of its own, so that it does not become read-only with the folder above it.
     let own = || {
         let tree = clone_tree(Path::new(TEMPORARY), true)?;

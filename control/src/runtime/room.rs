@@ -1,15 +1,38 @@
 //! What the tasks of the hand thread share, and where each instance is seated: its control group and its port.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
 
 use dataplane::group_port::GroupPort;
 
 use super::InstanceSpec;
 use super::cgroups::{Cgroups, Group};
+use super::init;
 use super::orphans::Records;
 use super::port::Ports;
 use super::process::Init;
 use super::sweeper::Sweeper;
+use crate::names::{self, Gateway};
+
+/// What instances meet on this host.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// Ports of loopback that are no business of an instance (RT-LIFE-11).
+    pub closed: Vec<u16>,
+    /// Where names of Services lead to; or why they lead nowhere.
+    pub gateway: Result<Gateway, String>,
+}
+
+impl Surroundings {
+    /// Nothing is closed, and nobody answers for names.
+    #[must_use]
+    pub fn bare() -> Self {
+        Self { closed: Vec::new(), gateway: Err("nobody answers for names".to_owned()) }
+    }
+}
 
 pub(super) struct Room {
     pub(super) records: Records,
@@ -18,10 +41,13 @@ pub(super) struct Room {
     pub(super) sweeper: Sweeper,
     /// Where control groups can be made, or why not.
     cgroups: Result<Cgroups, String>,
-    /// Ports of loopback that are no business of an instance.
-    closed: Vec<u16>,
+    around: Surroundings,
+    /// What instances find as `/etc/resolv.conf`, by namespace.
+    resolvers: RefCell<HashMap<String, PathBuf>>,
     /// It was told that instances do not get their container port.
     told: Cell<bool>,
+    /// It was told that they do not reach each other by name.
+    told_of_names: Cell<bool>,
 }
 
 /// Where an instance is to be.
@@ -29,6 +55,8 @@ pub(super) struct Seat {
     pub(super) group: Group,
     /// The port that the instance is told.
     pub(super) port: u16,
+    /// What it is to find as `/etc/resolv.conf`.
+    pub(super) resolver: Option<PathBuf>,
 }
 
 impl Room {
@@ -36,10 +64,12 @@ impl Room {
         records: Records,
         init: Init,
         cgroups: Result<Cgroups, String>,
-        closed: Vec<u16>,
+        around: Surroundings,
     ) -> Self {
         let (ports, sweeper) = (RefCell::new(Ports::of_this_host()), Sweeper::start());
-        Self { records, init, ports, sweeper, cgroups, closed, told: Cell::new(false) }
+        let (told, told_of_names) = (Cell::new(false), Cell::new(false));
+        let resolvers = RefCell::default();
+        Self { records, init, ports, sweeper, cgroups, around, resolvers, told, told_of_names }
     }
 
     /// RT-PORT-03, RT-ENV-01: a seat where the container port is the host's `real` one. Where that cannot be had the
@@ -55,17 +85,62 @@ impl Room {
                 tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
             }
         }
-        let rule = GroupPort { named: spec.port, real, closed: &self.closed };
+        let (closed, gateway) = (&*self.around.closed, self.around.gateway.as_ref().ok());
+        let rule = GroupPort { named: spec.port, real, closed, gateway: gateway.map(|gateway| gateway.real) };
         let added = cgroups()
             .and_then(|cgroups| cgroups.add_port(&mut group, id, &rule).map_err(|why| why.to_string()));
         match added {
-            Ok(()) => Seat { group, port: spec.port },
+            Ok(()) => Seat { group, port: spec.port, resolver: self.resolver(&spec.namespace) },
             Err(why) => {
                 if !self.told.replace(true) {
                     tracing::warn!(%why, "instances get a free PORT instead of their containerPort; as root, with cgroup v2, they get it");
                 }
-                Seat { group, port: real }
+                Seat { group, port: real, resolver: None }
             }
         }
+    }
+
+    /// The control groups of `seat`, as its process joins and sees them.
+    pub(super) fn groups(&self, seat: &Seat) -> Vec<init::Seat> {
+        let point = |folder: &PathBuf| self.cgroups.as_ref().ok()?.point_of(folder).map(PathBuf::from);
+        let of = |folder: &PathBuf| init::Seat {
+            folder: folder.clone(),
+            mounted: point(folder).unwrap_or_else(|| folder.clone()),
+        };
+        seat.group.folders().iter().map(of).collect()
+    }
+
+    /// What an instance in `namespace` is to find as `/etc/resolv.conf`: written once, and the same for all. Without it
+    /// it asks whom the host asks, and the log says so once.
+    fn resolver(&self, namespace: &str) -> Option<PathBuf> {
+        if let Some(file) = self.resolvers.borrow().get(namespace) {
+            return Some(file.clone());
+        }
+        let written = self.around.gateway.clone().and_then(|gateway| {
+            let text = names::instance_file(namespace, gateway.server);
+            self.write_resolver(namespace, &text).map_err(|why| why.to_string())
+        });
+        match written {
+            Ok(file) => {
+                self.resolvers.borrow_mut().insert(namespace.to_owned(), file.clone());
+                Some(file)
+            }
+            Err(why) => {
+                if !self.told_of_names.replace(true) {
+                    tracing::warn!(%why, "instances do not reach Services by name; as root, with cgroup v2 and port 53 of loopback, they do");
+                }
+                None
+            }
+        }
+    }
+
+    fn write_resolver(&self, namespace: &str, text: &str) -> io::Result<PathBuf> {
+        let folder = self.records.namespace(namespace);
+        fs::create_dir_all(&folder)?;
+        let folder = folder.canonicalize()?; // the instance may begin in another root
+        let (new, file) = (folder.join("resolv.conf.new"), folder.join("resolv.conf"));
+        fs::write(&new, text)?;
+        fs::rename(new, &file)?; // who has the old one mounted keeps it
+        Ok(file)
     }
 }

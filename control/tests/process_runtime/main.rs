@@ -20,6 +20,7 @@ use std::time::Duration;
 use common::{PATIENCE, example, init, listener, spec};
 use sluicegate_control::runtime::{
     Cause, Check, Gone, Instance, InstanceSpec, Probe, ProcessRuntime, Report, Reporter, Runtime,
+    Surroundings,
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
@@ -41,7 +42,9 @@ impl House {
     /// Its guests do not reach the ports `closed`.
     fn without(closed: Vec<u16>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let runtime = ProcessRuntime::open(dir.path(), init(), closed).unwrap();
+        let runtime =
+            ProcessRuntime::open(dir.path(), init(), Surroundings { closed, ..Surroundings::bare() })
+                .unwrap();
         Self { dir, runtime }
     }
 
@@ -366,7 +369,7 @@ async fn a_killed_appliance_leaves_nothing_that_the_next_start_does_not_end() {
         || fs::read_dir("/proc").unwrap().flatten().filter(|p| mark_of(&p.path(), dir.path())).count();
     assert_eq!(marked(), 2, "the child in the group and the one that left it");
 
-    let _next = ProcessRuntime::open(dir.path(), init(), Vec::new()).unwrap();
+    let _next = ProcessRuntime::open(dir.path(), init(), Surroundings::bare()).unwrap();
     assert_eq!(marked(), 0);
     assert!(!dir.path().join("instances/default/hello-00001/1.run").exists());
 }

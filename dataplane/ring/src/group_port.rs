@@ -19,7 +19,13 @@ pub struct GroupPort<'a> {
     pub real: u16,
     /// Ports of loopback that its processes may not connect to.
     pub closed: &'a [u16],
+    /// What port 80 of every address of [`NAMES`] is, if they are anybody's.
+    pub gateway: Option<u16>,
 }
+
+/// Addresses of loopback that names lead to: 127.64.0.0/10. None of them is a process's own.
+pub const NAMES: std::ops::RangeInclusive<Ipv4Addr> =
+    Ipv4Addr::new(127, 64, 0, 0)..=Ipv4Addr::new(127, 127, 255, 255);
 
 /// Far above the two that an appliance has, its API's and its admin listener's; a program with that many is under a tenth
 /// of the 4,096 instructions that every kernel takes.
@@ -62,35 +68,58 @@ impl GroupPort<'_> {
         steps.extend([Step::Here(Place::Local), Step::Load(PORT)]);
         // Its own port first: it means itself, whoever else has that port on the host.
         steps.push(Step::IfGo(network(self.named), Place::Own));
+        steps.extend([Step::Go(Place::Other), Step::Here(Place::Named), Step::Load(PORT)]);
+        steps.extend(self.gateway.map(|_| Step::IfGo(network(HTTP), Place::Web)));
+        steps.push(Step::Here(Place::Other));
         steps.extend(self.closed.iter().map(|port| Step::IfGo(network(*port), Place::Deny)));
         steps.extend([Step::Go(Place::Allow), Step::Here(Place::Own), Step::Store(PORT, network(self.real))]);
+        if let Some(gateway) = self.gateway {
+            steps.extend([
+                Step::Go(Place::Allow),
+                Step::Here(Place::Web),
+                Step::Store(PORT, network(gateway)),
+            ]);
+        }
         steps
     }
 }
 
-/// Goes to `Local` for addresses that this host alone answers.
+/// Goes to `Local` for addresses that this host alone answers, and to `Named` for those of names.
 fn loopback4() -> Vec<Step> {
-    vec![
-        Step::Load(IP4),
-        Step::IfGo(0, Place::Local), // the kernel takes it for loopback
-        Step::Mask(0xff),            // the first of four bytes, in network order
-        Step::IfGo(127, Place::Local),
-        Step::Go(Place::Allow),
-    ]
+    let mut steps = vec![Step::Load(IP4)];
+    steps.push(Step::IfGo(0, Place::Local)); // the kernel takes it for loopback
+    steps.extend(named());
+    steps.extend([Step::Mask(bytes([0xff, 0, 0, 0])), Step::IfGo(bytes([127, 0, 0, 0]), Place::Local)]);
+    steps.push(Step::Go(Place::Allow));
+    steps
+}
+
+/// Of an address of IPv4 at hand, whether it is one of [`NAMES`]; if not, its first byte stays at hand.
+fn named() -> [Step; 2] {
+    [Step::Mask(bytes([0xff, 0xc0, 0, 0])), Step::IfGo(bytes([127, 64, 0, 0]), Place::Named)]
 }
 
 /// The same for `::1`, `::` and IPv4 inside IPv6.
 fn loopback6() -> Vec<Step> {
-    let one = u32::from_ne_bytes([0, 0, 0, 1]);
-    let mapped = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+    let one = bytes([0, 0, 0, 1]);
+    let mapped = bytes([0, 0, 0xff, 0xff]);
     let mut steps = vec![Step::Load(IP6), Step::UnlessGo(0, Place::Allow)];
     steps.extend([Step::Load(IP6 + 4), Step::UnlessGo(0, Place::Allow)]);
     steps.extend([Step::Load(IP6 + 12), Step::IfGo(0, Place::Local), Step::Load(IP6 + 8)]);
     steps.extend([Step::IfGo(mapped, Place::Mapped), Step::UnlessGo(0, Place::Allow)]);
     steps.extend([Step::Load(IP6 + 12), Step::IfGo(one, Place::Local), Step::Go(Place::Allow)]);
-    steps.extend([Step::Here(Place::Mapped), Step::Load(IP6 + 12), Step::Mask(0xff)]);
-    steps.extend([Step::UnlessGo(127, Place::Allow)]);
+    steps.extend([Step::Here(Place::Mapped), Step::Load(IP6 + 12)]);
+    steps.extend(named());
+    steps.extend([Step::Mask(bytes([0xff, 0, 0, 0])), Step::UnlessGo(bytes([127, 0, 0, 0]), Place::Allow)]);
     steps
+}
+
+/// The port that a URL need not name.
+const HTTP: u16 = 80;
+
+/// Bytes of an address as a value at hand.
+fn bytes(bytes: [u8; 4]) -> u32 {
+    u32::from_ne_bytes(bytes)
 }
 
 fn network(port: u16) -> u32 {
@@ -121,7 +150,12 @@ enum Step {
 enum Place {
     Mapped,
     Local,
+    /// With an address of [`NAMES`].
+    Named,
     Own,
+    /// With any other port, which is at hand.
+    Other,
+    Web,
     /// Behind the last step: the call goes on.
     Allow,
     /// Behind that: the call fails with EPERM.
@@ -311,7 +345,9 @@ mod tests {
         arguments
     }
 
-    const RULE: GroupPort<'_> = GroupPort { named: 8080, real: 20_001, closed: &[8001, 9090] };
+    const RULE: GroupPort<'_> =
+        GroupPort { named: 8080, real: 20_001, closed: &[8001, 9090], gateway: GATEWAY };
+    const GATEWAY: Option<u16> = Some(20_002);
 
     #[test]
     fn only_the_named_port_of_tcp_is_bound_elsewhere() {
@@ -355,6 +391,18 @@ mod tests {
             ("[fd00::1]:8001", Some("[fd00::1]:8001")),
             ("[0:0:0:1::1]:8001", Some("[0:0:0:1::1]:8001")),
             ("[::1:127.0.0.1]:8001", Some("[::1:127.0.0.1]:8001")),
+            ("127.0.0.1:80", Some("127.0.0.1:80")),
+            // Names lead to no port of its own, and to nothing that is closed.
+            ("127.71.3.5:80", Some("127.71.3.5:20002")),
+            ("127.71.3.5:443", Some("127.71.3.5:443")),
+            ("127.63.255.255:80", Some("127.63.255.255:80")),
+            ("127.71.3.6:8080", Some("127.71.3.6:8080")),
+            ("127.127.255.255:8080", Some("127.127.255.255:8080")),
+            ("127.128.0.0:8080", Some("127.128.0.0:20001")),
+            ("127.71.3.6:9090", None),
+            ("[::ffff:127.71.3.5]:80", Some("[::ffff:127.71.3.5]:20002")),
+            ("[::ffff:127.1.3.6]:80", Some("[::ffff:127.1.3.6]:80")),
+            ("[::ffff:127.71.3.6]:8001", None),
         ] {
             let address: std::net::SocketAddr = address.parse().unwrap();
             let loopback = if address.is_ipv4() { loopback4() } else { loopback6() };
@@ -370,12 +418,15 @@ mod tests {
     #[test]
     fn the_kernel_takes_the_programs() {
         let ports: Vec<u16> = (1..=64).collect();
-        let rule = GroupPort { named: 80, real: 20_001, closed: &ports };
+        let rule = GroupPort { named: 80, real: 20_001, closed: &ports, gateway: None };
+        let with_names = GroupPort { gateway: GATEWAY, ..rule };
         for (at, program) in [
             (BIND4, rule.bind(true)),
             (BIND6, rule.bind(false)),
             (CONNECT4, rule.connect(&loopback4())),
             (CONNECT6, rule.connect(&loopback6())),
+            (CONNECT4, with_names.connect(&loopback4())),
+            (CONNECT6, with_names.connect(&loopback6())),
         ] {
             match load(&program, at) {
                 Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {

@@ -104,6 +104,8 @@ pub(super) struct Leaving {
     pub(super) events: Option<Rc<dyn Events>>,
     /// Connections to the events listener.
     pub(super) senders: Rc<Roster>,
+    /// Connections of instances that call each other.
+    pub(super) callees: Rc<Roster>,
     pub(super) stop: Arc<Stop>,
     pub(super) drain_max: Duration,
 }
@@ -140,9 +142,11 @@ impl Leaving {
             if let Some(events) = &self.events {
                 Rc::clone(events).drain().await;
             }
+            self.callees.drain();
+            poll_fn(|cx| self.callees.poll_empty(cx)).await;
         };
         if !self.hearing(self.drain_max, NOW, drained).await {
-            let open = proxy.roster.open() + self.senders.open();
+            let open = proxy.roster.open() + self.senders.open() + self.callees.open();
             tracing::warn!(open, "drain limit reached, cutting what is open");
         }
         if let Some(log) = proxy.access.get() {

@@ -8,6 +8,7 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
@@ -38,6 +39,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Came by the private listener.
     inside: bool,
+    /// What hosts without a dot are completed by.
+    domain: Option<Arc<str>>,
     scheme: Scheme,
     plain: Box<str>,
     /// As `Forwarded` wants it: IPv6 in brackets and quotes.
@@ -48,13 +51,32 @@ impl Peer {
     #[must_use]
     pub fn new(address: SocketAddr, scheme: Scheme) -> Self {
         let ip = address.ip().to_canonical();
-        Self { address, inside: false, scheme, plain: ip.to_string().into(), node: node(ip).into() }
+        Self {
+            address,
+            inside: false,
+            domain: None,
+            scheme,
+            plain: ip.to_string().into(),
+            node: node(ip).into(),
+        }
     }
 
     /// The same, come by the private listener or not.
     #[must_use]
     pub fn inside(self, inside: bool) -> Self {
         Self { inside, ..self }
+    }
+
+    /// The same; hosts without a dot are in `domain`.
+    #[must_use]
+    pub fn within(self, domain: Option<Arc<str>>) -> Self {
+        Self { domain, ..self }
+    }
+
+    /// What hosts without a dot are completed by.
+    #[must_use]
+    pub fn domain(&self) -> Option<&str> {
+        self.domain.as_deref()
     }
 
     /// Whether it may ask for what is not for the public.

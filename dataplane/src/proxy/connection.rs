@@ -1,6 +1,7 @@
 //! A client's connection to the proxy: requests are answered one after the other, in their order.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::BytesMut;
@@ -44,15 +45,16 @@ enum Next {
 
 /// Serves one connection until its client goes, or the core stops.
 pub async fn serve(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat) {
-    serve_from(proxy, stream.into(), seat, false).await;
+    serve_from(proxy, stream.into(), seat, (false, None)).await;
 }
 
-/// The same for a connection that came by the private listener: it reaches every route.
-pub async fn serve_inside(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat) {
-    serve_from(proxy, stream.into(), seat, true).await;
+/// The same for a connection that came by the private listener: it reaches every route, and by a host without a dot
+/// those in `domain`.
+pub async fn serve_inside(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat, domain: Option<Arc<str>>) {
+    serve_from(proxy, stream.into(), seat, (true, domain)).await;
 }
 
-async fn serve_from(proxy: Rc<Proxy>, stream: Wire, seat: Seat, inside: bool) {
+async fn serve_from(proxy: Rc<Proxy>, stream: Wire, seat: Seat, (inside, domain): (bool, Option<Arc<str>>)) {
     let Ok(address) = stream.peer_addr() else { return }; // it is gone already
     let (scheme, listener) = match (stream.is_tls(), inside) {
         (true, _) => (Scheme::Https, "https"),
@@ -61,7 +63,7 @@ async fn serve_from(proxy: Rc<Proxy>, stream: Wire, seat: Seat, inside: bool) {
     };
     let open = Open::count(&proxy, address, listener);
     let sheet = Rc::clone(&open.sheet);
-    let peer = Peer::new(address, scheme).inside(inside);
+    let peer = Peer::new(address, scheme).inside(inside).within(domain);
     let mut client = Downstream::new(&proxy.ring, stream, seat, &proxy.limits);
     let connection = |proxy, client, peer| Connection {
         proxy,

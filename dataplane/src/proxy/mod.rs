@@ -136,7 +136,9 @@ impl Proxy {
 
     fn choose(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
         self.with_table(|table| {
-            let route = table.route(ask.host).filter(|route| ask.inside || !route.inside_only);
+            let neighbour = ask.completed().and_then(|host| table.hosts.get(&host));
+            let route =
+                neighbour.or_else(|| table.route(ask.host)).filter(|route| ask.inside || !route.inside_only);
             let route = route.ok_or_else(|| Refusal::UnknownHost(name(ask.host)))?;
             let splits = route.way(ask);
             if splits.is_empty() {

@@ -76,6 +76,8 @@ pub struct Ask<'a> {
     pub request: Option<RequestView<'a>>,
     /// From inside: what is not for the public may be reached.
     pub inside: bool,
+    /// Where a host without a dot is.
+    pub domain: Option<&'a str>,
     /// Without TLS, where TLS could have been.
     pub plain: bool,
 }
@@ -83,12 +85,13 @@ pub struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// A client's request.
     #[must_use]
-    pub fn client(request: RequestView<'a>, peer: &Peer) -> Self {
+    pub fn client(request: RequestView<'a>, peer: &'a Peer) -> Self {
         Self {
             host: request.authority(),
             path: request.path(),
             request: Some(request),
             inside: peer.is_inside(),
+            domain: peer.domain(),
             plain: peer.is_plain(),
         }
     }
@@ -96,7 +99,16 @@ impl<'a> Ask<'a> {
     /// A request of our own.
     #[must_use]
     pub fn ours(host: &'a str, path: &'a str) -> Self {
-        Self { host, path, request: None, inside: true, plain: false }
+        Self { host, path, request: None, inside: true, domain: None, plain: false }
+    }
+
+    /// The whole name of a host without a dot, if it is clear which.
+    #[must_use]
+    pub fn completed(&self) -> Option<String> {
+        let domain = self.domain?;
+        let host = super::host_name(self.host);
+        // Allocates only for who calls its neighbours by their short names.
+        (!host.contains('.')).then(|| format!("{}.{domain}", host.to_ascii_lowercase()))
     }
 
     fn says(&self, name: &str, value: &str) -> bool {

@@ -66,6 +66,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         https: None,
         private: None,
         events_tls: None,
+        inside: None,
         make_events: Some(make(events)),
         tables: Arc::clone(&tables),
         signals: signals.clone(),

@@ -108,6 +108,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
         private: None,
         events_tls: None,
+        inside: None,
         make_events: None,
         tables: Arc::clone(&tables),
         signals: Signals::new(|| {}),

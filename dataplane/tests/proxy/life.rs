@@ -76,6 +76,7 @@ impl Process {
                     https: None,
                     private: None,
                     events_tls: None,
+                    inside: None,
                     make_events: None,
                     tables,
                     signals: Signals::new(|| {}),

@@ -15,8 +15,9 @@ use axum::Router;
 use control::controllers::{self, ControlConfig};
 use control::fleet::Fleet;
 use control::manifests::Manifests;
+use control::names::Gateway;
 use control::publish::Publisher;
-use control::runtime::{Init, ProcessRuntime};
+use control::runtime::{Init, ProcessRuntime, Surroundings};
 use control::store::Store;
 use control::{api, kinds, store};
 use dataplane::signal::{Signal, Signals};
@@ -53,6 +54,8 @@ pub(super) struct Parts {
     pub(super) events_tls: Option<EventsTls>,
     /// The first number for instances. Those below may still run in another process.
     pub(super) first_instance: u64,
+    /// Where names of Services lead instances to, or why nowhere.
+    pub(super) gateway: Result<Gateway, String>,
     /// Another process still runs instances here.
     pub(super) beside: bool,
 }
@@ -178,7 +181,8 @@ async fn furnish(parts: &Parts) -> Result<House> {
 
     let data = &parts.config.data;
     let open = if parts.beside { ProcessRuntime::open_beside } else { ProcessRuntime::open };
-    let runtime = open(data, Init::this_program(), control_ports(parts))
+    let around = Surroundings { closed: control_ports(parts), gateway: parts.gateway.clone() };
+    let runtime = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let (fleet, work) = Fleet::new(Arc::new(runtime), sink, parts.first_instance);

@@ -11,6 +11,7 @@ use dataplane::counters::CoreCounters;
 use dataplane::events::relay::{Relay, Ways};
 use dataplane::events::service::EventsConfig;
 use dataplane::inquiry;
+use dataplane::names::Domains;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use rustix::thread::CpuSet;
@@ -40,19 +41,10 @@ pub(super) struct Place {
     pub(super) http: TcpListener,
     pub(super) https: Option<Https>,
     pub(super) private: Option<TcpListener>,
+    pub(super) inside: Option<(TcpListener, Arc<Domains>)>,
     pub(super) events: TcpListener,
     pub(super) events_tls: Option<Https>,
     pub(super) home: Home,
-}
-
-impl Place {
-    pub(super) fn new(
-        ((http, events), home): ((TcpListener, TcpListener), Home),
-        (https, private): (Option<Https>, Option<TcpListener>),
-        events_tls: Option<Https>,
-    ) -> Self {
-        Self { http, https, private, events, events_tls, home }
-    }
 }
 
 /// Running cores.
@@ -84,7 +76,7 @@ impl Cores {
         let relays = Relay::among(places.len());
         let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
         for (index, (place, relay)) in places.zip(relays).enumerate() {
-            let Place { http, https, private, events, events_tls, home } = place;
+            let Place { http, https, private, inside, events, events_tls, home } = place;
             let counted = Arc::new(CoreCounters::default());
             logs.push(home.own.clone());
             let config = CoreConfig {
@@ -92,6 +84,7 @@ impl Cores {
                 http,
                 https,
                 private,
+                inside,
                 events: Some(events),
                 events_tls,
                 make_events: Some(dataplane::events::service::make(events_config(

@@ -33,7 +33,7 @@ impl Kept {
 }
 
 /// Connections that the kernel completes before a core takes them; the kernel clamps it to somaxconn.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 
 pub(super) struct Sockets {
     /// One for each core, on one address (SO_REUSEPORT): the kernel spreads connections over them.

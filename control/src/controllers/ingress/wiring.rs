@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::controllers::cache::follow;
-use crate::controllers::domain_mapping;
+use crate::controllers::cache::{follow, follow_some};
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::world::{Error, World};
 use crate::controllers::{Task, either, itself, list};
+use crate::controllers::{core_names, domain_mapping};
 use crate::kinds::networking::ingress::Ingress;
 use crate::kinds::shared::{label, name, namespace};
 
@@ -45,14 +45,19 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             let meta = either(change).map(|endpoints| &endpoints.metadata);
             look(meta.map(|meta| of_service(world, namespace(meta), name(meta))).unwrap_or_default());
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.ingress.slices, move |change| {
-            // A slice that changes its label leaves one Service and comes to another.
-            for slice in [change.0, change.1].into_iter().flatten() {
-                if let Some(service) = label(&slice.metadata, SERVICE_LABEL) {
-                    look(of_service(world, namespace(&slice.metadata), service));
+        Box::pin(follow_some(
+            kube::Api::all(api()),
+            core_names::news(),
+            &world.ingress.slices,
+            move |change| {
+                // A slice that changes its label leaves one Service and comes to another.
+                for slice in [change.0, change.1].into_iter().flatten() {
+                    if let Some(service) = label(&slice.metadata, SERVICE_LABEL) {
+                        look(of_service(world, namespace(&slice.metadata), service));
+                    }
                 }
-            }
-        })),
+            },
+        )),
         Box::pin(follow(kube::Api::all(api()), &world.ingress.secrets, move |change| {
             let meta = either(change).map(|secret| &secret.metadata);
             let Some(meta) = meta else { return };

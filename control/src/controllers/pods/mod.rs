@@ -5,6 +5,7 @@
 
 mod deployment;
 mod make;
+mod serverless;
 
 use std::sync::Arc;
 
@@ -48,7 +49,10 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         }
     }
     match owner {
-        Some(owner) => keep_deployment(world, item, &owner, &seen).await,
+        Some(owner) => {
+            keep_deployment(world, item, &owner, &seen).await?;
+            serverless::keep(world, &owner, &seen).await
+        }
         None => Ok(()), // the Deployment goes with its owner
     }
 }
@@ -84,6 +88,25 @@ pub fn deployment_changed(world: &World, change: Change<'_, Deployment>) {
     let Some(deployment) = either(change) else { return };
     if let Some(revision) = label(&deployment.metadata, REVISION) {
         world.look_at(Item::new(Kind::Pods, namespace(&deployment.metadata), revision));
+    }
+}
+
+/// Shows who is ready of a Revision that is about to say that it is, because who waited for that looks there next. What does
+/// not succeed is done by the next look at its Pods.
+pub async fn show_ready(world: &World, revision: &Revision) {
+    if world.config.shows_pods && world.duty.is_ours() {
+        let seen =
+            world.fleet.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
+        let _ = serverless::keep_ready(world, revision, &seen).await;
+    }
+}
+
+/// Says where requests are taken in, for clients that ask for upstream's activator. Only they miss it if it fails.
+pub async fn announce(world: &World) {
+    if world.config.shows_pods
+        && let Err(why) = serverless::announce(world).await
+    {
+        tracing::warn!(%why, "the endpoints of activator-service are not written");
     }
 }
 

@@ -12,9 +12,9 @@ use kube::Api;
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-use super::managers;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
+use super::{managers, pods};
 use crate::kinds::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTING_STATE, ROUTING_STATE_MODIFIED,
 };
@@ -43,6 +43,9 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let mut after = (*revision).clone();
     after.status = Some(status(&revision, unrunnable.as_ref(), &world.fleet.observe(&key), now()));
     world.publisher.flow().await;
+    if after.is_ready() && !revision.is_ready() {
+        pods::show_ready(world, &revision).await;
+    }
     world.set_status(&*revision, &after).await?;
     // Apart, because four writes would stand between a new Revision's instance and its readiness.
     world.look_at(Item::new(Kind::Scaling, &item.namespace, &item.name));

@@ -1,0 +1,204 @@
+//! Where a Revision's requests are taken in, and by whom they are answered: a ServerlessService and two EndpointSlices, for
+//! clients that look there. Nothing is routed by them.
+//!
+//! Requests are always taken in by the cores, so the mode is `Proxy`, and the public slice names their listener, as that of
+//! `activator-service` does. The private one has an endpoint for each ready instance. All of them share the host's
+//! address and each has a port of its own, which one slice cannot say, so it names none.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::make::{labels, owner};
+use crate::child_name::child_name;
+use crate::controllers::core_names::{DERIVED, SERVICE_NAME};
+use crate::controllers::world::{Error, World, now};
+use crate::fleet::{Seen, Stage};
+use crate::kinds::autoscaling::pod_autoscaler::ScaleTarget;
+use crate::kinds::networking::serverless_service::{
+    ACTIVATOR_ENDPOINTS_POPULATED, CONDITIONS, ENDPOINTS_POPULATED, ServerlessService, ServerlessServiceSpec,
+    ServerlessServiceStatus,
+};
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::settings::SERVING;
+use crate::kinds::shared::{Status, name, namespace};
+use crate::runtime::{deployment_name, pod_name};
+
+/// Who takes requests in, as upstream calls it.
+const ACTIVATOR: &str = "activator-service";
+const PORT_NAME: &str = "http";
+
+/// Brings them to what `seen` says. An instance that comes or goes costs one write.
+pub(super) async fn keep(world: &World, revision: &Revision, seen: &[Seen]) -> Result<(), Error> {
+    let meta = &revision.metadata;
+    let (ns, own) = (namespace(meta), name(meta));
+    if world.api::<ServerlessService>(ns).get_opt(own).await?.is_none() {
+        world.create(&serverless(revision)).await?;
+    }
+    settle(world, taken_in(world, metadata(revision, "-public", own))).await?;
+    keep_ready(world, revision, seen).await
+}
+
+/// Brings only that to what `seen` says which tells who is ready.
+pub(super) async fn keep_ready(world: &World, revision: &Revision, seen: &[Seen]) -> Result<(), Error> {
+    let own = name(&revision.metadata);
+    settle(world, ready(metadata(revision, "-private", &private_name(own)), own, seen)).await
+}
+
+/// The slice of those who take requests in, once for all Revisions.
+pub(super) async fn announce(world: &World) -> Result<(), Error> {
+    let metadata = ObjectMeta {
+        name: Some(ACTIVATOR.to_owned()),
+        namespace: Some(SERVING.to_owned()),
+        labels: Some([(SERVICE_NAME.into(), ACTIVATOR.into()), derived()].into()),
+        ..ObjectMeta::default()
+    };
+    settle(world, taken_in(world, metadata)).await
+}
+
+/// Of the slice of `service`.
+fn metadata(revision: &Revision, suffix: &str, service: &str) -> ObjectMeta {
+    let own = [(SERVICE_NAME.to_owned(), service.to_owned()), derived()];
+    ObjectMeta {
+        name: Some(child_name(name(&revision.metadata), suffix)),
+        namespace: revision.metadata.namespace.clone(),
+        labels: Some(labels(revision).into_iter().chain(own).collect()),
+        owner_references: Some(vec![owner(revision)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The name by which instances of `revision` are found.
+fn private_name(revision: &str) -> String {
+    child_name(revision, "-private")
+}
+
+fn derived() -> (String, String) {
+    (DERIVED.to_owned(), "true".to_owned())
+}
+
+/// Not out of a cache: it would hold two more objects for every Revision, and a look in this process costs microseconds.
+async fn settle(world: &World, wanted: EndpointSlice) -> Result<(), Error> {
+    let api = world.api::<EndpointSlice>(namespace(&wanted.metadata));
+    match api.get_opt(name(&wanted.metadata)).await? {
+        None => drop(world.create(&wanted).await?),
+        Some(there) if there.endpoints != wanted.endpoints || there.ports != wanted.ports => {
+            let mended = EndpointSlice { endpoints: wanted.endpoints, ports: wanted.ports, ..there };
+            world.replace(&mended).await?;
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+fn serverless(revision: &Revision) -> ServerlessService {
+    let meta = &revision.metadata;
+    let own = name(meta);
+    let spec = ServerlessServiceSpec {
+        mode: "Proxy".to_owned(),
+        object_ref: ScaleTarget {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            name: deployment_name(own),
+        },
+        protocol_type: if revision.spec.speaks_h2c() { "h2c" } else { "http1" }.to_owned(),
+        num_activators: 1,
+    };
+    let mut conditions = CONDITIONS.manage(&[], now());
+    conditions.mark_true(ENDPOINTS_POPULATED);
+    conditions.mark_true(ACTIVATOR_ENDPOINTS_POPULATED);
+    let status = ServerlessServiceStatus {
+        base: Status { observed_generation: Some(1), conditions: conditions.finish(), ..Status::default() },
+        service_name: own.to_owned(),
+        private_service_name: private_name(own),
+    };
+    let mut made = ServerlessService::new(namespace(meta), own, spec);
+    made.metadata.labels = Some(labels(revision));
+    made.metadata.owner_references = Some(vec![owner(revision)]);
+    made.status = Some(status);
+    made
+}
+
+/// Endpoints as the API gives them back, so that they can be compared.
+fn endpoint(address: IpAddr, pod: Option<ObjectReference>) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.to_string()],
+        conditions: Some(EndpointConditions { ready: Some(true), ..EndpointConditions::default() }),
+        target_ref: pod,
+        ..Endpoint::default()
+    }
+}
+
+fn slice(metadata: ObjectMeta, address: IpAddr) -> EndpointSlice {
+    let address_type = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    EndpointSlice { metadata, address_type: address_type.to_owned(), ..EndpointSlice::default() }
+}
+
+/// Of the cores' listener.
+fn taken_in(world: &World, metadata: ObjectMeta) -> EndpointSlice {
+    let public = world.config.listeners.public;
+    let ip = public.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip());
+    let ip = if ip.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { ip };
+    let port = EndpointPort {
+        name: Some(PORT_NAME.to_owned()),
+        port: Some(world.config.http_port.into()),
+        protocol: Some("TCP".to_owned()),
+        ..EndpointPort::default()
+    };
+    EndpointSlice { endpoints: vec![endpoint(ip, None)], ports: Some(vec![port]), ..slice(metadata, ip) }
+}
+
+/// Of the instances that are ready.
+fn ready(metadata: ObjectMeta, revision: &str, seen: &[Seen]) -> EndpointSlice {
+    let pod = |one: &Seen| ObjectReference {
+        kind: Some("Pod".to_owned()),
+        name: Some(pod_name(revision, one.line)),
+        namespace: metadata.namespace.clone(),
+        ..ObjectReference::default()
+    };
+    let ready = seen.iter().filter(|one| one.stage == Stage::Ready);
+    let endpoints = ready.filter_map(|one| Some(endpoint(one.address?.ip(), Some(pod(one))))).collect();
+    EndpointSlice { endpoints, ..slice(metadata, IpAddr::V4(Ipv4Addr::LOCALHOST)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::kinds::serving::template::RevisionSpec;
+
+    #[test]
+    fn the_private_slice_has_an_endpoint_for_each_ready_instance() {
+        let at = Timestamp::UNIX_EPOCH;
+        let seen = |id: u64, stage| Seen {
+            id,
+            line: id,
+            began: at,
+            restarts: 0,
+            stage,
+            address: "127.0.0.1:20001".parse().ok(),
+            started: at,
+            last: None,
+        };
+        let stages = [Stage::Ready, Stage::Starting, Stage::Ready, Stage::Frozen, Stage::Ending];
+        let all: Vec<_> = (1..).zip(stages).map(|(id, stage)| seen(id, stage)).collect();
+        let made = ready(ObjectMeta::default(), "hello-00001", &all);
+        let pods: Vec<_> = made.endpoints.iter().filter_map(|one| one.target_ref.clone()?.name).collect();
+        assert_eq!(pods, ["hello-00001-deployment-1", "hello-00001-deployment-3"]);
+        assert!(made.endpoints.iter().all(|one| one.addresses == ["127.0.0.1"]));
+    }
+
+    #[test]
+    fn it_says_by_which_name_instances_are_found() {
+        let made = serverless(&Revision::new("ns", "hello-00001", RevisionSpec::default()));
+        let status = made.status.unwrap();
+        assert_eq!(
+            (&*status.service_name, &*status.private_service_name),
+            ("hello-00001", "hello-00001-private")
+        );
+        assert!(status.base.conditions.iter().all(|one| one.status == crate::kinds::shared::Verdict::True));
+    }
+}

@@ -1,0 +1,100 @@
+//! ServerlessService ("SKS"): by which names a Revision's requests are taken in, and by which its instances are found.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{GROUP, VERSION};
+use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::autoscaling::pod_autoscaler::ScaleTarget;
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::shared::Status;
+use crate::kinds::{READY, REASON, column, kind};
+
+/// Requests are taken in.
+pub const ENDPOINTS_POPULATED: &str = "EndpointsPopulated";
+/// ... and wait for instances where there are none.
+pub const ACTIVATOR_ENDPOINTS_POPULATED: &str = "ActivatorEndpointsPopulated";
+pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[ENDPOINTS_POPULATED] };
+
+kind! {
+    /// `networking.internal.knative.dev/v1alpha1` ServerlessService.
+    ServerlessService { spec: ServerlessServiceSpec, status: ServerlessServiceStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServerlessServiceSpec {
+    /// `Serve` or `Proxy`.
+    pub mode: String,
+    /// Whose instances they are.
+    pub object_ref: ScaleTarget,
+    /// `http1` or `h2c`.
+    pub protocol_type: String,
+    /// How many take requests in.
+    pub num_activators: i32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServerlessServiceStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    /// By this name requests are taken in.
+    pub service_name: String,
+    /// By this name instances are found.
+    pub private_service_name: String,
+}
+
+impl Resource for ServerlessService {
+    const META: KindMeta = KindMeta {
+        group: GROUP,
+        version: VERSION,
+        kind: "ServerlessService",
+        plural: "serverlessservices",
+        singular: "serverlessservice",
+        short_names: &["sks"],
+        categories: &["knative-internal", "networking"],
+        namespaced: true,
+        // Whole with its first write: nothing in it depends on how many instances there are.
+        has_status: false,
+        unknown_fields: UnknownFields::Prune,
+        developers_create: true,
+        columns: &[
+            column("Mode", ".spec.mode"),
+            Column { format: "integer", ..column("Activators", ".spec.numActivators") },
+            column("ServiceName", ".status.serviceName"),
+            column("PrivateServiceName", ".status.privateServiceName"),
+            READY,
+            REASON,
+        ],
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        let target = &self.spec.object_ref;
+        for (field, value) in
+            [("apiVersion", &target.api_version), ("kind", &target.kind), ("name", &target.name)]
+        {
+            if value.is_empty() {
+                problems.add(format!("spec.objectRef.{field}"), "missing field(s)");
+            }
+        }
+        for (field, value, known) in [
+            ("mode", &self.spec.mode, ["Serve", "Proxy"]),
+            ("protocolType", &self.spec.protocol_type, ["http1", "h2c"]),
+        ] {
+            if !known.contains(&value.as_str()) {
+                problems.add(format!("spec.{field}"), format!("invalid value: {value}"));
+            }
+        }
+        if self.spec.num_activators < 0 {
+            problems.add("spec.numActivators", format!("invalid value: {}", self.spec.num_activators));
+        }
+    }
+}

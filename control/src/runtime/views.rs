@@ -1,0 +1,44 @@
+//! What an instance sees of the host as if it were its own: its control groups, and whom it asks for names.
+//!
+//! In its mount namespace, after its volumes. None of it is worth failing a start: who goes without reads what everybody
+//! on the host reads, and its log says so.
+
+use std::io;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::CWD;
+use rustix::mount::{MountFlags, MoveMountFlags, mount_remount, move_mount};
+
+use super::init::Place;
+use super::mounts::clone_tree;
+use crate::names::RESOLVER;
+
+pub(super) fn show(place: &Place) {
+    // A volume at the same path is what the developer wants there.
+    let is_taken = |path: &Path| place.binds.iter().any(|bind| path.starts_with(&bind.target));
+    let resolver = Path::new(RESOLVER);
+    if let Some(source) = place.resolver.as_deref().filter(|_| !is_taken(resolver))
+        && let Err(why) = cover(source, resolver)
+    {
+        eprintln!("sluicegate: names of other Services are not known here: {resolver:?}: {why}");
+    }
+    if place.cgroups.is_empty() {
+        return;
+    }
+    // RT-FS-06: paths in /proc/self/cgroup begin at its own group then, as they do in what is mounted.
+    let _ = unshare(CloneFlags::CLONE_NEWCGROUP); // only looks differ without it
+    for seat in place.cgroups.iter().filter(|seat| !is_taken(&seat.mounted)) {
+        if let Err(why) = cover(&seat.folder, &seat.mounted) {
+            eprintln!("sluicegate: the host's control groups are seen here: {:?}: {why}", seat.mounted);
+        }
+    }
+}
+
+/// Puts `source` where `target` is, for reading.
+fn cover(source: &Path, target: &Path) -> io::Result<()> {
+    let target = target.canonicalize()?; // often a link
+    let tree = clone_tree(source, false)?;
+    move_mount(&tree, "", CWD, &target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    Ok(mount_remount(&target, MountFlags::BIND | MountFlags::RDONLY, "")?)
+}

@@ -1,0 +1,27 @@
+//! A program that calls others, by the names that its developer wrote down.
+
+use std::time::Duration;
+
+use super::server::Answer;
+
+/// Of one call.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One line for each URL in `$CALLS`: the URL, the status and what was said, or why nothing was.
+pub(super) fn answer() -> Answer {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .http_status_as_error(false)
+        .build()
+        .into();
+    let calls = std::env::var("CALLS").unwrap_or_default();
+    let said = |url: &str| match agent.get(url).call() {
+        Ok(mut answer) => {
+            let text = answer.body_mut().read_to_string().unwrap_or_else(|why| why.to_string());
+            format!("{url} {} {}\n", answer.status().as_u16(), text.trim().replace('\n', " "))
+        }
+        Err(why) => format!("{url} {why}\n"),
+    };
+    let body = calls.split_whitespace().map(said).collect();
+    Answer { status: 200, content_type: "text/plain", body }
+}
