@@ -395,7 +395,8 @@ mod tests {
             fs::write(folder.join("cgroup.controllers"), "cpuset cpu memory pids\n").unwrap();
             fs::write(folder.join("cgroup.subtree_control"), "").unwrap();
         }
-        let cgroups = Cgroups { folders: vec![all.clone()], unified: true, ports: Some(all), points: Vec::new() };
+        let cgroups =
+            Cgroups { folders: vec![all.clone()], unified: true, ports: Some(all), points: Vec::new() };
         (base, cgroups)
     }
 
