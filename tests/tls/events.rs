@@ -125,4 +125,7 @@ fn the_authority_outlives_the_process() {
     let after = &after["status"]["addresses"][0];
     assert_eq!(after["CACerts"], before["CACerts"]);
     assert_eq!(sent(after, "2"), 202);
+    let _next = appliance.successor();
+    assert_eq!(appliance.wait().code(), Some(0), "{}", appliance.stderr());
+    assert_eq!(sent(after, "3"), 202, "at the address of the process before");
 }

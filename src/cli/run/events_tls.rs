@@ -34,7 +34,9 @@ impl EventsTls {
         let at = listener.local_addr().context("events-https")?;
         let folder = config.data.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let maker = SelfMade::new(&folder, &api::names(at.ip())).signed_by(AUTHORITY);
+        // The address as URLs have it, also where it stands for all.
+        let names = [api::names(at.ip()), vec![at.ip().to_string()]].concat();
+        let maker = SelfMade::new(&folder, &names).signed_by(AUTHORITY);
         maker.renew(Timestamp::now()).map_err(|why| anyhow!("events-https: {why}"))?;
         let ca = maker.ca();
         let ca_certs = std::fs::read_to_string(&ca).with_context(|| ca.display().to_string())?;

@@ -271,7 +271,7 @@ mod tests {
         let ready = |sink| {
             let status = status(
                 &channel(Value::Null),
-                "http://h/channels/ns/c",
+                Ok("http://h/channels/ns/c".into()),
                 sink,
                 Vec::new(),
                 &Rules::default(),

@@ -170,7 +170,8 @@ mod tests {
         let mut broker = Broker::new("ns", "b", BrokerSpec::default());
         let sink = (!ready).then(|| Err(Unresolved("Service ns/dls not found".into())));
         let found = BrokerFound { sink, config: Ok(()), is_leaving: false, rules: Rules::default() };
-        broker.status = Some(broker_status(&broker, "http://b/", found, Timestamp::from_second(1).unwrap()));
+        broker.status =
+            Some(broker_status(&broker, Ok("http://b/".into()), found, Timestamp::from_second(1).unwrap()));
         broker
     }
 
