@@ -1,6 +1,6 @@
 //! The appliance as a plain gateway: `--route HOST=ADDR`, through the built binary.
 
-use std::thread;
+use std::{fs, thread};
 
 use kit::message::Response;
 use kit::server::{Message, Reply, Server, closed_address};
@@ -9,6 +9,8 @@ use serde_json::Value;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
+/// The number of the system call, on every architecture since there is one table for new calls.
+const IO_URING_ENTER: &str = "426";
 
 /// One upstream behind one host, on one core: connections to the upstream can be counted.
 fn gateway(upstream: &Upstream) -> Appliance {
@@ -363,4 +365,38 @@ fn many_clients_at_once_get_their_own_answers() {
         client.join().unwrap();
     }
     assert_eq!(upstream.requests(), 32 * 50);
+}
+
+/// APP-02: a core waits in `io_uring_enter` and serves requests without a read or write of its own.
+#[test]
+fn a_core_does_its_io_by_the_ring() {
+    let upstream = Upstream::start("one");
+    let appliance = gateway(&upstream);
+    let tasks = format!("/proc/{}/task", appliance.pid());
+    let core = fs::read_dir(tasks)
+        .unwrap()
+        .map(|task| task.unwrap().path())
+        .find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "core-0"));
+    let core = core.expect("a thread for each worker");
+    // Reads and writes by system call; the ring's are not among them.
+    let calls = || -> u64 {
+        let counts = fs::read_to_string(core.join("io")).unwrap();
+        let counts =
+            counts.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
+        counts.map(|count| count.parse::<u64>().unwrap()).sum()
+    };
+    let mut connection = Connection::open(appliance.http());
+    let mut ask = |count| {
+        for _ in 0..count {
+            assert_eq!(connection.call(&Call::get("/").host(HOST)).status, 200);
+        }
+    };
+    ask(10);
+    let before = calls();
+    ask(200);
+    assert!(calls() - before < 20, "{} reads and writes for 200 requests", calls() - before);
+    wait::until(PATIENCE, "the core to wait in its ring", || {
+        let call = fs::read_to_string(core.join("syscall")).unwrap();
+        call.split(' ').next().filter(|number| *number == IO_URING_ENTER).map(drop)
+    });
 }

@@ -323,3 +323,29 @@ fn a_backend_may_be_a_name_or_a_service_of_ours() {
     assert_eq!(response.status, 200, "{response}");
     assert!(response.text().contains("me"), "{response}");
 }
+
+/// X-KI-18: what a status calls our listeners are core Services with their address and port, and stay so over a restart.
+#[test]
+fn the_listeners_are_services_by_the_names_that_a_status_has() {
+    let mut appliance = appliance();
+    let upstream = Upstream::start("one");
+    backend(appliance.api(), "one", "http", &[upstream.address()]);
+    let object = serve(appliance.api(), &ingress("app", json!([rule(HOST, &[path("", "one")])])));
+    for restarted in [false, true] {
+        if restarted {
+            appliance.restart();
+        }
+        for (field, listener) in
+            [("publicLoadBalancer", appliance.http()), ("privateLoadBalancer", appliance.private())]
+        {
+            let called = object["status"][field]["ingress"][0]["domainInternal"].as_str().unwrap();
+            let (name, namespace) =
+                called.strip_suffix(".svc.cluster.local").unwrap().split_once('.').unwrap();
+            let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
+            let service = Call::get(&path).send(appliance.api().address()).json();
+            assert_eq!(service["spec"]["type"], "LoadBalancer");
+            assert_eq!(service["spec"]["ports"][0]["port"], listener.port(), "{restarted}");
+            assert_eq!(service["status"]["loadBalancer"]["ingress"][0]["ip"], listener.ip().to_string());
+        }
+    }
+}

@@ -155,7 +155,7 @@ fn an_instance_knows_its_port_its_names_and_its_own_variables_only() {
     }
 }
 
-/// RT-ENV-01, RT-PORT-03: the developer's port is the instance's, however many there are; without one it is the default.
+/// RT-ENV-01, RT-PORT-03, SRV-CON-49: the developer's port is the instance's, however many there are; without one it is the default.
 #[test]
 fn every_instance_has_its_container_port() {
     let appliance = Setup::new(BIN).hello_image(IMAGE).start();

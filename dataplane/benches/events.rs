@@ -2,18 +2,23 @@
 //! for a subscriber. cloudevents-sdk reads the same envelope for comparison.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/admission.rs"]
+mod admission;
+
 use std::hint::black_box;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use sluicegate_dataplane::events::admission::{Admission, BadToken, Bearer, Grant, Papers, Porter, Subjects};
+use sluicegate_dataplane::events::admission::Porter;
 use sluicegate_dataplane::events::cloudevent::{Event, Mode, binary, structured};
 use sluicegate_dataplane::events::encode::encode;
 use sluicegate_dataplane::events::filter::index::Index;
 use sluicegate_dataplane::events::filter::{cesql, wants};
 use sluicegate_dataplane::events::record::{Record, encode_head};
 use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Target};
+
+use admission::{admission, token};
 
 const HEADERS: [(&str, &[u8]); 9] = [
     ("Host", b"127.0.0.1:8081"),
@@ -130,22 +135,10 @@ fn filters(c: &mut Criterion) {
     group.finish();
 }
 
-/// Believes everybody.
-#[derive(Debug)]
-struct Credulous;
-
-impl Papers for Credulous {
-    fn read(&self, _: &str, _: u64) -> Result<Bearer, BadToken> {
-        Ok(Bearer { subject: "s".into(), audiences: vec!["b".into()], until_s: u64::MAX })
-    }
-}
-
 /// A sender whose token this core has seen: what asking costs a warm event.
 fn tokens(c: &mut Criterion) {
-    let grant = Grant { subjects: Subjects::everybody(), filter: Filter::Everything };
-    let admission =
-        Admission { papers: Arc::new(Credulous), audiences: vec!["b".into()], grants: vec![grant] };
-    let shown = format!("Bearer {}", "t".repeat(700));
+    let admission = admission();
+    let shown = format!("Bearer {}", token());
     let headers: [(&str, &[u8]); 3] =
         [("ce-id", b"1"), ("Content-Type", b"text/plain"), ("Authorization", shown.as_bytes())];
     let porter = Porter::default();

@@ -2,6 +2,9 @@
 //! every 202 durable. The figure holds the senders' and the subscriber's work too.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/admission.rs"]
+mod admission;
+
 use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -12,12 +15,14 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use ring::{Listener, Options, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
-use sluicegate_dataplane::events::admission::{Admission, BadToken, Bearer, Grant, Papers, Pass, Subjects};
+use sluicegate_dataplane::events::admission::Pass;
 use sluicegate_dataplane::events::relay::Relay;
 use sluicegate_dataplane::events::service::{EventsConfig, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Table, Target};
+
+use admission::{admission, token};
 
 const SENDERS: u64 = 64;
 
@@ -32,26 +37,6 @@ enum Tokens {
     Shown,
     /// Senders are asked for one, and deliveries show one.
     Asked,
-}
-
-/// As long as a service account's with its claims.
-fn token() -> String {
-    "t".repeat(700)
-}
-
-/// Believes everybody.
-#[derive(Debug)]
-struct Credulous;
-
-impl Papers for Credulous {
-    fn read(&self, _: &str, _: u64) -> Result<Bearer, BadToken> {
-        Ok(Bearer { subject: "s".into(), audiences: vec!["b".into()], until_s: u64::MAX })
-    }
-}
-
-fn admission() -> Arc<Admission> {
-    let grant = Grant { subjects: Subjects::everybody(), filter: Filter::Everything };
-    Arc::new(Admission { papers: Arc::new(Credulous), audiences: vec!["b".into()], grants: vec![grant] })
 }
 
 fn pass() -> Arc<Pass> {
@@ -127,7 +112,7 @@ fn table(port: u16, tokens: Tokens) -> Table {
         in_order: false,
         is_closed: false,
         types: None,
-        admission: (tokens == Tokens::Asked).then(admission),
+        admission: (tokens == Tokens::Asked).then(|| Arc::new(admission())),
         subscribers: vec![Arc::new(subscriber)],
         tally: Arc::default(),
     };

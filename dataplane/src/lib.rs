@@ -20,4 +20,5 @@ pub mod spans;
 pub mod table;
 pub mod tls;
 
+// The process runtime above seats instances with it, and has no arrow to `ring`.
 pub use ring::group_port;

@@ -9,25 +9,13 @@ use serde_json::Value;
 
 use crate::access::rbac;
 use crate::kind::Resource as _;
-use crate::store::{Change, Key, Store, StoreError};
+use crate::store::upkeep::{self, Skip};
+use crate::store::{Change, Key, Store, StoreError, View};
 
 use super::object;
 
 /// Pause while the disk is full.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
-
-/// Why nothing was written.
-enum Skip {
-    /// The role is gone.
-    Gone,
-    Store(StoreError),
-}
-
-impl From<StoreError> for Skip {
-    fn from(why: StoreError) -> Self {
-        Self::Store(why)
-    }
-}
 
 /// Keeps them right until the store is shut or fails.
 pub async fn aggregate(store: Arc<Store>) {
@@ -64,15 +52,12 @@ pub async fn aggregate(store: Arc<Store>) {
 
 async fn settle(store: &Store, resource: &Arc<str>) -> Result<(), StoreError> {
     for (key, rules) in unsettled(store, resource) {
-        let write = move |view: &crate::store::View| {
-            let mut role = view.get(&key).ok_or(Skip::Gone)?.value();
+        let write = move |view: &View| {
+            let mut role = view.get(&key).ok_or(Skip::Fine)?.value();
             role["rules"] = rules;
             Ok(Change::Put(key, role))
         };
-        match store.write(write).await {
-            Ok(_) | Err(Skip::Gone) => {}
-            Err(Skip::Store(why)) => return Err(why),
-        }
+        upkeep::write(store, write).await?;
     }
     Ok(())
 }

@@ -18,7 +18,8 @@ use http::{Method, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::store::{Change, Key, Store, StoreError, View};
+use crate::store::upkeep::Skip;
+use crate::store::{Change, Key, Store, View};
 
 use super::errors::Refusal;
 use super::{Server, accept};
@@ -104,25 +105,12 @@ async fn restore(store: &Store, body: Body) -> Result<Response, Refusal> {
     Ok(accept::json(StatusCode::OK, json!(Foot { objects: count }).to_string()))
 }
 
-/// Why nothing was written.
-enum Skip {
-    /// It is gone already.
-    Gone,
-    Store(StoreError),
-}
-
-impl From<StoreError> for Skip {
-    fn from(why: StoreError) -> Self {
-        Self::Store(why)
-    }
-}
-
 /// Puts one object back, or takes one away; what already is as it was then stays untouched.
 fn put(view: &View, key: Key, object: Option<Value>) -> Result<Change, Skip> {
     let there = view.get(&key);
     Ok(match (object, there) {
         (None, Some(there)) => Change::Delete(key, there.value()),
-        (None, None) => return Err(Skip::Gone),
+        (None, None) => return Err(Skip::Fine),
         (Some(object), Some(there)) if object == there.value() => Change::Keep(there),
         (Some(object), _) => Change::Put(key, object),
     })

@@ -103,6 +103,11 @@ pub async fn run(
     {
         tracing::warn!(%why, "the Lease could not be written; who follows this API may write beside it");
     }
+    if world.config.shows_pods
+        && let Err(why) = ingress::gateway::show(&world).await
+    {
+        tracing::warn!(%why, "the listeners' Services in knative-serving could not be written");
+    }
     let _ = synced.send(()); // nobody may care
     let mut tasks: FuturesUnordered<Task<'_>> = FuturesUnordered::new();
     let all = watches(&world)

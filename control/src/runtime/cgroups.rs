@@ -23,6 +23,8 @@ const STEP: Duration = Duration::from_millis(10);
 /// Where the appliance goes itself when its own group is to have others below it: cgroup v2 has processes in leaves only.
 const OWN_LEAF: &str = "appliance";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+/// What a kernel may be built without, and does not need for a limit to hold.
+const EXTRAS: [&str; 3] = ["memory.swap.max", "memory.oom.group", "memory.memsw.limit_in_bytes"];
 
 /// What an instance may use; 0 = as much as there is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -84,51 +86,47 @@ impl Cgroups {
         Ok(Self { folders, unified, ports, points: points(&mounts) })
     }
 
-    /// Makes the folders above the groups, which go with the last group.
+    /// Makes the folders above the groups, which go with the last group, and has v2 hand its controllers on to them.
     fn prepare(&self) -> io::Result<()> {
-        for folder in self.folders.iter().filter(|folder| !folder.exists()) {
-            if let (true, Some(base)) = (self.unified, folder.parent()) {
-                delegate(base)?;
-            }
-            made(folder)?;
-            if self.unified {
+        for folder in &self.folders {
+            // Whoever came first may have wanted no more than a port.
+            if self.unified && !hands_on(folder) {
+                if let Some(base) = folder.parent() {
+                    delegate(base)?;
+                }
+                made(folder)?;
                 hand_on(folder)?;
             }
+            made(folder)?;
         }
         Ok(())
     }
 
-    /// Makes a group for the instance `id` in which a port of its own is the host's `port.real`.
-    pub(super) fn with_port(&self, id: u64, port: &GroupPort<'_>) -> io::Result<Group> {
+    /// Gives `group`, of the instance `id`, a port of its own, which is the host's `port.real`.
+    pub(super) fn add_port(&self, group: &mut Group, id: u64, port: &GroupPort<'_>) -> io::Result<()> {
         let above = self.ports.as_ref().ok_or_else(|| io::Error::other("cgroup v2 is not mounted"))?;
         made(above)?;
-        let group = Group { folders: vec![above.join(id.to_string())] };
-        let set = || {
-            made(&group.folders[0])?;
-            let attached = port.attach(fs::File::open(&group.folders[0])?.as_fd());
+        group.add(std::slice::from_ref(above), id, |folder| {
+            let attached = port.attach(fs::File::open(folder)?.as_fd());
             attached.map_err(|why| io::Error::new(why.kind(), format!("bpf at {}: {why}", above.display())))
-        };
-        set().map(|()| group)
+        })
     }
 
-    /// Makes a group for the instance `id` that holds it to `resources`.
-    pub(super) fn with_resources(&self, id: u64, resources: Resources) -> io::Result<Group> {
+    /// Holds `group`, of the instance `id`, to `resources`, or says what of them it cannot be held to.
+    pub(super) fn add_resources(&self, group: &mut Group, id: u64, resources: Resources) -> io::Result<()> {
         if self.folders.is_empty() {
             return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
         }
         self.prepare()?;
-        let group =
-            Group { folders: self.folders.iter().map(|folder| folder.join(id.to_string())).collect() };
-        let set = || {
-            for folder in &group.folders {
-                made(folder)?;
-                for (file, value) in values(resources, self.unified) {
-                    put(folder, file, &value)?;
-                }
-            }
-            Ok(())
-        };
-        set().map(|()| group)
+        let values = values(resources, self.unified);
+        group.add(&self.folders, id, |folder| {
+            values.iter().try_for_each(|(file, value)| put(folder, file, value))
+        })?;
+        let holds = |file: &str| group.folders.iter().any(|folder| folder.join(file).exists());
+        match values.iter().find(|(file, _)| !EXTRAS.contains(file) && !holds(file)) {
+            Some((file, _)) => Err(io::Error::other(format!("no control group has {file}"))),
+            None => Ok(()),
+        }
     }
 
     /// Where the hierarchy is mounted that `folder` is in.
@@ -154,14 +152,20 @@ impl Cgroups {
 }
 
 impl Group {
-    /// With what `other` is of the same instance.
-    pub(super) fn and(mut self, mut other: Self) -> Self {
-        for folder in std::mem::take(&mut other.folders) {
-            if !self.folders.contains(&folder) {
-                self.folders.push(folder);
+    /// Makes the group's folders below `above` and sets them up. What could not be set up is not there afterwards, and
+    /// what was there before stays.
+    fn add(&mut self, above: &[PathBuf], id: u64, set: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        let folders: Vec<_> = above.iter().map(|above| above.join(id.to_string())).collect();
+        let mut fresh = Self::default(); // takes away what it holds, if this ends early
+        for folder in &folders {
+            made(folder)?;
+            if !self.folders.contains(folder) {
+                fresh.folders.push(folder.clone());
             }
+            set(folder)?;
         }
-        self
+        self.folders.append(&mut fresh.folders);
+        Ok(())
     }
 
     /// Where a process writes itself to join.
@@ -303,12 +307,22 @@ fn delegate(base: &Path) -> io::Result<()> {
 }
 
 fn hand_on(folder: &Path) -> io::Result<()> {
-    let known = fs::read_to_string(folder.join("cgroup.controllers"))?;
-    let wanted = CONTROLLERS.iter().filter(|name| known.split_whitespace().any(|known| known == **name));
-    let wanted: Vec<_> = wanted.map(|name| format!("+{name}")).collect();
+    let wanted: Vec<_> = listed(&folder.join("cgroup.controllers"))?.map(|name| format!("+{name}")).collect();
     let file = folder.join("cgroup.subtree_control");
     fs::write(&file, wanted.join(" "))
         .map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())))
+}
+
+/// Groups below `folder` have all the controllers that it could hand on.
+fn hands_on(folder: &Path) -> bool {
+    let of = |file: &str| listed(&folder.join(file)).map(Iterator::collect::<Vec<_>>);
+    matches!((of("cgroup.controllers"), of("cgroup.subtree_control")), (Ok(has), Ok(gives)) if !has.is_empty() && has == gives)
+}
+
+/// Those of our controllers that a file of cgroup v2 names.
+fn listed(file: &Path) -> io::Result<impl Iterator<Item = &'static str>> {
+    let text = fs::read_to_string(file)?;
+    Ok(CONTROLLERS.into_iter().filter(move |name| text.split_whitespace().any(|word| word == *name)))
 }
 
 /// Ends all processes of a group and removes it.
@@ -370,5 +384,53 @@ mod tests {
              cpu.cfs_period_us=100000 cpu.cfs_quota_us=50000 cpu.shares=102"
         );
         assert_eq!(shown(Resources::default(), true), "pids.max=4096");
+    }
+
+    /// A folder like the kernel's, where `instance` has been made already for its port.
+    fn second_version(instance: &str) -> (tempfile::TempDir, Cgroups) {
+        let base = tempfile::tempdir().unwrap();
+        let all = base.path().join("all");
+        fs::create_dir_all(all.join(instance)).unwrap();
+        for folder in [base.path(), &all] {
+            fs::write(folder.join("cgroup.controllers"), "cpuset cpu memory pids\n").unwrap();
+            fs::write(folder.join("cgroup.subtree_control"), "").unwrap();
+        }
+        let cgroups =
+            Cgroups { folders: vec![all.clone()], unified: true, ports: Some(all), points: Vec::new() };
+        (base, cgroups)
+    }
+
+    /// SRV-CON-56: instances that came before with no more than a port do not keep later ones from their limits.
+    #[test]
+    fn limits_hold_where_a_port_came_first() {
+        let (base, cgroups) = second_version("7");
+        let own = base.path().join("all/7");
+        for file in ["pids.max", "memory.max"] {
+            fs::write(own.join(file), "max").unwrap();
+        }
+        let mut group = Group::default();
+        let mut resources = Resources { memory_bytes_max: 64 << 20, ..Resources::default() };
+        cgroups.add_resources(&mut group, 7, resources).unwrap();
+        let read = |file: PathBuf| fs::read_to_string(file).unwrap();
+        for folder in [base.path(), &base.path().join("all")] {
+            assert_eq!(read(folder.join("cgroup.subtree_control")), "+memory +cpu +pids");
+        }
+        assert_eq!(read(own.join("memory.max")), (64 << 20).to_string());
+
+        resources.cpu_milli_max = 100;
+        let why = cgroups.add_resources(&mut group, 7, resources).unwrap_err();
+        assert_eq!(why.to_string(), "no control group has cpu.max");
+    }
+
+    #[test]
+    fn a_step_that_fails_takes_away_what_it_made_and_no_more() {
+        let (_base, cgroups) = second_version("6");
+        let mut group = Group::default();
+        group.add(&cgroups.folders, 7, |_| Ok(())).unwrap();
+        let refuse = |_: &Path| Err(io::Error::other("no"));
+        group.add(&cgroups.folders, 7, refuse).unwrap_err();
+        assert!(cgroups.folders[0].join("7").exists());
+        Group::default().add(&cgroups.folders, 8, refuse).unwrap_err();
+        assert!(!cgroups.folders[0].join("8").exists());
     }
 }

@@ -75,27 +75,29 @@ impl Room {
     /// RT-PORT-03, RT-ENV-01: a seat where the container port is the host's `real` one. Where that cannot be had the
     /// instance is told `real` itself, and what cannot be enforced of its resources is not; the log says both.
     pub(super) fn seat(&self, id: u64, spec: &InstanceSpec, real: u16) -> Seat {
+        let mut group = Group::default();
         let cgroups = || self.cgroups.as_ref().map_err(Clone::clone);
-        let mut seat = Seat { group: Group::default(), port: real, resolver: None };
+        if spec.resources.any() {
+            let added = cgroups().and_then(|cgroups| {
+                cgroups.add_resources(&mut group, id, spec.resources).map_err(|why| why.to_string())
+            });
+            if let Err(why) = added {
+                tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
+            }
+        }
         let (closed, gateway) = (&*self.around.closed, self.around.gateway.as_ref().ok());
         let rule = GroupPort { named: spec.port, real, closed, gateway: gateway.map(|gateway| gateway.real) };
-        match cgroups().and_then(|cgroups| cgroups.with_port(id, &rule).map_err(|why| why.to_string())) {
-            Ok(group) => seat = Seat { group, port: spec.port, resolver: self.resolver(&spec.namespace) },
-            Err(why) if !self.told.replace(true) => {
-                tracing::warn!(%why, "instances get a free PORT instead of their containerPort; as root, with cgroup v2, they get it");
-            }
-            Err(_) => {}
-        }
-        if spec.resources.any() {
-            let made = cgroups().and_then(|cgroups| {
-                cgroups.with_resources(id, spec.resources).map_err(|why| why.to_string())
-            });
-            match made {
-                Ok(group) => seat.group = seat.group.and(group),
-                Err(why) => tracing::warn!(revision = spec.revision, %why, "resources are not enforced"),
+        let added = cgroups()
+            .and_then(|cgroups| cgroups.add_port(&mut group, id, &rule).map_err(|why| why.to_string()));
+        match added {
+            Ok(()) => Seat { group, port: spec.port, resolver: self.resolver(&spec.namespace) },
+            Err(why) => {
+                if !self.told.replace(true) {
+                    tracing::warn!(%why, "instances get a free PORT instead of their containerPort; as root, with cgroup v2, they get it");
+                }
+                Seat { group, port: real, resolver: None }
             }
         }
-        seat
     }
 
     /// The control groups of `seat`, as its process joins and sees them.

@@ -11,6 +11,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
 use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
+use super::upkeep::{self, Skip};
 use super::{Change, Event, Key, Memory, Opened, Store, StoreError, Stored, View};
 
 /// Deletions asked for at a time, so that they share commits.
@@ -27,19 +28,6 @@ enum Place {
     Owner(Key),
     /// A namespace that is being deleted.
     Namespace(Key),
-}
-
-/// Why nothing was written.
-enum Skip {
-    /// All is as it should be.
-    Fine,
-    Store(StoreError),
-}
-
-impl From<StoreError> for Skip {
-    fn from(why: StoreError) -> Self {
-        Self::Store(why)
-    }
 }
 
 /// Collects until the store is shut or fails.
@@ -131,7 +119,7 @@ async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), Store
         async move {
             let Some(store) = store.upgrade() else { return Ok(()) };
             match place {
-                Place::Child(key) => write(&store, move |view| judge_child(view, &key, &now)).await,
+                Place::Child(key) => upkeep::write(&store, move |view| judge_child(view, &key, &now)).await,
                 Place::Owner(key) => visit_owner(&store, key, now).await,
                 Place::Namespace(key) => visit_namespace(&store, key, now).await,
             }
@@ -152,16 +140,16 @@ async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreEr
     };
     for child in children {
         let (now, key) = (now.clone(), child.key.clone());
-        write(store, move |view| judge_child(view, &key, &now)).await?;
+        upkeep::write(store, move |view| judge_child(view, &key, &now)).await?;
     }
-    write(store, move |view| judge_owner(view, &key)).await
+    upkeep::write(store, move |view| judge_owner(view, &key)).await
 }
 
 async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
     let inside: Vec<Key> = store.read().in_namespace(&key.name).map(|object| object.key.clone()).collect();
     let deletions = stream::iter(inside).map(|inside| {
         let now = now.clone();
-        write(store, move |view| {
+        upkeep::write(store, move |view| {
             let object = view.get(&inside).ok_or(Skip::Fine)?.open();
             Ok(lifecycle::begin_delete(&object, Policy::Background, &now))
         })
@@ -170,19 +158,7 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
     while let Some(outcome) = deletions.next().await {
         outcome?;
     }
-    write(store, move |view| judge_namespace(view, &key)).await
-}
-
-/// A refusal that is about one object must not stop the collection of all others.
-async fn write(
-    store: &Store,
-    decide: impl FnOnce(&View) -> Result<Change, Skip> + Send + 'static,
-) -> Result<(), StoreError> {
-    match store.write(decide).await {
-        Ok(_) | Err(Skip::Fine) => Ok(()),
-        Err(Skip::Store(StoreError::TooLarge { .. } | StoreError::TooDeep | StoreError::Abandoned)) => Ok(()),
-        Err(Skip::Store(why)) => Err(why),
-    }
+    upkeep::write(store, move |view| judge_namespace(view, &key)).await
 }
 
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{Method, Request};
 use serde_json::{Value, json};
 use sluicegate_control::api::{self, Believed, Signer, Surroundings};
-use sluicegate_control::store::Store;
+use sluicegate_control::store::{OBJECT_BYTES_MAX, Store};
 use tower::ServiceExt as _;
 
 use crate::support::House;
@@ -87,26 +87,28 @@ async fn rules(house: &House, name: &str, count: usize) -> Value {
     panic!("{name} has no {count} rules: {:?}", house.get(&format!("{ROLES}/{name}")).await);
 }
 
+fn part(name: &str, to: &str, resource: &str) -> Value {
+    let rule = json!({ "verbs": ["get"], "apiGroups": [""], "resources": [resource] });
+    json!({ "metadata": { "name": name, "labels": { "to": to } }, "rules": [rule] })
+}
+
+fn whole(name: &str, labels: Value, of: &str) -> Value {
+    let selectors = json!([{ "matchLabels": { "to": of } }]);
+    json!({ "metadata": { "name": name, "labels": labels },
+        "aggregationRule": { "clusterRoleSelectors": selectors }, "rules": [] })
+}
+
 /// An aggregated role shows what it adds up to, through one that is aggregated itself, and follows changes; so do
 /// those that were there before the start.
 #[tokio::test]
 async fn an_aggregated_role_says_what_it_adds_up_to() {
     let house = House::real().await;
-    let part = |name: &str, resource: &str| {
-        let rule = json!({ "verbs": ["get"], "apiGroups": [""], "resources": [resource] });
-        json!({ "metadata": { "name": name, "labels": { "to": "inner" } }, "rules": [rule] })
-    };
-    let whole = |name: &str, labels: Value, of: &str| {
-        let selectors = json!([{ "matchLabels": { "to": of } }]);
-        json!({ "metadata": { "name": name, "labels": labels },
-            "aggregationRule": { "clusterRoleSelectors": selectors }, "rules": [] })
-    };
     for role in [
         whole("outer", json!({}), "outer"),
         whole("inner", json!({ "to": "outer" }), "inner"),
-        part("a", "pods"),
-        part("b", "secrets"),
-        part("c", "pods"),
+        part("a", "inner", "pods"),
+        part("b", "inner", "secrets"),
+        part("c", "inner", "pods"),
     ] {
         assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
     }
@@ -119,4 +121,24 @@ async fn an_aggregated_role_says_what_it_adds_up_to() {
     assert_eq!(rules(&house, "outer", 2).await, both);
     house.delete(&format!("{ROLES}/b")).await;
     assert_eq!(rules(&house, "outer", 1).await[0]["resources"], json!(["pods"]));
+}
+
+/// One role that adds up to more than an object may be is told of in the log; the others go on.
+#[tokio::test]
+async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
+    let house = House::real().await;
+    let half = "p".repeat(OBJECT_BYTES_MAX / 2);
+    for role in [
+        whole("all-too-much", json!({}), "large"),
+        part("large-a", "large", &half),
+        part("large-b", "large", &format!("{half}s")),
+        whole("small", json!({}), "small"),
+    ] {
+        assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
+    }
+    tokio::spawn(api::aggregate(house.store.clone()));
+    assert_eq!(rules(&house, "small", 0).await, json!([]));
+    assert_eq!(house.ask(Method::POST, ROLES, &part("a", "small", "pods")).await.0, 201);
+    assert_eq!(rules(&house, "small", 1).await[0]["resources"], json!(["pods"]));
+    assert_eq!(rules(&house, "all-too-much", 0).await, json!([]));
 }

@@ -177,6 +177,7 @@ impl Answering<'_> {
         self.inflow.ended = true;
         let end = Chunk::from(Bytes::from_static(relay::LAST_CHUNK));
         self.out.bytes += end.len() as u64;
+        // Not `self.send`: that holds to the request's total time, which is up.
         let due = self.ring.now() + self.limits.stall_max;
         match by(self.ring, Some(due), self.client.send(end)).await {
             Ok(Ok(())) => Attempt::Done { status: self.head.status, close: true },

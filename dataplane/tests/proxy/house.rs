@@ -19,6 +19,9 @@ use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
 use sluicegate_dataplane::tls::Terms;
 
+/// ... when its core has ended.
+const SCRIPT_ENDS_WITHIN: Duration = Duration::from_secs(10);
+
 /// What a test can reach.
 #[derive(Clone)]
 pub(crate) struct House {
@@ -133,6 +136,12 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         told.set(true);
     });
     run_on(ring, config).unwrap();
+    // What the core sent last is still under way to a client of the script.
+    let _ = ring.block_on(ring.timeout(SCRIPT_ENDS_WITHIN, async {
+        while !done.get() {
+            ring.sleep(Duration::from_millis(1)).await;
+        }
+    }));
     assert!(done.get(), "the script failed, see above");
     assert_eq!(ring.panicked(), 0, "a task panicked, see above");
     ring.shutdown();

@@ -7,6 +7,7 @@ mod house;
 mod life;
 mod manners;
 mod places;
+mod streams;
 mod tls;
 mod tunnels;
 mod whole;

@@ -1,5 +1,6 @@
 //! WebSockets: how long a tunnel lives, and what it holds.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,24 +15,29 @@ const ASK: &str = "GET / HTTP/1.1\r\nHost: app\r\nConnection: Upgrade\r\nUpgrade
 const FRAME: &[u8] = &[0x81, 0x82, 0, 0, 0, 0, b'h', b'i'];
 const GOING_AWAY: &[u8] = &[0x88, 0x02, 0x03, 0xe9];
 
+/// An instance that takes the upgrade and says back what it hears.
+fn echo(house: &House) -> SocketAddr {
+    raw_instance(&house.ring, |stream| {
+        Box::pin(async move {
+            read_through(&stream, b"\r\n\r\n").await;
+            let switch = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            stream.send(switch.as_bytes().to_vec()).await.unwrap();
+            while let Ok(bytes) = stream.recv().await {
+                if bytes.is_empty() || stream.send(bytes).await.is_err() {
+                    return;
+                }
+            }
+        })
+    })
+}
+
 /// Silence ends a tunnel with a Close frame, traffic keeps it, and its place is given back.
 #[test]
 fn a_tunnel_lives_while_something_passes() {
     let mut limits = CoreLimits::default();
     limits.http.tunnel_idle_max = Duration::from_millis(1500);
     on_every_machine(&limits, async |house: House| {
-        let address = raw_instance(&house.ring, |stream| {
-            Box::pin(async move {
-                read_through(&stream, b"\r\n\r\n").await;
-                let switch = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-                stream.send(switch.as_bytes().to_vec()).await.unwrap();
-                while let Ok(bytes) = stream.recv().await {
-                    if bytes.is_empty() || stream.send(bytes).await.is_err() {
-                        return;
-                    }
-                }
-            })
-        });
+        let address = echo(&house);
         let load = Arc::<BackendLoad>::default();
         house.publish("app", Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) });
 
@@ -58,18 +64,7 @@ fn a_tunnel_lives_while_something_passes() {
 #[test]
 fn a_tunnel_ends_when_the_time_of_its_answer_is_up() {
     on_every_machine(&CoreLimits::default(), async |house: House| {
-        let address = raw_instance(&house.ring, |stream| {
-            Box::pin(async move {
-                read_through(&stream, b"\r\n\r\n").await;
-                let switch = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-                stream.send(switch.as_bytes().to_vec()).await.unwrap();
-                while let Ok(bytes) = stream.recv().await {
-                    if bytes.is_empty() || stream.send(bytes).await.is_err() {
-                        return;
-                    }
-                }
-            })
-        });
+        let address = echo(&house);
         let limit = Duration::from_millis(500);
         for (timeouts, speaks) in [
             (Timeouts { total: limit, ..Timeouts::NONE }, true),

@@ -1,6 +1,7 @@
 //! Ingress: routes hosts to core Services for another control plane, and is ready when every core does.
 
 pub mod backends;
+pub mod gateway;
 pub mod reconcile;
 pub mod rules;
 mod wiring;

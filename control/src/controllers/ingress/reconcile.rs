@@ -12,8 +12,8 @@ use crate::kinds::shared::{HasConditions, Status};
 use crate::publish::HostTaken;
 
 /// The names under which a cluster would know our listeners.
-const PUBLIC_NAME: &str = "sluicegate.knative-serving.svc.cluster.local";
-const PRIVATE_NAME: &str = "sluicegate-private.knative-serving.svc.cluster.local";
+pub(super) const PUBLIC_NAME: &str = "sluicegate.knative-serving.svc.cluster.local";
+pub(super) const PRIVATE_NAME: &str = "sluicegate-private.knative-serving.svc.cluster.local";
 
 /// How far an Ingress came.
 #[derive(Debug, Clone, PartialEq, Eq)]

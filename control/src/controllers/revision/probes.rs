@@ -34,24 +34,30 @@ fn probe(manifest: &Manifest) -> Probe {
 
 /// RT-PROBE-03: whatever port a probe names, it aims at the instance's own.
 fn check(manifest: &Manifest) -> Check {
-    let named = |host: &Option<String>| host.clone().filter(|host| !host.is_empty());
     if let Some(get) = &manifest.http_get {
         http(get)
     } else if let Some(exec) = &manifest.exec {
         Check::Exec { command: exec.command.clone().unwrap_or_default() }
     } else if let Some(grpc) = &manifest.grpc {
         Check::Grpc { service: grpc.service.clone().unwrap_or_default() }
-    } else if let Some(host) = manifest.tcp_socket.as_ref().and_then(|tcp| named(&tcp.host)) {
+    } else if let Some(host) = manifest.tcp_socket.as_ref().and_then(|tcp| named(tcp.host.as_ref())) {
         Check::TcpAt { host }
     } else {
         Check::Tcp
     }
 }
 
+fn named(host: Option<&String>) -> Option<String> {
+    host.cloned().filter(|host| !host.is_empty())
+}
+
 fn http(get: &HTTPGetAction) -> Check {
     let mut headers: Vec<_> =
         get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
-    headers.extend(get.host.clone().map(|host| ("Host".to_owned(), host)));
+    // A header of that name says it more exactly; a request has one Host.
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        headers.extend(named(get.host.as_ref()).map(|host| ("Host".to_owned(), host)));
+    }
     let path = get.path.clone().filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned());
     let tls = get.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
     Check::Http { path, headers, tls }
@@ -105,8 +111,8 @@ mod tests {
         assert_eq!((probe.period.as_secs(), probe.timeout.as_secs(), probe.failures_max), (10, 1, 3));
     }
 
-    /// RT-PROBE-03, SRV-CON-32, SRV-CON-35, SRV-CON-40, SRV-CON-43, SRV-CON-45: each kind of question, and no
-    /// port but the instance's.
+    /// RT-PROBE-03, SRV-CON-32, SRV-CON-35, SRV-CON-40, SRV-CON-41, SRV-CON-43, SRV-CON-45: each kind of question, and
+    /// no port but the instance's; its host is the request's.
     #[test]
     fn every_kind_of_probe_is_asked_at_the_instances_port() {
         for (written, wanted) in [
@@ -123,6 +129,14 @@ mod tests {
                     headers: vec![("X".into(), "1".into()), ("Host".into(), "h".into())],
                     tls: true,
                 },
+            ),
+            (
+                json!({"httpGet": {"port": 9, "host": "h", "httpHeaders": [{"name": "HOST", "value": "own"}]}}),
+                Check::Http { path: "/".into(), headers: vec![("HOST".into(), "own".into())], tls: false },
+            ),
+            (
+                json!({"httpGet": {"port": 9, "host": ""}}),
+                Check::Http { path: "/".into(), headers: Vec::new(), tls: false },
             ),
             (json!({"grpc": {"port": 9, "service": "s"}}), Check::Grpc { service: "s".into() }),
             (json!({"exec": {"command": ["a", "b"]}}), Check::Exec { command: vec!["a".into(), "b".into()] }),

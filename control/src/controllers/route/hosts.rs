@@ -124,6 +124,7 @@ mod tests {
         assert!(!hosts(&route, None, naming(8080)).contains(&"app.ns.localhost".to_owned()));
         assert_eq!(url(&route, None, naming(8080)), "http://app.ns.svc.cluster.local");
     }
+
     /// X-RTE-05: one name alone, by the label of its placeholder.
     #[test]
     fn a_tag_is_cluster_local_by_its_placeholder() {

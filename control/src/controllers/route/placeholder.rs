@@ -12,6 +12,7 @@ use super::hosts::{self, Naming};
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::service::children::owner;
 use crate::controllers::world::{Error, World};
+use crate::kinds::names::is_dns1035_label;
 use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, VISIBILITY, inherited};
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::traffic::TrafficTarget;
@@ -76,11 +77,13 @@ pub(super) fn route_of(service: &Service) -> Option<Item> {
     Some(Item::new(Kind::Route, namespace(&service.metadata), &route.name))
 }
 
+/// Those of the Route's names that a Service can have.
 fn names(route: &Route, targets: &[TrafficTarget], naming: Naming<'_>) -> impl Iterator<Item = String> {
     let tagged = targets.iter().filter_map(|target| target.tag());
     let mut all: Vec<_> = tagged.map(|tag| hosts::first_label(route, Some(tag), naming)).collect();
     all.push(hosts::first_label(route, None, naming));
-    all.into_iter()
+    // A tag and a name may be longer together than a Service's name, or joined by dots: the table has their hosts still.
+    all.into_iter().filter(|name| is_dns1035_label(name))
 }
 
 fn is_of(service: &Service, route: &Route) -> bool {
@@ -162,6 +165,15 @@ mod tests {
         assert_eq!(spec.external_name.as_deref(), Some("blue-app.ns.svc.cluster.local"));
         assert!(is_of(&made, &route));
         assert_eq!(route_of(&made), Some(Item::new(Kind::Route, "ns", "app")));
+    }
+
+    /// A name that no Service can have is left out, or the Route would never get a status.
+    #[test]
+    fn a_tag_too_long_for_a_services_name_has_no_placeholder() {
+        let (route, network, services) = (route(), Network::default(), Cache::default());
+        let naming = Naming { domain: "localhost", http_port: 80, network: &network, services: &services };
+        let targets = [TrafficTarget { tag: Some("t".repeat(60)), ..TrafficTarget::default() }];
+        assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["app"]);
     }
 
     #[test]

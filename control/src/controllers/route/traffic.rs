@@ -208,12 +208,12 @@ fn by_scheme(rule: HostRule, redirected: bool, domain: &str) -> impl Iterator<It
 mod tests {
     use std::sync::LazyLock;
 
+    use k8s_openapi::api::core::v1::Service;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::controllers::cache::Cache;
     use crate::kinds::settings::Network;
-    use k8s_openapi::api::core::v1::Service;
 
     static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
     static SERVICES: LazyLock<Cache<Service>> = LazyLock::new(Cache::default);

@@ -1,0 +1,202 @@
+//! HTTP/2 on simulated machines: many streams on few connections, in calm and in storm. The client and the instances
+//! speak by the crate `h2` themselves; what is tested is all around it: streams, places, seats, translation.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{Request, Response, Uri};
+use ring::sim::{Weather, World};
+use ring::{Chunk, Ring, Stream};
+use sluicegate_dataplane::core::CoreLimits;
+use sluicegate_dataplane::h2::io::Io;
+use sluicegate_dataplane::load::BackendLoad;
+use sluicegate_dataplane::table::{Backend, Protocol};
+
+use crate::house::{House, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance};
+
+const STALL_MAX: Duration = Duration::from_secs(2);
+/// Streams of a connection in a storm.
+const STREAMS: usize = 8;
+
+/// An instance that says how many bytes came, by HTTP/1 or by HTTP/2.
+fn counting(ring: &Ring, protocol: Protocol) -> SocketAddr {
+    if protocol == Protocol::Http1 {
+        return instance(ring, |seen| ok(&seen.body.len().to_string()));
+    }
+    let spawner = ring.clone();
+    raw_instance(ring, move |stream| Box::pin(count_streams(spawner.clone(), stream)))
+}
+
+async fn count_streams(ring: Ring, stream: Stream) {
+    let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+    let Ok(mut connection) = h2::server::handshake(io).await else { return };
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        ring.spawn(async move {
+            let Ok(body) = whole(request.into_body()).await else { return };
+            let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+            let _ = answer.send_data(body.len().to_string().into(), true);
+        });
+    }
+}
+
+async fn whole(mut body: h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
+    let mut all = Vec::new();
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes?;
+        body.flow_control().release_capacity(bytes.len())?;
+        all.extend_from_slice(&bytes);
+    }
+    Ok(all)
+}
+
+/// A client's connection. It lives as long as there are senders or streams.
+async fn connect(house: &House) -> Option<SendRequest<Bytes>> {
+    let stream = Stream::connect(&house.ring, house.address).await.ok()?;
+    let io = Io::new(&house.ring, stream, Chunk::empty(), STALL_MAX);
+    let (sender, connection) = h2::client::handshake(io).await.ok()?;
+    house.ring.spawn(async move { drop(connection.await) });
+    Some(sender)
+}
+
+fn put() -> Request<()> {
+    let mut request = Request::new(());
+    *request.uri_mut() = Uri::from_static("http://app/");
+    *request.method_mut() = http::Method::PUT;
+    request
+}
+
+/// One exchange: status and body.
+async fn exchange(sender: SendRequest<Bytes>, length: usize) -> Result<(u16, Vec<u8>), h2::Error> {
+    let (answer, mut body) = sender.ready().await?.send_request(put(), false)?;
+    body.send_data(vec![b'y'; length].into(), true)?;
+    let answer = answer.await?;
+    Ok((answer.status().as_u16(), whole(answer.into_body()).await?))
+}
+
+fn app(house: &House, protocol: Protocol, load: &Arc<BackendLoad>) -> Backend {
+    let instances = [counting(&house.ring, protocol), counting(&house.ring, protocol)];
+    let patience = Some(Duration::from_secs(5));
+    Backend { load: Arc::clone(load), protocol, ..backend(&instances, 2, patience) }
+}
+
+/// Each stream gets its own answer, whatever its neighbours do and whatever the instance speaks.
+#[test]
+fn streams_of_one_connection_are_answered_each_by_itself() {
+    for protocol in [Protocol::Http1, Protocol::H2c] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let load = Arc::<BackendLoad>::default();
+            house.publish("app", app(&house, protocol, &load));
+            let sender = connect(&house).await.unwrap();
+            let open = Rc::new(Cell::new(0));
+            for length in (0..40).map(|n| n * 97) {
+                let (sender, open) = (sender.clone(), Rc::clone(&open));
+                open.set(open.get() + 1);
+                house.ring.spawn(async move {
+                    let (status, body) = exchange(sender, length).await.unwrap();
+                    assert_eq!((status, body), (200, length.to_string().into_bytes()));
+                    open.set(open.get() - 1);
+                });
+            }
+            while open.get() > 0 {
+                house.pause(1).await;
+            }
+            assert_eq!(load.demand(), 0);
+        });
+    }
+}
+
+/// Connections break anywhere and clients change their minds: no place, stream or seat is lost, and the core serves on.
+#[test]
+fn in_a_storm_of_streams_every_place_comes_back() {
+    for (seed, protocol) in (0..40).zip([Protocol::Http1, Protocol::H2c].into_iter().cycle()) {
+        let world = Rc::new(World::new(seed, Weather::calm()));
+        let machine = Rc::clone(&world);
+        let mut limits = CoreLimits::default();
+        limits.http.stall_max = STALL_MAX;
+        limits.http.idle_max = Duration::from_secs(2);
+        in_house(&world.ring(), &limits, move |house| storm(house, machine, protocol));
+    }
+}
+
+async fn storm(house: House, world: Rc<World>, protocol: Protocol) {
+    let load = Arc::<BackendLoad>::default();
+    house.publish("app", app(&house, protocol, &load));
+    world.set_weather(Weather {
+        resets: 5_000,
+        segment_bytes_max: 60,
+        latency: Duration::from_micros(10)..=Duration::from_micros(500),
+        ..Weather::calm()
+    });
+    let (open, answered) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    for connection in 0..20 {
+        let Some(sender) = connect(&house).await else { continue };
+        for stream in 0..STREAMS {
+            let (sender, open, answered) = (sender.clone(), Rc::clone(&open), Rc::clone(&answered));
+            open.set(open.get() + 1);
+            let (length, ring) = ((connection * STREAMS + stream) * 37 % 900, house.ring.clone());
+            house.ring.spawn(async move {
+                let one: Pin<Box<dyn Future<Output = _>>> = Box::pin(exchange(sender, length));
+                // Each third one is dropped under way, which resets its stream.
+                let patience = if stream % 3 == 0 { Duration::from_micros(800) } else { STALL_MAX };
+                if let Ok(Ok((status, body))) = ring.timeout(patience, one).await {
+                    let whole = (200, length.to_string().into_bytes());
+                    // The instance's connection may have broken instead.
+                    assert!((status, body) == whole || matches!(status, 502..=504), "{status}");
+                    answered.set(answered.get() + 1);
+                }
+                open.set(open.get() - 1);
+            });
+        }
+    }
+    while open.get() > 0 || load.demand() > 0 {
+        house.pause(10).await;
+    }
+    world.set_weather(Weather::calm());
+    assert!(answered.get() > 0, "so much broke that nothing was tried");
+    assert_eq!(load.waiting.load(Relaxed), 0);
+    for endpoint in &house.tables.load().hosts["app"].splits[0].backend.endpoints {
+        assert_eq!(endpoint.load.in_flight(), 0);
+    }
+    let sender = connect(&house).await.unwrap();
+    assert_eq!(exchange(sender, 5).await.unwrap(), (200, b"5".to_vec()));
+}
+
+/// A core that stops says so, finishes the streams it has, and takes no more.
+#[test]
+fn a_stopping_core_finishes_its_streams() {
+    on_every_machine(&CoreLimits::default(), |house: House| async move {
+        let began = Rc::new(Cell::new(0));
+        let told = Rc::clone(&began);
+        let address = instance(&house.ring, move |_| {
+            told.set(told.get() + 1);
+            let mut replies = vec![Reply::Wait(Duration::from_millis(30))];
+            replies.extend(ok("late"));
+            replies
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let sender = connect(&house).await.unwrap();
+        let finished = Rc::new(Cell::new(0));
+        for _ in 0..3 {
+            let (sender, finished) = (sender.clone(), Rc::clone(&finished));
+            house.ring.spawn(async move {
+                assert_eq!(exchange(sender, 1).await.unwrap(), (200, b"late".to_vec()));
+                finished.set(finished.get() + 1);
+            });
+        }
+        while began.get() < 3 {
+            house.pause(1).await;
+        }
+        house.say_stop();
+        while finished.get() < 3 {
+            house.pause(1).await;
+        }
+        assert!(exchange(sender, 1).await.is_err());
+    });
+}
