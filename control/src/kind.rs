@@ -20,6 +20,10 @@ use crate::schema;
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
 const UNKNOWN_TOLD_MAX: usize = 100;
 
+/// Fields that hold a map of texts.
+const TEXT_MAPS: [&str; 7] =
+    ["annotations", "binaryData", "data", "labels", "matchLabels", "nodeSelector", "stringData"];
+
 /// Format of a column that counts: how many of the found are true, of how many.
 pub const RATIO: &str = "ratio";
 
@@ -33,6 +37,13 @@ pub const PAIR: &str = "pair";
 pub const LOWER_PAIR: &str = "lower-pair";
 /// ... that shows a map as `key=value,...`.
 pub const LABELS: &str = "labels";
+/// ... that shows the first few of what is found, and how many more there are.
+pub const SOME: &str = "some";
+/// ... that shows the first few addresses with ports of subsets of Endpoints.
+pub const ENDPOINTS: &str = "endpoints";
+/// ... that shows a Service's ports, and by which addresses those outside reach it.
+pub const SERVICE_PORTS: &str = "service-ports";
+pub const SERVICE_OUTSIDE: &str = "service-outside";
 
 /// A column of `kubectl get`, after Name; a kind that has a column Name of its own shows it where that is.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +138,11 @@ pub trait Resource: Serialize + DeserializeOwned + JsonSchema + 'static {
     const META: KindMeta;
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
+
+    /// Puts straight what clients may write in several ways, before an object is read. Most kinds have nothing such.
+    fn tidy(object: &mut Value) {
+        let _ = object;
+    }
 
     /// Fills what the client left out. `before` is the stored object on update.
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester);
@@ -332,7 +348,8 @@ fn admit<R: Resource>(
     before: Option<&Value>,
     requester: &Requester,
 ) -> Result<Value, Denied> {
-    drop_nulls(&mut new);
+    unset_nulls(&mut new);
+    R::tidy(&mut new);
     let mut unknown = Vec::new();
     let mut object: R = serde_ignored::deserialize(new, |path| note(&mut unknown, &path))
         .map_err(|why| Denied::Malformed(why.to_string()))?;
@@ -355,26 +372,34 @@ fn admit<R: Resource>(
     serde_json::to_value(&object).map_err(|why| Denied::Malformed(why.to_string()))
 }
 
+/// A field that is `null` counts as left out, as everywhere in Kubernetes; an entry of a map of texts
+/// (`color:` with nothing behind it) as empty.
+fn unset_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, inner) in fields.iter_mut() {
+                if TEXT_MAPS.contains(&name.as_str())
+                    && let Value::Object(texts) = inner
+                {
+                    texts.values_mut().filter(|text| text.is_null()).for_each(|text| *text = "".into());
+                } else {
+                    unset_nulls(inner);
+                }
+            }
+            fields.retain(|_, inner| !inner.is_null());
+        }
+        Value::Array(items) => items.iter_mut().for_each(unset_nulls),
+        _ => {}
+    }
+}
+
 fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     let mut object = object.clone();
-    drop_nulls(&mut object);
+    unset_nulls(&mut object);
     // An object of the wrong shape is refused by `admit`, with what is wrong.
     let _: Result<R, _> = serde_ignored::deserialize(object, |path| note(&mut unknown, &path));
     unknown
-}
-
-/// A field that is `null`, like the `spec:` of a manifest with nothing below it, is one that was left out; so
-/// Kubernetes has it for all fields that are not nullable, and its own kinds have no others.
-fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, field| !field.is_null());
-            fields.values_mut().for_each(drop_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
-        _ => {}
-    }
 }
 
 fn note(unknown: &mut Vec<String>, path: &Path<'_>) {
@@ -395,5 +420,23 @@ fn written(path: &Path<'_>) -> String {
         Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
             written(parent)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// APP-28: `null` is no value, whatever a field's type is.
+    #[test]
+    fn a_null_counts_as_left_out_and_in_a_map_of_texts_as_empty() {
+        let mut object = json!({ "metadata": { "name": "a", "labels": { "x": null }, "annotations": null },
+            "data": { "a": null, "b": "1" }, "spec": { "list": [{ "a": null, "b": null }], "deep": { "c": null } } });
+        unset_nulls(&mut object);
+        let expected = json!({ "metadata": { "name": "a", "labels": { "x": "" } }, "data": { "a": "", "b": "1" },
+            "spec": { "list": [{}], "deep": {} } });
+        assert_eq!(object, expected);
     }
 }

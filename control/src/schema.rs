@@ -55,11 +55,21 @@ fn straighten(schema: &mut Value) {
     }
     for (name, inner) in fields.iter_mut() {
         match (name.as_str(), inner) {
-            ("properties", Value::Object(properties)) => properties.values_mut().for_each(straighten),
-            ("items" | "additionalProperties", inner) if *inner != false => straighten(inner),
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(straighten_field),
+            ("items" | "additionalProperties", inner) if *inner != false => straighten_field(inner),
             ("allOf" | "anyOf" | "oneOf", Value::Array(choices)) => choices.iter_mut().for_each(straighten),
             _ => {}
         }
+    }
+}
+
+/// What a field or an element may be has to be said: a type, or that it may be anything.
+fn straighten_field(schema: &mut Value) {
+    straighten(schema);
+    if let Some(fields) = schema.as_object_mut()
+        && !["type", "x-kubernetes-int-or-string"].iter().any(|said| fields.contains_key(*said))
+    {
+        fields.insert(ANYTHING.into(), true.into());
     }
 }
 
@@ -110,6 +120,8 @@ mod tests {
         count: Option<u16>,
         kind: Option<Kind>,
         names: BTreeMap<String, Value>,
+        /// Whatever.
+        any: Value,
         #[serde(default)]
         branches: Vec<Tree>,
         parent: Option<Box<Tree>>,
@@ -134,6 +146,7 @@ mod tests {
         assert!(properties["count"].get("format").is_none(), "OpenAPI has no uint16");
         assert_eq!(properties["kind"]["enum"], json!(["Evergreen", "Deciduous"]));
         assert_eq!(properties["names"]["additionalProperties"][ANYTHING], true);
+        assert_eq!(properties["any"], json!({ "description": "Whatever.", ANYTHING: true }));
         assert_eq!(properties["branches"]["items"][ANYTHING], true);
         assert_eq!(properties["parent"][ANYTHING], true);
         let text = schema.to_string();

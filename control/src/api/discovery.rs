@@ -21,6 +21,7 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
     let (registry, headers) = (&server.registry, &head.headers);
     let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     let found = match parts.as_slice() {
+        [""] => Ok(document(&paths(registry))),
         ["healthz" | "livez", ..] => Ok(text("ok")),
         ["readyz", ..] => Ok(match server.store.health() {
             Ok(()) => text("ok"),
@@ -51,6 +52,18 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
     };
     let reads = head.method == Method::GET || head.method == Method::HEAD;
     Some(if reads { found } else { Err(Refusal::method_not_allowed()) })
+}
+
+/// What there is, for `kubectl get --raw /`.
+fn paths(registry: &Registry) -> Value {
+    let fixed = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/livez"];
+    let mut paths: Vec<String> = fixed.map(str::to_owned).into();
+    for group in groups(registry) {
+        paths.push(format!("/apis/{group}"));
+        paths.extend(versions(registry, group).iter().map(|version| format!("/apis/{group}/{version}")));
+    }
+    paths.extend(["/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"].map(str::to_owned));
+    json!({ "paths": paths })
 }
 
 /// The kinds' named groups, each once, in the registry's order.

@@ -21,6 +21,7 @@ mod faces;
 mod fields;
 mod get;
 mod grant;
+mod household;
 mod identity;
 mod jsonpath;
 mod list;
@@ -76,6 +77,7 @@ pub use aggregate::aggregate;
 pub use audit::Audit;
 pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_MAX};
+pub use household::keep_house;
 pub use identity::{Believed, Peer, Signer};
 pub use seed::seed;
 

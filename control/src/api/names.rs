@@ -1,7 +1,7 @@
 //! Which names, label keys and label values Kubernetes allows.
 
 /// Characters of a DNS name.
-const NAME_CHARS_MAX: usize = 253;
+pub(super) const NAME_CHARS_MAX: usize = 253;
 /// Characters of one label of a DNS name, of a label value, and of a label key behind its prefix.
 const LABEL_CHARS_MAX: usize = 63;
 

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::kind::{Denied, Entry, KindMeta, Requester};
+use crate::kind::{Denied, Entry, KindMeta, Problem, Requester};
 use crate::store::lifecycle::{finish, has_generation};
 use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::rules::{
-    check_finalizers, check_identity, check_labels, check_name, check_namespace, check_owners, check_shape,
-    text,
+    check_finalizers, check_identity, check_metadata, check_name, check_namespace, check_shape, text,
 };
 use super::{apply, customs, seed};
 
@@ -168,10 +167,26 @@ pub(super) fn prepare_status(
     }
     // A status of the wrong shape would blind every typed client that lists this kind. Whether the
     // spec still satisfies today's rules is not this write's business.
-    if let Err(denied @ Denied::Malformed(_)) = entry.judge(object.clone(), Some(&before.value), requester) {
-        return Err(Refusal::denied(meta, &before.key.name, denied));
+    match entry.judge(object.clone(), Some(&before.value), requester) {
+        Err(denied @ Denied::Malformed(_)) => Err(Refusal::denied(meta, &before.key.name, denied)),
+        // A kind with nothing but a schema has it for its status too.
+        Err(Denied::Invalid(problems)) if entry.custom.is_some() => {
+            let of_status = |problem: &Problem| problem.field.starts_with("status");
+            let wrong: Vec<Problem> = problems.into_iter().filter(of_status).collect();
+            if wrong.is_empty() {
+                Ok(finish(before, object))
+            } else {
+                Err(Refusal::invalid(meta, &before.key.name, &wrong))
+            }
+        }
+        Ok(mut judged) if entry.custom.is_some() => {
+            if object.get("status").is_some() {
+                object["status"] = judged["status"].take();
+            }
+            Ok(finish(before, object))
+        }
+        Ok(_) | Err(Denied::Invalid(_)) => Ok(finish(before, object)),
     }
-    Ok(finish(before, object))
 }
 
 fn admit(
@@ -185,8 +200,7 @@ fn admit(
     let mut object =
         entry.judge(new, before, requester).map_err(|denied| Refusal::denied(meta, name, denied))?;
     let metadata = check_shape(entry.stored_meta(), &mut object)?;
-    check_labels(meta, name, metadata)?;
-    check_owners(meta, name, metadata)?;
+    check_metadata(meta, name, metadata)?;
     Ok(object)
 }
 

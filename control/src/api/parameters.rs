@@ -76,8 +76,7 @@ pub(super) enum IncludeObject {
 
 impl Parameters {
     pub(super) fn parse(uri: &Uri) -> Result<Self, Refusal> {
-        let Query(raw) =
-            Query::<Raw>::try_from_uri(uri).map_err(|why| Refusal::bad_request(why.to_string()))?;
+        let raw = read(uri)?;
         let resource_version_match = match raw.resource_version_match.as_deref() {
             None | Some("") => None,
             Some("Exact") => Some(Match::Exact),
@@ -113,9 +112,10 @@ impl Parameters {
             field_selector: raw.field_selector.unwrap_or_default(),
             resource_version: number("resourceVersion", raw.resource_version.as_deref())?,
             resource_version_match,
-            limit: number("limit", raw.limit.as_deref())?.unwrap_or(0),
+            limit: count("limit", raw.limit.as_deref())?
+                .map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             continue_token: raw.r#continue.filter(|token| !token.is_empty()),
-            timeout_seconds: number("timeoutSeconds", raw.timeout_seconds.as_deref())?,
+            timeout_seconds: count("timeoutSeconds", raw.timeout_seconds.as_deref())?,
             bookmarks: flag("allowWatchBookmarks", raw.allow_watch_bookmarks.as_deref())?.unwrap_or(false),
             send_initial_events: flag("sendInitialEvents", raw.send_initial_events.as_deref())?,
             dry_run,
@@ -127,6 +127,26 @@ impl Parameters {
             include_object,
         })
     }
+}
+
+/// What is given twice counts as it stands first.
+fn read(uri: &Uri) -> Result<Raw, Refusal> {
+    let wrong = |why: String| Refusal::bad_request(why);
+    if let Ok(Query(raw)) = Query::<Raw>::try_from_uri(uri) {
+        return Ok(raw);
+    }
+    let Query(pairs) =
+        Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|why| wrong(why.to_string()))?;
+    let mut first = serde_json::Map::new();
+    for (name, value) in pairs {
+        first.entry(name).or_insert_with(|| value.into());
+    }
+    serde_json::from_value(first.into()).map_err(|why| wrong(why.to_string()))
+}
+
+/// A number that may be negative and then counts as not given, as Kubernetes takes it.
+fn count(name: &str, text: Option<&str>) -> Result<Option<u64>, Refusal> {
+    Ok(number::<i64>(name, text)?.and_then(|number| u64::try_from(number).ok()))
 }
 
 /// A bare `?watch` counts as yes.
@@ -148,4 +168,23 @@ fn number<N: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Option
 
 fn unknown(name: &str, value: &str) -> Refusal {
     Refusal::bad_request(format!("invalid query parameter {name}: {value:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(query: &str) -> Result<Parameters, Refusal> {
+        Parameters::parse(&format!("/x?{query}").parse().unwrap())
+    }
+
+    #[test]
+    fn what_is_said_twice_or_means_nothing_is_taken_as_kubernetes_takes_it() {
+        assert!(parsed("dryRun=All&dryRun=All").unwrap().dry_run);
+        assert_eq!(parsed("limit=5&limit=9").unwrap().limit, 5);
+        assert_eq!(parsed("limit=-1").unwrap().limit, 0);
+        assert_eq!(parsed("timeoutSeconds=-1").unwrap().timeout_seconds, None);
+        assert_eq!(parsed("limit=x").unwrap_err().code, 400);
+        assert_eq!(parsed("dryRun=Some").unwrap_err().code, 400);
+    }
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use axum::response::Response;
 use http::StatusCode;
-use json_patch::PatchOperation;
+use json_patch::jsonptr::Pointer;
+use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 use crate::kind::KindMeta;
@@ -107,12 +108,31 @@ fn lay(patch: &Patch, mut object: Value) -> Result<Value, String> {
             let mut copied_bytes = 0;
             for operation in &patch.0 {
                 check_growth(operation, &object, &mut copied_bytes)?;
-                json_patch::patch_unsafe(&mut object, std::slice::from_ref(operation))
-                    .map_err(|why| why.to_string())?;
+                let operation = as_kubernetes_reads(operation, &object);
+                json_patch::patch_unsafe(&mut object, operation.as_slice()).map_err(|why| why.to_string())?;
             }
         }
     }
     Ok(object)
+}
+
+/// Kubernetes' patches are a little wider than RFC 6902: a field of an object that is not there can be replaced, and
+/// is `null` to a test. `None`: there is nothing to do.
+fn as_kubernetes_reads(operation: &PatchOperation, object: &Value) -> Option<PatchOperation> {
+    let absent = |path: &Pointer| object.pointer(path.as_str()).is_none();
+    let in_object = |path: &Pointer| {
+        path.parent().and_then(|parent| object.pointer(parent.as_str())).is_some_and(Value::is_object)
+    };
+    match operation {
+        PatchOperation::Test(test) if test.value.is_null() && absent(&test.path) && in_object(&test.path) => {
+            None
+        }
+        PatchOperation::Replace(replace) if absent(&replace.path) && in_object(&replace.path) => {
+            let (path, value) = (replace.path.clone(), replace.value.clone());
+            Some(PatchOperation::Add(AddOperation { path, value }))
+        }
+        other => Some(other.clone()),
+    }
 }
 
 /// Refuses an operation before it makes the object too deep, or copies more than a patch may.
@@ -171,6 +191,23 @@ mod tests {
         assert_eq!(patched.unwrap(), json!({ "a": { "c": [1, 2] }, "d": 1 }));
         let refused = json_patch(object, json!([{ "op": "test", "path": "/a/b", "value": 2 }]));
         assert!(refused.is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_can_be_replaced_and_is_null() {
+        let object = json!({ "a": { "b": 1 }, "list": [1] });
+        let patched = json_patch(
+            object.clone(),
+            json!([
+                { "op": "test", "path": "/a/none", "value": null },
+                { "op": "replace", "path": "/a/new", "value": 2 },
+            ]),
+        );
+        assert_eq!(patched.unwrap(), json!({ "a": { "b": 1, "new": 2 }, "list": [1] }));
+        for path in ["/none/new", "/list/7"] {
+            let operation = json!([{ "op": "replace", "path": path, "value": 2 }]);
+            assert!(json_patch(object.clone(), operation).is_err(), "{path}");
+        }
     }
 
     #[test]

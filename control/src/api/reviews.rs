@@ -21,10 +21,48 @@ pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
         .entry
         .judge(asked, None, requester)
         .map_err(|denied| Refusal::denied(meta, "", denied))?;
+    check(call, &review["spec"])?;
     review["apiVersion"] = meta.api_version().into();
     review["kind"] = meta.kind.into();
     review["status"] = verdict(call, requester, &review["spec"]);
     Ok(fields::warn(accept::json(StatusCode::CREATED, review.to_string()), &warnings))
+}
+
+/// A question that asks nothing, or two things, has no answer.
+fn check(call: &Call, spec: &Value) -> Result<(), Refusal> {
+    let meta = call.target.entry.meta;
+    let refused = |field: &str, why: &str| Err(Refusal::invalid_field(meta, "", field, why));
+    match meta.kind {
+        "SelfSubjectRulesReview" if text(spec, "namespace").is_empty() => {
+            return Err(Refusal::bad_request("no namespace on request"));
+        }
+        "TokenReview" if text(spec, "token").is_empty() => {
+            return Err(Refusal::bad_request("token is required for TokenReview in authentication"));
+        }
+        "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview" => {}
+        _ => return Ok(()),
+    }
+    let (asked, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    if asked.is_object() && path.is_object() {
+        let why = "Invalid value: cannot be specified in combination with resourceAttributes";
+        return refused("spec.nonResourceAttributes", why);
+    }
+    if !asked.is_object() && !path.is_object() {
+        let why = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        return refused("spec.resourceAttributes", why);
+    }
+    let nobody = text(spec, "user").is_empty() && spec["groups"].as_array().is_none_or(Vec::is_empty);
+    if meta.kind != "SelfSubjectAccessReview" && nobody {
+        return refused("spec.user", "Invalid value: \"\": at least one of user or group must be specified");
+    }
+    if meta.kind == "LocalSubjectAccessReview" {
+        let here = call.target.namespace.as_deref().unwrap_or("");
+        if text(asked, "namespace") != here {
+            let why = format!("Invalid value: {:?}: must match metadata.namespace", text(asked, "namespace"));
+            return refused("spec.resourceAttributes.namespace", &why);
+        }
+    }
+    Ok(())
 }
 
 fn verdict(call: &Call, who: &Requester, spec: &Value) -> Value {

@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kind::KindMeta;
+use crate::kind::{KindMeta, Problems};
+use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns1035_label, wrong_with_1035_label, wrong_with_label};
 use crate::store::Opened;
+use crate::store::lifecycle::{FOREGROUND, ORPHAN};
 
 use super::errors::Refusal;
 use super::names;
@@ -105,49 +107,53 @@ pub(super) fn check_name(meta: &KindMeta, name: &str) -> Result<(), Refusal> {
         let why = "Required value: name or generateName is required";
         return Err(Refusal::invalid_field(meta, name, "metadata.name", why));
     }
-    // Kubernetes allows these whatever can be a part of a path: `system:discovery`, and `sink.Received.1` of an
-    // event of the core group (not of the newer one).
-    let is_event = meta.group.is_empty() && meta.kind == "Event";
-    if is_event || meta.group == "rbac.authorization.k8s.io" {
-        if !name.contains(['/', '%']) && name != "." && name != ".." {
-            return Ok(());
+    match wrong_with_name(meta, name) {
+        Some(why) => {
+            let why = format!("Invalid value: {name:?}: {why}");
+            Err(Refusal::invalid_field(meta, name, "metadata.name", why))
         }
-        let why = format!("Invalid value: {name:?}: may not contain '/' or '%'");
-        return Err(Refusal::invalid_field(meta, name, "metadata.name", why));
+        None => Ok(()),
     }
-    let is_namespace = meta.group.is_empty() && meta.kind == "Namespace";
-    let (good, what) = if is_namespace {
-        (
-            names::is_dns_label(name),
-            "RFC 1123 label must consist of lower case alphanumeric characters or '-'",
-        )
-    } else {
-        (
-            names::is_subdomain(name),
-            "RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'",
-        )
-    };
-    if good {
-        return Ok(());
-    }
-    let why = format!(
-        "Invalid value: {name:?}: a lowercase {what}, and must start and end with an alphanumeric character"
-    );
-    Err(Refusal::invalid_field(meta, name, "metadata.name", why))
 }
 
-pub(super) fn check_labels(
+fn wrong_with_name(meta: &KindMeta, name: &str) -> Option<String> {
+    match (meta.group, meta.kind) {
+        // Kubernetes allows these whatever can be a part of a path: `system:discovery`, and `sink.Received.1` of an
+        // event of the core group (not of the newer one).
+        ("rbac.authorization.k8s.io", _) | ("", "Event") => match name {
+            "." | ".." => Some(format!("may not be '{name}'")),
+            _ => ['/', '%'].iter().find(|no| name.contains(**no)).map(|no| format!("may not contain '{no}'")),
+        },
+        ("", "Namespace") => (!names::is_dns_label(name)).then(|| wrong_with_label(name)),
+        // These become names of hosts, and no service account or client could use another.
+        ("", "Service") => (!is_dns1035_label(name)).then(|| wrong_with_1035_label(name)),
+        _ if names::is_subdomain(name) => None,
+        _ if name.len() > names::NAME_CHARS_MAX => {
+            Some(format!("must be no more than {} bytes", names::NAME_CHARS_MAX))
+        }
+        _ => Some(NOT_A_SUBDOMAIN.into()),
+    }
+}
+
+/// Labels, annotations, owners and finalizers of an object on its way in.
+pub(super) fn check_metadata(
     meta: &KindMeta,
     name: &str,
     metadata: &Map<String, Value>,
 ) -> Result<(), Refusal> {
+    let mut problems = Problems::default();
+    check_labels(metadata, &mut problems);
+    check_owners(metadata, &mut problems);
+    check_finalizer_names(metadata, &mut problems);
+    if problems.list.is_empty() { Ok(()) } else { Err(Refusal::invalid(meta, name, &problems.list)) }
+}
+
+fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
     for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
         let value = value.as_str().unwrap_or("");
-        let wrong = names::wrong_with_key(key).map(|why| (key.as_str(), why));
-        let wrong = wrong.or_else(|| names::wrong_with_value(value).map(|why| (value, why)));
-        if let Some((text, why)) = wrong {
-            let why = format!("Invalid value: {text:?}: {why}");
-            return Err(Refusal::invalid_field(meta, name, "metadata.labels", why));
+        let wrong = [(key.as_str(), names::wrong_with_key(key)), (value, names::wrong_with_value(value))];
+        for (text, why) in wrong.into_iter().filter_map(|(text, why)| Some((text, why?))) {
+            problems.add("metadata.labels", format!("Invalid value: {text:?}: {why}"));
         }
     }
     let mut bytes = 0;
@@ -155,40 +161,57 @@ pub(super) fn check_labels(
         bytes += key.len() + value.as_str().unwrap_or("").len();
         // Kubernetes takes annotation keys in any case.
         if let Some(why) = names::wrong_with_key(&key.to_ascii_lowercase()) {
-            let why = format!("Invalid value: {key:?}: {why}");
-            return Err(Refusal::invalid_field(meta, name, "metadata.annotations", why));
+            problems.add("metadata.annotations", format!("Invalid value: {key:?}: {why}"));
         }
     }
     if bytes > ANNOTATION_BYTES_MAX {
         let why = format!("Too long: may not be more than {ANNOTATION_BYTES_MAX} bytes");
-        return Err(Refusal::invalid_field(meta, name, "metadata.annotations", why));
+        problems.add("metadata.annotations", why);
     }
-    Ok(())
 }
 
 /// The collector trusts these: a reference without a uid would look like an owner that is gone.
-pub(super) fn check_owners(
-    meta: &KindMeta,
-    name: &str,
-    metadata: &Map<String, Value>,
-) -> Result<(), Refusal> {
+fn check_owners(metadata: &Map<String, Value>, problems: &mut Problems) {
+    const AT: &str = "metadata.ownerReferences";
     let references = metadata.get("ownerReferences").and_then(Value::as_array);
-    let mut controllers = 0;
-    for (index, reference) in references.into_iter().flatten().enumerate() {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if reference[field].as_str().unwrap_or("").is_empty() {
-                let at = format!("metadata.ownerReferences[{index}].{field}");
-                let why = format!("Invalid value: \"\": {field} must not be empty");
-                return Err(Refusal::invalid_field(meta, name, &at, why));
-            }
+    let mut controller: Option<String> = None;
+    for reference in references.into_iter().flatten() {
+        let field = |name: &str| reference[name].as_str().unwrap_or("");
+        let version = field("apiVersion");
+        if version.is_empty() || version.split('/').count() > 2 || version.ends_with('/') {
+            let why = format!("Invalid value: {version:?}: version must not be empty");
+            problems.add(format!("{AT}.apiVersion"), why);
         }
-        controllers += usize::from(reference["controller"] == true);
+        for name in ["kind", "name", "uid"].into_iter().filter(|name| field(name).is_empty()) {
+            problems.add(format!("{AT}.{name}"), "Invalid value: \"\": must not be empty");
+        }
+        if reference["controller"] == true {
+            let this = format!("{}/{}", field("kind"), field("name"));
+            if let Some(first) = &controller {
+                let why = format!(
+                    "Invalid value: Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+                );
+                problems.add(AT, why);
+            }
+            controller.get_or_insert(this);
+        }
     }
-    if controllers > 1 {
-        let why = "Invalid value: Only one reference can have Controller set to true";
-        return Err(Refusal::invalid_field(meta, name, "metadata.ownerReferences", why));
+}
+
+fn check_finalizer_names(metadata: &Map<String, Value>, problems: &mut Problems) {
+    const AT: &str = "metadata.finalizers";
+    let list = metadata.get("finalizers").and_then(Value::as_array);
+    let names = || list.into_iter().flatten().filter_map(Value::as_str);
+    for name in names() {
+        if let Some(why) = names::wrong_with_key(name) {
+            problems.add(AT, format!("Invalid value: {name:?}: {why}"));
+        }
     }
-    Ok(())
+    if [FOREGROUND, ORPHAN].iter().all(|one| names().any(|name| name == *one)) {
+        let told = json!(list);
+        let why = format!("Invalid value: {told}: finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
+        problems.add(AT, why);
+    }
 }
 
 /// Who is being deleted gets no new reasons to stay.

@@ -67,7 +67,12 @@ fn new_in(entry: &Entry, object: Value, namespace: Option<&str>) -> Result<(Key,
 }
 
 /// Stores an object, unless there is one of its name: from then on it is its users'.
-fn make(view: &View, entry: &Entry, object: Value, namespace: Option<&str>) -> Result<Change, Refusal> {
+pub(super) fn make(
+    view: &View,
+    entry: &Entry,
+    object: Value,
+    namespace: Option<&str>,
+) -> Result<Change, Refusal> {
     let (key, object) = new_in(entry, object, namespace)?;
     Ok(view.get(&key).map_or_else(|| Change::Put(key, object), Change::Keep))
 }
@@ -189,4 +194,23 @@ pub(super) fn definition_status(spec: &Value, now: &Value) -> Value {
         "acceptedNames": spec["names"],
         "storedVersions": [spec["versions"][0]["name"]],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+
+    /// APP-20: what we say of our own kinds is what we would take from a client.
+    #[test]
+    fn the_definitions_of_our_own_kinds_keep_the_rules_for_definitions() {
+        let registry = kinds::registry();
+        let definitions = definitions(&registry);
+        assert!(definitions.len() > 15);
+        for definition in definitions {
+            let name = definition["metadata"]["name"].to_string();
+            let made = new(&Entry::of::<CustomResourceDefinition>(), definition);
+            assert!(made.is_ok(), "{name}: {:?}", made.err());
+        }
+    }
 }

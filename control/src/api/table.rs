@@ -3,11 +3,17 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::kind::{COUNT, Column, KindMeta, LABELS, LOWER_PAIR, PAIR, RATIO, STAMP};
+use crate::kind::{
+    COUNT, Column, ENDPOINTS, KindMeta, LABELS, LOWER_PAIR, PAIR, RATIO, SERVICE_OUTSIDE, SERVICE_PORTS,
+    SOME, STAMP,
+};
 use crate::store::Stored;
 
 use super::parameters::IncludeObject;
 use super::{accept, jsonpath};
+
+/// Entries of a cell that shows some of many; kubectl's figure.
+const SHOWN_MAX: usize = 3;
 
 /// A table of `objects`; ages are counted until `now`.
 pub(super) fn of(
@@ -64,7 +70,9 @@ fn names_itself(meta: &KindMeta) -> bool {
 
 fn told_type(column: &Column) -> &str {
     match column.format {
-        RATIO | COUNT | PAIR | LOWER_PAIR | LABELS => "string",
+        RATIO | COUNT | PAIR | LOWER_PAIR | LABELS | ENDPOINTS | SOME | SERVICE_PORTS | SERVICE_OUTSIDE => {
+            "string"
+        }
         STAMP => "date",
         other => other,
     }
@@ -74,6 +82,10 @@ fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
     match column.format {
         COUNT => return count(column.path, object).into(),
         PAIR | LOWER_PAIR => return pairs(column, object).into(),
+        ENDPOINTS => return endpoints(object).into(),
+        SOME => return some(jsonpath::find(column.path, object).into_iter().map(plain).collect()).into(),
+        SERVICE_PORTS => return service_ports(object).into(),
+        SERVICE_OUTSIDE => return service_outside(object).into(),
         _ => {}
     }
     let mut choices = column.path.split('|').map(|path| match path.strip_prefix('=') {
@@ -121,6 +133,61 @@ fn pairs(column: &Column, object: &Value) -> String {
             format!("{one}/{}", plain(other))
         });
     shown.collect::<Vec<_>>().join(",")
+}
+
+/// The first few of many.
+fn some(all: Vec<String>) -> String {
+    if all.is_empty() {
+        return "<none>".into();
+    }
+    let shown = all.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join(",");
+    if all.len() > SHOWN_MAX { format!("{shown} + {} more...", all.len() - SHOWN_MAX) } else { shown }
+}
+
+/// Ready addresses, each with each port of its subset.
+fn endpoints(object: &Value) -> String {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut all = Vec::new();
+    for subset in list(&object["subsets"]) {
+        let (addresses, ports) = (list(&subset["addresses"]), list(&subset["ports"]));
+        if ports.is_empty() {
+            all.extend(addresses.iter().map(|address| plain(&address["ip"])));
+        }
+        for port in &ports {
+            all.extend(addresses.iter().map(|at| format!("{}:{}", plain(&at["ip"]), plain(&port["port"]))));
+        }
+    }
+    some(all)
+}
+
+/// `80/TCP,443:30443/TCP`
+fn service_ports(service: &Value) -> String {
+    let ports = service["spec"]["ports"].as_array().into_iter().flatten();
+    let ports = ports.map(|port| {
+        let outside = port["nodePort"].as_i64().filter(|port| *port != 0);
+        let outside = outside.map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{}{outside}/{}", plain(&port["port"]), plain(&port["protocol"]))
+    });
+    let shown = ports.collect::<Vec<_>>().join(",");
+    if shown.is_empty() { "<none>".into() } else { shown }
+}
+
+fn service_outside(service: &Value) -> String {
+    let spec = &service["spec"];
+    if spec["type"] == "ExternalName" {
+        return plain(&spec["externalName"]);
+    }
+    let balanced = spec["type"] == "LoadBalancer";
+    let entries = service["status"]["loadBalancer"]["ingress"].as_array().filter(|_| balanced);
+    let entry =
+        |entry: &Value| plain(if entry["ip"].is_string() { &entry["ip"] } else { &entry["hostname"] });
+    let mut shown: Vec<String> = entries.into_iter().flatten().map(entry).collect();
+    shown.extend(spec["externalIPs"].as_array().into_iter().flatten().map(plain));
+    match shown.as_slice() {
+        [] if balanced => "<pending>".into(),
+        [] => "<none>".into(),
+        some => some.join(","),
+    }
 }
 
 fn plain(value: &Value) -> String {
@@ -183,6 +250,43 @@ mod tests {
         ] {
             let column = Column { name: "", path, format, priority: 0 };
             assert_eq!(cell(&column, &object, Timestamp::UNIX_EPOCH), text, "{format} {path}");
+        }
+    }
+
+    #[test]
+    fn many_endpoints_are_shown_in_part() {
+        let ip = |ip: &str| json!({ "ip": ip });
+        let object = json!({ "subsets": [
+            { "addresses": [ip("1.1.1.1"), ip("1.1.1.2")], "ports": [{ "port": 80 }, { "port": 81 }] },
+            { "notReadyAddresses": [ip("1.1.1.3")], "ports": [{ "port": 80 }] }] });
+        assert_eq!(endpoints(&object), "1.1.1.1:80,1.1.1.2:80,1.1.1.1:81 + 1 more...");
+        assert_eq!(endpoints(&json!({})), "<none>");
+    }
+
+    #[test]
+    fn a_service_shows_how_it_is_reached() {
+        for (spec, status, ports, outside) in [
+            (json!({ "type": "ClusterIP" }), json!({}), "<none>", "<none>"),
+            (json!({ "type": "ExternalName", "externalName": "a.b" }), json!({}), "<none>", "a.b"),
+            (
+                json!({ "type": "LoadBalancer", "ports": [{ "port": 80, "nodePort": 30080, "protocol": "TCP" },
+                    { "port": 53, "protocol": "UDP" }] }),
+                json!({}),
+                "80:30080/TCP,53/UDP",
+                "<pending>",
+            ),
+            (
+                json!({ "type": "LoadBalancer", "externalIPs": ["1.2.3.4"] }),
+                json!({ "loadBalancer": { "ingress": [{ "ip": "127.0.0.1" }, { "hostname": "a.b" }] } }),
+                "<none>",
+                "127.0.0.1,a.b,1.2.3.4",
+            ),
+        ] {
+            let service = json!({ "spec": spec, "status": status });
+            assert_eq!(
+                (service_ports(&service).as_str(), service_outside(&service).as_str()),
+                (ports, outside)
+            );
         }
     }
 

@@ -104,7 +104,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
             let listing = memory.list(&watcher.resource, watcher.target.namespace.as_deref());
             watcher.initial = listing.items.into();
             watcher.reached = newest;
-            watcher.owes_initial_end = send_initial == Some(true);
+            watcher.owes_initial_end = send_initial == Some(true) && watcher.bookmarks;
         } else if watcher.reached == 0 {
             watcher.reached = newest;
         }
@@ -126,9 +126,6 @@ fn wants_initial_events(call: &Call) -> Result<Option<bool>, Refusal> {
         }
         Some(_) if matched != Some(Match::NotOlderThan) => {
             "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        }
-        Some(true) if !parameters.bookmarks => {
-            "sendInitialEvents is forbidden for watch unless allowWatchBookmarks is set"
         }
         asked => return Ok(asked),
     };

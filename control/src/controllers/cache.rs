@@ -4,8 +4,8 @@
 //! watch was down is noticed as well: the list after a reconnect is compared with what was known.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt::{self, Debug};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -22,6 +22,16 @@ type Key = (String, String);
 #[derive(Debug)]
 pub struct Cache<K> {
     objects: Mutex<BTreeMap<Key, Arc<K>>>,
+    dress: OnceLock<Dress<K>>,
+}
+
+/// What is done to each object that comes in.
+struct Dress<K>(Box<dyn Fn(&mut K) + Send + Sync>);
+
+impl<K> Debug for Dress<K> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Dress")
+    }
 }
 
 /// An object before and after; never both `None`.
@@ -29,7 +39,7 @@ pub type Change<'a, K> = (Option<&'a Arc<K>>, Option<&'a Arc<K>>);
 
 impl<K> Default for Cache<K> {
     fn default() -> Self {
-        Self { objects: Mutex::default() }
+        Self { objects: Mutex::default(), dress: OnceLock::new() }
     }
 }
 
@@ -55,10 +65,24 @@ impl<K: Resource> Cache<K> {
         self.lock().values().cloned().collect()
     }
 
+    /// Does this to each object that comes in from now on. The first to say so is heard.
+    pub fn dress_by(&self, dress: impl Fn(&mut K) + Send + Sync + 'static) {
+        let _ = self.dress.set(Dress(Box::new(dress)));
+    }
+
+    /// An object as it is kept.
+    fn taken_in(&self, object: K) -> Arc<K> {
+        let mut object = without_owners(object);
+        if let Some(Dress(dress)) = self.dress.get() {
+            dress(&mut object);
+        }
+        Arc::new(object)
+    }
+
     /// Takes in a whole list; what is not in it is gone.
     pub fn replace(&self, list: Vec<K>, mut told: impl FnMut(Change<'_, K>)) {
         let fresh: BTreeMap<Key, Arc<K>> =
-            list.into_iter().map(|o| (key(&o), Arc::new(without_owners(o)))).collect();
+            list.into_iter().map(|object| (key(&object), self.taken_in(object))).collect();
         let before = std::mem::replace(&mut *self.lock(), fresh.clone());
         for (key, object) in &fresh {
             told((before.get(key), Some(object)));
@@ -69,7 +93,7 @@ impl<K: Resource> Cache<K> {
     }
 
     fn apply(&self, object: K, mut told: impl FnMut(Change<'_, K>)) {
-        let object = Arc::new(without_owners(object));
+        let object = self.taken_in(object);
         let before = self.lock().insert(key(&*object), Arc::clone(&object));
         told((before.as_ref(), Some(&object)));
     }

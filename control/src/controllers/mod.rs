@@ -17,6 +17,7 @@ pub mod duty;
 pub mod event_policy;
 pub mod event_type;
 pub mod flows;
+mod guests;
 pub mod identity;
 pub mod in_memory_channel;
 pub mod ingress;
@@ -101,6 +102,9 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let world = World::new(config, client, fleet, publisher);
+    if world.config.holder.is_some() {
+        guests::fill_in(&world);
+    }
     restore(&world).await?;
     if world.config.holder.is_none()
         && let Err(why) = duty::hold_for_good(&world).await

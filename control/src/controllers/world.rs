@@ -59,7 +59,7 @@ pub struct World {
     /// The operator's ConfigMaps.
     pub(super) maps: Maps,
     /// What they say.
-    settings: Mutex<Arc<Settings>>,
+    settings: Arc<Mutex<Arc<Settings>>>,
     /// What senders' tokens are checked by.
     pub keys: Keys,
     /// Tokens of our own.
@@ -151,7 +151,7 @@ impl World {
             publisher,
             queue,
             maps: Maps::default(),
-            settings: Mutex::default(),
+            settings: Arc::default(),
             keys: Keys::default(),
             passes: Passes::default(),
             trusts: Trusts::default(),
@@ -184,6 +184,11 @@ impl World {
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same for somebody who lives as long as the world: what is in it changes.
+    pub(super) fn shared_settings(&self) -> Arc<Mutex<Arc<Settings>>> {
+        Arc::clone(&self.settings)
     }
 
     pub(super) fn set_settings(&self, settings: Settings) {

@@ -2,11 +2,10 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
 
-use super::{column, settings};
-use crate::kind::{
-    COUNT, Column, Entry, KindMeta, LABELS, PAIR, Problems, Requester, Resource, STAMP, UnknownFields,
-};
+use super::{column, secrets, settings};
+use crate::kind::{COUNT, Column, Entry, KindMeta, Problems, Requester, Resource, STAMP, UnknownFields};
 
 pub(super) const AGE: Column =
     Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
@@ -95,96 +94,43 @@ impl Resource for ConfigMap {
         &mut self.metadata
     }
 
+    fn tidy(object: &mut Value) {
+        if let Some(data) = object.get_mut("binaryData") {
+            secrets::in_one_line(data);
+        }
+    }
+
     fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
 
     fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
         settings::validate(&self.metadata, self.data.as_ref(), problems);
+        check_data(self, problems);
         let Some(before) = before.filter(|before| before.immutable == Some(true)) else { return };
         if self.immutable != Some(true) {
             problems.add("immutable", "Forbidden: field is immutable when `immutable` is set");
         }
-        if self.data != before.data || self.binary_data != before.binary_data {
-            problems.add("data", "Forbidden: field is immutable when `immutable` is set");
-        }
-    }
-}
-
-impl Resource for Secret {
-    const META: KindMeta = KindMeta {
-        kind: "Secret",
-        plural: "secrets",
-        singular: "secret",
-        columns: &[column("Type", ".type"), Column { format: COUNT, ..column("Data", ".data") }, AGE],
-        ..CORE
-    };
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
-        for (key, text) in self.string_data.take().into_iter().flatten() {
-            let data = self.data.get_or_insert_default();
-            data.insert(key, k8s_openapi::ByteString(text.into_bytes()));
-        }
-        self.type_.get_or_insert_with(|| "Opaque".into());
-    }
-
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
-        let Some(before) = before else { return };
-        if self.type_ != before.type_ {
-            problems.add("type", "Invalid value: field is immutable");
-        }
-        if before.immutable == Some(true) && (self.data != before.data || self.immutable != Some(true)) {
-            problems.add("data", "Forbidden: field is immutable when `immutable` is set");
-        }
-    }
-}
-
-impl Resource for Service {
-    const META: KindMeta = KindMeta {
-        kind: "Service",
-        plural: "services",
-        singular: "service",
-        short_names: &["svc"],
-        categories: &["all"],
-        has_status: true,
-        columns: &[
-            column("Type", ".spec.type"),
-            column("Cluster-IP", ".spec.clusterIP|=<none>"),
-            column("External-IP", ".spec.externalName|=<none>"),
-            Column { format: PAIR, ..column("Port(s)", ".spec.ports[*].port+.spec.ports[*].protocol") },
-            AGE,
-            Column { format: LABELS, priority: 1, ..column("Selector", ".spec.selector|=<none>") },
-        ],
-        ..CORE
-    };
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
-        let Some(spec) = &mut self.spec else { return };
-        spec.type_.get_or_insert_with(|| "ClusterIP".into());
-        for port in spec.ports.iter_mut().flatten() {
-            port.protocol.get_or_insert_with(|| "TCP".into());
-        }
-    }
-
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
-        let Some(spec) = &self.spec else { return problems.add("spec", "Required value") };
-        if spec.type_.as_deref() == Some("ExternalName")
-            && spec.external_name.as_deref().unwrap_or("").is_empty()
+        for (field, same) in
+            [("data", self.data == before.data), ("binaryData", self.binary_data == before.binary_data)]
         {
-            problems.add("spec.externalName", "Required value");
-        }
-        for (index, port) in spec.ports.iter().flatten().enumerate() {
-            if !(1..=65535).contains(&port.port) {
-                let why = format!("Invalid value: {}: must be between 1 and 65535, inclusive", port.port);
-                problems.add(format!("spec.ports[{index}].port"), why);
+            if !same {
+                problems.add(field, "Forbidden: field is immutable when `immutable` is set");
             }
         }
+    }
+}
+
+fn check_data(map: &ConfigMap, problems: &mut Problems) {
+    let (data, binary) = (|| map.data.iter().flatten(), || map.binary_data.iter().flatten());
+    for (key, _) in data().filter(|(key, _)| binary().any(|(other, _)| other == *key)) {
+        let why = format!("Invalid value: {key:?}: duplicate of key present in binaryData");
+        problems.add(format!("data[{key}]"), why);
+    }
+    secrets::check_keys("data", data().map(|(key, _)| key.as_str()), problems);
+    secrets::check_keys("binaryData", binary().map(|(key, _)| key.as_str()), problems);
+    let texts: usize = data().map(|(_, value)| value.len()).sum();
+    let bytes = texts + binary().map(|(_, value)| value.0.len()).sum::<usize>();
+    if bytes > secrets::DATA_BYTES_MAX {
+        problems.add("", format!("Too long: may not be more than {} bytes", secrets::DATA_BYTES_MAX));
     }
 }
 

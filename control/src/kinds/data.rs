@@ -12,8 +12,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBind
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::column;
-use super::core::{AGE, CORE, CREATED_AT};
-use crate::kind::{Column, Entry, KindMeta, LOWER_PAIR, PAIR, Problems, Requester, Resource};
+use super::core::{AGE, CORE};
+use crate::kind::{Column, Entry, KindMeta, LOWER_PAIR, Problems, Requester, Resource};
 
 /// Where events live, whichever group they are asked for in.
 pub const EVENT: KindMeta = KindMeta {
@@ -36,28 +36,10 @@ pub const EVENT: KindMeta = KindMeta {
     ..CORE
 };
 
-/// What bindings show.
-const BOUND: [Column; 5] = [
-    Column { format: PAIR, ..column("Role", ".roleRef.kind+.roleRef.name") },
-    AGE,
-    wide(column("Users", r#".subjects[?(@.kind=="User")].name"#)),
-    wide(column("Groups", r#".subjects[?(@.kind=="Group")].name"#)),
-    wide(Column {
-        format: PAIR,
-        ..column(
-            "ServiceAccounts",
-            r#".subjects[?(@.kind=="ServiceAccount")].namespace+.subjects[?(@.kind=="ServiceAccount")].name"#,
-        )
-    }),
-];
-
 const fn wide(column: Column) -> Column {
     Column { priority: 1, ..column }
 }
 
-const COORDINATION: KindMeta = KindMeta { group: "coordination.k8s.io", ..CORE };
-const DISCOVERY: KindMeta = KindMeta { group: "discovery.k8s.io", ..CORE };
-const RBAC: KindMeta = KindMeta { group: "rbac.authorization.k8s.io", ..CORE };
 const AUTHORIZATION: KindMeta =
     KindMeta { group: "authorization.k8s.io", namespaced: false, columns: &[], ..CORE };
 const AUTHENTICATION: KindMeta = KindMeta { group: "authentication.k8s.io", ..AUTHORIZATION };
@@ -79,6 +61,7 @@ pub fn entries() -> Vec<Entry> {
         Entry::of::<LocalSubjectAccessReview>().create_only(),
         Entry::of::<SelfSubjectRulesReview>().create_only(),
         Entry::of::<SelfSubjectReview>().create_only(),
+        Entry { meta: &WHO_AM_I_BETA, ..Entry::of::<SelfSubjectReview>().create_only() },
         Entry::of::<TokenReview>().create_only(),
     ]
 }
@@ -126,75 +109,35 @@ pub(super) fn check_home(metadata: &ObjectMeta, about: Option<&str>, problems: &
     }
 }
 
-data!(
-    Endpoints,
-    KindMeta {
-        kind: "Endpoints",
-        plural: "endpoints",
-        singular: "endpoints",
-        short_names: &["ep"],
-        columns: &[column("Endpoints", ".subsets[*].addresses[*].ip|=<none>"), AGE],
-        ..CORE
-    }
-);
-data!(
-    EndpointSlice,
-    KindMeta {
-        kind: "EndpointSlice",
-        plural: "endpointslices",
-        singular: "endpointslice",
-        columns: &[
-            column("AddressType", ".addressType"),
-            column("Ports", ".ports[*].port"),
-            column("Endpoints", ".endpoints[*].addresses[*]"),
-            AGE,
-        ],
-        ..DISCOVERY
-    }
-);
-data!(
-    Lease,
-    KindMeta {
+impl Resource for Lease {
+    const META: KindMeta = KindMeta {
+        group: "coordination.k8s.io",
         kind: "Lease",
         plural: "leases",
         singular: "lease",
         columns: &[column("Holder", ".spec.holderIdentity"), AGE],
-        ..COORDINATION
+        ..CORE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
     }
-);
-data!(Role, KindMeta { kind: "Role", plural: "roles", singular: "role", columns: &[CREATED_AT], ..RBAC });
-data!(
-    RoleBinding,
-    KindMeta {
-        kind: "RoleBinding",
-        plural: "rolebindings",
-        singular: "rolebinding",
-        columns: &BOUND,
-        ..RBAC
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        let Some(spec) = &self.spec else { return };
+        if let Some(seconds) = spec.lease_duration_seconds.filter(|seconds| *seconds <= 0) {
+            let why = format!("Invalid value: {seconds}: must be greater than 0");
+            problems.add("spec.leaseDurationSeconds", why);
+        }
+        if let Some(count) = spec.lease_transitions.filter(|count| *count < 0) {
+            let why = format!("Invalid value: {count}: must be greater than or equal to 0");
+            problems.add("spec.leaseTransitions", why);
+        }
     }
-);
-data!(
-    ClusterRole,
-    KindMeta {
-        kind: "ClusterRole",
-        plural: "clusterroles",
-        singular: "clusterrole",
-        namespaced: false,
-        columns: &[CREATED_AT],
-        ..RBAC
-    }
-);
-data!(
-    ClusterRoleBinding,
-    KindMeta {
-        kind: "ClusterRoleBinding",
-        plural: "clusterrolebindings",
-        singular: "clusterrolebinding",
-        namespaced: false,
-        columns: &BOUND,
-        ..RBAC
-    }
-);
+}
+
 data!(
     SelfSubjectAccessReview,
     KindMeta {
@@ -236,6 +179,8 @@ data!(
     TokenReview,
     KindMeta { kind: "TokenReview", plural: "tokenreviews", singular: "tokenreview", ..AUTHENTICATION }
 );
+/// What kubectl before 1.28 asks by `auth whoami`.
+const WHO_AM_I_BETA: KindMeta = KindMeta { version: "v1beta1", ..SelfSubjectReview::META };
 data!(
     SelfSubjectReview,
     KindMeta {

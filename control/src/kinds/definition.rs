@@ -103,10 +103,14 @@ impl Resource for CustomResourceDefinition {
         });
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
         // The rules look at it as it is stored.
         let spec = serde_json::to_value(&self.spec).unwrap_or_default();
         custom::validate(name(&self.metadata), &spec, problems);
+        if let Some(before) = before {
+            let before = serde_json::to_value(&before.spec).unwrap_or_default();
+            custom::validate_change(&spec, &before, problems);
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 /// RFC 1123 and RFC 1035 labels end at 63 characters, because DNS ends them there.
 pub const LABEL_CHARS_MAX: usize = 63;
+/// Longest name of a port; IANA's figure.
+const PORT_CHARS_MAX: usize = 15;
 /// Longest DNS name.
 const SUBDOMAIN_CHARS_MAX: usize = 253;
 /// Longest repository part of an image reference that registries take.
@@ -35,6 +37,49 @@ pub fn is_dns1123_label(text: &str) -> bool {
 pub const NOT_A_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
     characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used \
     for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
+/// What Kubernetes says of a label that is none.
+#[must_use]
+pub fn wrong_with_label(text: &str) -> String {
+    if text.len() > LABEL_CHARS_MAX {
+        return format!("must be no more than {LABEL_CHARS_MAX} bytes");
+    }
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end \
+     with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+        .into()
+}
+
+/// ... and of one that has to begin with a letter.
+#[must_use]
+pub fn wrong_with_1035_label(text: &str) -> String {
+    if text.len() > LABEL_CHARS_MAX {
+        return format!("must be no more than {LABEL_CHARS_MAX} bytes");
+    }
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+     character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is \
+     '[a-z]([-a-z0-9]*[a-z0-9])?')"
+        .into()
+}
+
+/// What Kubernetes says of a port's name that is none: up to 15 characters, one of them a letter.
+#[must_use]
+pub fn wrong_with_port(text: &str) -> Option<&'static str> {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if text.len() > PORT_CHARS_MAX {
+        Some("must be no more than 15 characters")
+    } else if text.is_empty() || !text.bytes().all(allowed) {
+        Some("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    } else if !text.bytes().any(|b| b.is_ascii_lowercase()) {
+        Some("must contain at least one letter (a-z)")
+    } else if text.contains("--") {
+        Some("must not contain consecutive hyphens")
+    } else if text.starts_with('-') || text.ends_with('-') {
+        Some("must not begin or end with a hyphen")
+    } else {
+        None
+    }
+}
 
 /// Labels with dots between them.
 #[must_use]
@@ -107,6 +152,23 @@ mod tests {
         assert!(is_dns1123_label("1a"));
         assert!(is_dns_subdomain("a.1b.c"));
         assert!(!is_dns_subdomain("a..b"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_ports_name_is_told() {
+        for (name, why) in [
+            ("http-1", None),
+            ("averyverylongname", Some("15 characters")),
+            ("UP", Some("alpha-numeric")),
+            ("", Some("alpha-numeric")),
+            ("80", Some("at least one letter")),
+            ("a--b", Some("consecutive")),
+            ("-a", Some("begin or end")),
+        ] {
+            let found = wrong_with_port(name);
+            assert_eq!(found.is_some(), why.is_some(), "{name}");
+            assert!(found.unwrap_or("").contains(why.unwrap_or("")), "{name}: {found:?}");
+        }
     }
 
     /// SRV-CON-07: what does not parse as an image reference is refused.

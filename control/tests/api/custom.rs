@@ -110,3 +110,20 @@ async fn our_own_kinds_are_not_redefined() {
     let (code, refusal) = house.ask(Method::POST, DEFINITIONS, &bad).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.scope")), "{refusal}");
 }
+
+/// APP-36: a schema is the status' schema too: what it does not name is dropped, what it forbids is refused.
+#[tokio::test]
+async fn a_status_keeps_to_the_schema() {
+    let house = House::real().await;
+    let mut definition = definition();
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] =
+        json!({ "type": "object", "properties": { "phase": { "type": "string" } } });
+    house.ask(Method::POST, DEFINITIONS, &definition).await;
+    house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await;
+    let path = format!("{CRONS}/a/status");
+    let status = json!({ "status": { "phase": "on", "typo": 1 } });
+    let (code, stored) = house.ask(Method::PATCH, &path, &status).await;
+    assert_eq!((code, &stored["status"]), (200, &json!({ "phase": "on" })));
+    let (code, refusal) = house.ask(Method::PATCH, &path, &json!({ "status": { "phase": 1 } })).await;
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("status.phase")));
+}

@@ -402,7 +402,7 @@ async fn kinds_without_all_verbs_say_so() {
         let meta = entry.meta;
         let path = collection(meta, Some("default"));
         let one = format!("{path}/x");
-        let object = json!({ "metadata": { "name": "x" }, "spec": { "user": "a", "namespace": "default",
+        let object = json!({ "metadata": { "name": "x" }, "spec": { "user": "a", "namespace": "default", "token": "t",
             "resourceAttributes": { "verb": "get", "resource": "pods", "namespace": "default" } } });
         match entry.access {
             Access::Full => {}

@@ -78,7 +78,7 @@ async fn leases_and_roles_are_kept_and_may_be_applied() {
     assert_eq!(house.ask(Method::PUT, &format!("{leases}/l"), &stale).await.0, 409);
 
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-    let role = json!({ "metadata": { "name": "r" }, "rules": [{ "verbs": ["get"], "apiGroups": [""] }] });
+    let role = json!({ "metadata": { "name": "r" }, "rules": [{ "verbs": ["get"], "apiGroups": [""], "resources": ["pods"] }] });
     assert_eq!(house.ask(Method::POST, roles, &role).await.0, 201);
     let media = "application/strategic-merge-patch+json";
     let patch = json!({ "rules": [] }).to_string();

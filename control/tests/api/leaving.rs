@@ -168,7 +168,7 @@ async fn an_owner_reference_without_a_uid_is_refused() {
     let (code, refusal) = child(&house, "odd", &[&owner], false).await;
     assert_eq!(
         (code, &refusal["details"]["causes"][0]["field"]),
-        (422, &json!("metadata.ownerReferences[0].uid"))
+        (422, &json!("metadata.ownerReferences.uid"))
     );
 }
 

@@ -55,7 +55,11 @@ enum Entrance {
 }
 
 /// All ways in.
-pub(super) struct Entrances(Vec<Entrance>);
+pub(super) struct Entrances {
+    all: Vec<Entrance>,
+    /// The certificate (PEM) of the authority that the API made itself; empty where it has none.
+    authority: String,
+}
 
 impl Entrances {
     pub(super) fn open(
@@ -64,6 +68,7 @@ impl Entrances {
         config: &Config,
     ) -> Result<Self> {
         let mut all = Vec::new();
+        let mut made_by = String::new();
         if let Some(listener) = tcp {
             let at = listener.local_addr().context("api")?;
             let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
@@ -79,11 +84,19 @@ impl Entrances {
             };
             all.push(entrance);
             leave_kubeconfig(config, at, &authority);
+            if let Authority::Made(pem) = authority {
+                made_by = pem;
+            }
         }
         if let Some(listener) = socket {
             all.push(Entrance::Socket(tokio::net::UnixListener::from_std(listener).context("api-socket")?));
         }
-        Ok(Self(all))
+        Ok(Self { all, authority: made_by })
+    }
+
+    /// Whom to believe of the API; empty where it speaks no TLS, or has a certificate of somebody else's.
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
     }
 
     /// Serves `until` then; requests under way still end.
@@ -91,7 +104,7 @@ impl Entrances {
     where
         U: Future<Output = ()>,
     {
-        future::join_all(self.0.into_iter().map(|one| one.serve(router.clone(), until()))).await;
+        future::join_all(self.all.into_iter().map(|one| one.serve(router.clone(), until()))).await;
     }
 }
 

@@ -94,6 +94,10 @@ async fn live(
             return Ok(());
         }
     };
+    if let Some(store) = &house.store {
+        let authority = entrances.authority().to_owned();
+        tokio::task::spawn_local(api::keep_house(Arc::clone(store), authority.into()));
+    }
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
     let (publisher, handed) = (Arc::clone(&parts.publisher), stopped(parts.hand_over.clone()));
     tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, publisher, handed));

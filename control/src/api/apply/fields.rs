@@ -107,6 +107,29 @@ impl Fields {
         self.below.retain(|_, inner| !inner.is_empty());
     }
 
+    /// Takes out what a client's `wanted` still has, by its fields `mine`. A map that it sends empty is still
+    /// there; what was in it is not.
+    pub(super) fn subtract_wanted(&mut self, name: &str, mine: &Self, wanted: Option<&Value>) {
+        if mine.is_leaf() {
+            let emptied = wanted.is_some_and(Value::is_object) && !self.below.is_empty();
+            self.owned = false;
+            if !emptied {
+                self.below.clear();
+            }
+            return;
+        }
+        if self.is_leaf() && !mine.is_empty() {
+            self.owned = false;
+        }
+        for (element, inner) in &mine.below {
+            if let Some(last) = self.below.get_mut(element) {
+                let wanted = wanted.and_then(|wanted| child(name, wanted, element));
+                last.subtract_wanted(field(element), inner, wanted);
+            }
+        }
+        self.below.retain(|_, inner| !inner.is_empty());
+    }
+
     /// Keeps what `value` has.
     pub(super) fn keep_existing(&mut self, name: &str, value: &Value) {
         self.below.retain(|element, inner| match child(name, value, element) {

@@ -35,7 +35,8 @@ fn merge_lists(name: &str, live: &[Value], wanted: &[Value]) -> Value {
 
 /// Removes the fields in `gone` from `value` that none of `claims` has.
 pub(super) fn remove(name: &str, value: &mut Value, gone: &Fields, claims: &[&Fields]) {
-    if claims.iter().any(|claim| claim.is_leaf()) {
+    // Who owns a map without owning anything in it wants it to be there, and not what others put in.
+    if claims.iter().any(|claim| claim.is_leaf()) && !value.is_object() {
         return;
     }
     for (element, inner) in &gone.below {
@@ -45,7 +46,7 @@ pub(super) fn remove(name: &str, value: &mut Value, gone: &Fields, claims: &[&Fi
             take_out(name, value, element);
         } else if let Some(there) = child_mut(name, value, element) {
             remove(field(element), there, inner, &claims);
-            if is_hollow(there) {
+            if is_hollow(there) && !claims.iter().any(|claim| claim.is_leaf()) {
                 take_out(name, value, element);
             }
         }
@@ -150,6 +151,22 @@ mod tests {
             r#"k:{"name":"b"}"#: { "f:name": {} } } }));
         remove("", &mut value, &gone, &[&claim]);
         assert_eq!(value, json!({ "labels": { "b": "2" }, "env": [{ "name": "b" }] }));
+    }
+
+    #[test]
+    fn an_empty_map_is_kept_and_what_was_in_it_goes() {
+        let last = json!({ "data": { "a": "1", "b": "2" }, "emptyDir": {}, "list": [1] });
+        let wanted = json!({ "data": {}, "emptyDir": {}, "list": [1] });
+        let mine = Fields::of("", &wanted);
+        let mut gone = Fields::of("", &last);
+        gone.subtract_wanted("", &mine, Some(&wanted));
+        let other = Fields::parse(&json!({ "f:data": { "f:b": {} } }));
+        let mut value = last.clone();
+        remove("", &mut value, &gone, &[&other, &mine]);
+        assert_eq!(value, json!({ "data": { "b": "2" }, "emptyDir": {}, "list": [1] }));
+        let mut value = last;
+        remove("", &mut value, &gone, &[&mine]);
+        assert_eq!(value, wanted);
     }
 
     #[test]

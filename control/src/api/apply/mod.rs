@@ -166,7 +166,7 @@ impl Intent {
         self.settle(&before.value, &merged, &mine, &mut others)?;
 
         let mut gone = last;
-        gone.subtract(&mine);
+        gone.subtract_wanted("", &mine, Some(&self.wanted));
         let claims: Vec<&Fields> = others.iter().map(|owner| &owner.fields).chain([&mine]).collect();
         merge::remove("", &mut merged, &gone, &claims);
 

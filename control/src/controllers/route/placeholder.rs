@@ -6,6 +6,7 @@
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::DeleteParams;
 
 use super::hosts::{self, Naming};
@@ -111,6 +112,7 @@ fn placeholder(route: &Route, own: &str) -> Service {
                 name: Some(PORT.0.into()),
                 port: PORT.1,
                 protocol: Some("TCP".into()),
+                target_port: Some(IntOrString::Int(PORT.1)),
                 ..ServicePort::default()
             }]),
             session_affinity: Some("None".into()),
@@ -139,6 +141,7 @@ fn mended(there: &Service, wanted: &Service) -> Option<Service> {
 mod tests {
     use super::*;
     use crate::controllers::cache::Cache;
+    use crate::kind::{Requester, Resource as _};
     use crate::kinds::serving::route::RouteSpec;
     use crate::kinds::settings::Network;
 
@@ -180,6 +183,8 @@ mod tests {
     fn labels_of_others_stay_and_what_was_changed_is_set_back() {
         let wanted = placeholder(&route(), "app");
         let mut there = wanted.clone();
+        there.set_defaults(None, &Requester::default());
+        assert_eq!(mended(&there, &wanted), None, "what an API fills in is no difference");
         there.metadata.labels.as_mut().unwrap().insert("mine".into(), "1".into());
         assert_eq!(mended(&there, &wanted), None);
         there.spec.as_mut().unwrap().external_name = Some("elsewhere".into());

@@ -3,6 +3,7 @@
 //! Served is the version that is stored; of several, the others are kept in the definition and not served,
 //! because there is nobody here to convert between them.
 
+mod definition_rules;
 mod structural;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -111,6 +112,16 @@ fn column(said: &Value) -> Option<Column> {
     })
 }
 
+/// What a definition keeps for as long as it lives: its objects are stored under it.
+pub(super) fn validate_change(spec: &Value, before: &Value, problems: &mut Problems) {
+    for field in ["group", "scope"] {
+        if spec[field] != before[field] {
+            let why = format!("Invalid value: {}: field is immutable", spec[field]);
+            problems.add(format!("spec.{field}"), why);
+        }
+    }
+}
+
 /// What is wrong with a definition.
 pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
     let names = &spec["names"];
@@ -143,8 +154,8 @@ pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
         let at = format!("spec.versions[{index}].schema.openAPIV3Schema");
         if !schema.is_object() {
             problems.add(at, "Required value: schemas are required");
-        } else if schema["type"] != "object" {
-            problems.add(format!("{at}.type"), "Invalid value: must be object at the root");
+        } else {
+            definition_rules::validate(schema, &at, problems);
         }
     }
 }
@@ -184,6 +195,15 @@ mod tests {
     }
 
     #[test]
+    fn group_and_scope_stay() {
+        let mut problems = Problems::default();
+        let after = json!({ "group": "b", "scope": "Cluster" });
+        validate_change(&after, &json!({ "group": "a", "scope": "Cluster" }), &mut problems);
+        assert_eq!(problems.list.len(), 1);
+        assert_eq!(problems.list[0].message, r#"Invalid value: "b": field is immutable"#);
+    }
+
+    #[test]
     fn a_definition_that_says_too_little_is_refused_with_the_field() {
         let mut problems = Problems::default();
         validate("crons.example.com", &spec(), &mut problems);
@@ -194,6 +214,11 @@ mod tests {
             ("/names/kind", json!(""), "spec.names.kind"),
             ("/versions/0/storage", json!(false), "spec.versions"),
             ("/versions/0/schema", json!({}), "spec.versions[0].schema.openAPIV3Schema"),
+            (
+                "/versions/0/schema/openAPIV3Schema/type",
+                json!("string"),
+                "spec.versions[0].schema.openAPIV3Schema.type",
+            ),
         ] {
             let mut spec = spec();
             *spec.pointer_mut(pointer).unwrap() = value;

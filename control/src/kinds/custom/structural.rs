@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use crate::kind::Problems;
 
-const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
+pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
-const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
+pub(super) const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 /// Bytes that a pattern may take compiled; one that needs more matches nothing that people write.
-const PATTERN_BYTES_MAX: usize = 1 << 20;
+pub(super) const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// Problems that are told; who has more has the wrong schema.
-const PROBLEMS_MAX: usize = 100;
+pub(super) const PROBLEMS_MAX: usize = 100;
 
 /// Drops every field that the schema does not name, and notes where it was.
 pub(super) fn prune(value: &mut Value, schema: &Value, at: &str, dropped: &mut Vec<String>) {
@@ -103,7 +103,8 @@ fn has_type(value: &Value, schema: &Value) -> bool {
         Some("array") => value.is_array(),
         Some("string") => value.is_string(),
         Some("boolean") => value.is_boolean(),
-        Some("integer") => value.is_i64() || value.is_u64(),
+        // 1.0 is an integer in JSON's schemas.
+        Some("integer") => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         Some("number") => value.is_number(),
         _ => true,
     }

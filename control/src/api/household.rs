@@ -1,0 +1,207 @@
+//! What every namespace has, as Kubernetes makes it: the account `default`, and the ConfigMap `kube-root-ca.crt`
+//! with whom to believe of the API. Who deletes or changes them gets them back.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use serde_json::{Value, json};
+
+use crate::kind::{Entry, Resource as _};
+use crate::kinds::core::NAMESPACE;
+use crate::store::{Change, Event, Key, Store, StoreError, View, lifecycle};
+
+use super::errors::Refusal;
+use super::{create, object, seed};
+
+/// The account of whoever names none.
+const ACCOUNT: &str = "default";
+const AUTHORITY: &str = "kube-root-ca.crt";
+const AUTHORITY_KEY: &str = "ca.crt";
+
+/// Pause while the disk is full.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// Why nothing was written.
+enum Skip {
+    /// The namespace is gone, or about to go.
+    Gone,
+    Store(StoreError),
+}
+
+impl From<StoreError> for Skip {
+    fn from(why: StoreError) -> Self {
+        Self::Store(why)
+    }
+}
+
+impl From<Refusal> for Skip {
+    fn from(_: Refusal) -> Self {
+        Self::Gone
+    }
+}
+
+/// Keeps every namespace's things until the store is shut or fails. `authority` is PEM, or empty where there is
+/// none to tell of.
+pub async fn keep_house(store: Arc<Store>, authority: Arc<str>) {
+    let mut news = store.revision();
+    let weak = Arc::downgrade(&store);
+    drop(store);
+    let mut reached = None;
+    loop {
+        news.mark_unchanged();
+        let Some(store) = weak.upgrade() else { return };
+        let (homes, now) = unsettled(&store, reached);
+        match settle(&store, homes, &authority).await {
+            Ok(()) => reached = Some(now),
+            Err(StoreError::Full { .. }) => {
+                drop(store);
+                reached = None;
+                tokio::time::sleep(TRY_AGAIN_AFTER).await;
+                continue;
+            }
+            Err(why) => {
+                tracing::error!(error = %why, "namespaces get no default account any more");
+                return;
+            }
+        }
+        drop(store);
+        if news.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Namespaces to look at after what changed since `reached`, and up to where that is.
+fn unsettled(store: &Store, reached: Option<u64>) -> (BTreeSet<Box<str>>, u64) {
+    let memory = store.read();
+    if let Some(reached) = reached
+        && let Ok((events, reached)) = memory.changes(None, None, reached, usize::MAX)
+    {
+        return (events.iter().filter_map(|event| concerned(event)).collect(), reached);
+    }
+    let all = memory.list(&object::resource_of(&NAMESPACE), None).items;
+    (all.iter().map(|namespace| namespace.key.name.clone()).collect(), memory.revision())
+}
+
+fn concerned(event: &Event) -> Option<Box<str>> {
+    let key = &event.object.key;
+    if lifecycle::is_namespace(key) {
+        return event.before.is_none().then(|| key.name.clone());
+    }
+    let account = event.deleted && *key == account(&key.namespace);
+    let changed = event.before.is_some() && *key == authority_map(&key.namespace);
+    (account || changed).then(|| key.namespace.clone())
+}
+
+fn account(namespace: &str) -> Key {
+    key(&object::resource_of(&ServiceAccount::META), namespace, ACCOUNT)
+}
+
+fn authority_map(namespace: &str) -> Key {
+    key(&object::resource_of(&ConfigMap::META), namespace, AUTHORITY)
+}
+
+fn key(resource: &Arc<str>, namespace: &str, name: &str) -> Key {
+    Key { resource: Arc::clone(resource), namespace: namespace.into(), name: name.into() }
+}
+
+async fn settle(store: &Store, homes: BTreeSet<Box<str>>, authority: &Arc<str>) -> Result<(), StoreError> {
+    for home in homes {
+        let (accounts, authority) = (home.clone(), Arc::clone(authority));
+        for outcome in [
+            store.write(move |view| furnish_account(view, &accounts)).await,
+            store.write(move |view| furnish_authority(view, &home, &authority)).await,
+        ] {
+            match outcome {
+                Ok(_) | Err(Skip::Gone) => {}
+                Err(Skip::Store(why)) => return Err(why),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn furnish_account(view: &View, home: &str) -> Result<Change, Skip> {
+    create::check_home(view, &ServiceAccount::META, ACCOUNT, home)?;
+    let wanted = json!({ "metadata": { "name": ACCOUNT } });
+    Ok(seed::make(view, &Entry::of::<ServiceAccount>(), wanted, Some(home))?)
+}
+
+fn furnish_authority(view: &View, home: &str, authority: &str) -> Result<Change, Skip> {
+    create::check_home(view, &ConfigMap::META, AUTHORITY, home)?;
+    let data = json!({ AUTHORITY_KEY: authority });
+    let Some(before) = view.get(&authority_map(home)) else {
+        let wanted = json!({ "metadata": { "name": AUTHORITY }, "data": data });
+        return Ok(seed::make(view, &Entry::of::<ConfigMap>(), wanted, Some(home))?);
+    };
+    let mut map: Value = before.value();
+    if map["data"] == data && map["immutable"] != true {
+        return Ok(Change::Keep(before));
+    }
+    map["data"] = data;
+    if let Some(fields) = map.as_object_mut() {
+        fields.remove("immutable");
+    }
+    Ok(Change::Put(before.key.clone(), map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+
+    async fn object(store: &Store, key: &Key) -> Value {
+        loop {
+            let mut news = store.revision();
+            news.mark_unchanged();
+            if let Some(found) = store.read().get(key) {
+                return found.value();
+            }
+            let changed = tokio::time::timeout(Duration::from_secs(30), news.changed());
+            changed.await.unwrap().unwrap();
+        }
+    }
+
+    /// APP-32: a namespace has its default account and whom to believe, and gets them back.
+    #[tokio::test]
+    async fn every_namespace_has_an_account_and_the_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(folder.path()).unwrap());
+        seed::seed(&store, &kinds::registry()).await.unwrap();
+        let keeper = tokio::spawn(keep_house(Arc::clone(&store), "PEM".into()));
+        let account = account("default");
+        let first = object(&store, &account).await;
+        let map = object(&store, &authority_map("knative-serving")).await;
+        assert_eq!(map["data"], json!({ "ca.crt": "PEM" }));
+
+        let gone = account.clone();
+        store
+            .write(move |view| {
+                Ok::<_, StoreError>(Change::Delete(gone.clone(), view.get(&gone).unwrap().value()))
+            })
+            .await
+            .unwrap();
+        let again = object(&store, &account).await;
+        assert_ne!(first["metadata"]["uid"], again["metadata"]["uid"]);
+
+        let changed = authority_map("default");
+        object(&store, &changed).await;
+        let key = changed.clone();
+        let spoil = move |view: &View| {
+            let mut map = view.get(&key).unwrap().value();
+            map["data"] = json!({ "ca.crt": "another" });
+            Ok::<_, StoreError>(Change::Put(key.clone(), map))
+        };
+        store.write(spoil).await.unwrap();
+        for _ in 0..300 {
+            if store.read().get(&changed).unwrap().value()["data"]["ca.crt"] == "PEM" {
+                keeper.abort();
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("the authority was not written back");
+    }
+}

@@ -1,0 +1,179 @@
+//! What a definition's schema has to be, so that what it says can be done: structural, with patterns that compile and
+//! lists whose keys exist.
+
+use regex::RegexBuilder;
+use serde_json::Value;
+
+use super::structural::{self, INT_OR_STRING, PATTERN_BYTES_MAX, PRESERVE};
+use crate::kind::Problems;
+
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+/// Levels of a schema that are looked at; a body has no more.
+const DEPTH_MAX: usize = 64;
+const LIST_TYPE: &str = "x-kubernetes-list-type";
+const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
+
+/// Says what is wrong with the schema at `at`.
+pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
+    if schema["type"] != "object" {
+        let told = schema["type"].as_str().unwrap_or("");
+        problems.add(format!("{at}.type"), format!("Invalid value: {told:?}: must be object at the root"));
+    }
+    check(schema, at, 0, problems);
+}
+
+fn check(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
+    if depth > DEPTH_MAX || problems.list.len() >= structural::PROBLEMS_MAX {
+        return;
+    }
+    check_type(schema, at, depth, problems);
+    if let Some(pattern) = schema["pattern"].as_str()
+        && let Err(why) = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build()
+    {
+        // The error draws a picture of several lines; the last one says it.
+        let why = why.to_string();
+        let why = why.lines().last().unwrap_or("").trim_start_matches("error: ");
+        problems.add(
+            format!("{at}.pattern"),
+            format!("Invalid value: {pattern:?}: must be a valid regular expression, but isn't: {why}"),
+        );
+    }
+    if schema.get("$ref").is_some() {
+        problems.add(format!("{at}.$ref"), "Forbidden: $ref is not supported");
+    }
+    if schema["properties"].is_object() && schema["additionalProperties"].is_object() {
+        let why = "Forbidden: additionalProperties and properties are mutual exclusive";
+        problems.add(format!("{at}.additionalProperties"), why);
+    }
+    if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
+        let mut wrong = Problems::default();
+        structural::validate(default, schema, "", &mut wrong);
+        for problem in wrong.list {
+            problems.add(format!("{at}.default{}", dotted(&problem.field)), problem.message);
+        }
+    }
+    check_list(schema, at, problems);
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        check(inner, &format!("{at}.properties[{name}]"), depth + 1, problems);
+    }
+    for name in ["items", "additionalProperties"] {
+        if schema[name].is_object() {
+            check(&schema[name], &format!("{at}.{name}"), depth + 1, problems);
+        }
+    }
+}
+
+fn dotted(field: &str) -> String {
+    if field.is_empty() { String::new() } else { format!(".{field}") }
+}
+
+fn check_type(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
+    match schema["type"].as_str().unwrap_or("") {
+        "" if depth == 0 || schema[INT_OR_STRING] == true || schema[PRESERVE] == true => {}
+        "" => {
+            let why = "Required value: must not be empty for specified object fields";
+            problems.add(format!("{at}.type"), why);
+        }
+        known if TYPES.contains(&known) => {}
+        other => {
+            let all = TYPES.map(|one| format!("{one:?}")).join(", ");
+            problems
+                .add(format!("{at}.type"), format!("Unsupported value: {other:?}: supported values: {all}"));
+        }
+    }
+    if schema["type"] == "array" && !schema["items"].is_object() {
+        problems.add(format!("{at}.items"), "Required value: must be specified");
+    }
+}
+
+fn check_list(schema: &Value, at: &str, problems: &mut Problems) {
+    let Some(kind) = schema[LIST_TYPE].as_str() else { return };
+    if !matches!(kind, "atomic" | "map" | "set") {
+        let why = format!("Unsupported value: {kind:?}: supported values: \"atomic\", \"map\", \"set\"");
+        return problems.add(format!("{at}.{LIST_TYPE}"), why);
+    }
+    if kind != "map" {
+        return;
+    }
+    let keys: Vec<&str> =
+        schema[LIST_KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if keys.is_empty() {
+        let why = format!("Required value: must not be empty if {LIST_TYPE} is map");
+        problems.add(format!("{at}.{LIST_KEYS}"), why);
+    }
+    let item = &schema["items"];
+    let required =
+        |key: &str| item["required"].as_array().is_some_and(|all| all.iter().any(|one| one == key));
+    for (index, key) in keys.into_iter().enumerate() {
+        let known = &item["properties"][key];
+        if !known.is_object() {
+            let why = format!("Invalid value: {key:?}: entries must all be names of item properties");
+            problems.add(format!("{at}.{LIST_KEYS}[{index}]"), why);
+        } else if known.get("default").is_none() && !required(key) {
+            let why = format!(
+                "Required value: this property is in {LIST_KEYS}, so it must have a default or be a required property"
+            );
+            problems.add(format!("{at}.items.properties[{key}].default"), why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// APP-20: a definition whose schema cannot be followed is refused where it is wrong.
+    #[test]
+    fn a_schema_says_types_patterns_and_keys_that_mean_something() {
+        for (inner, field) in [
+            (json!({ "type": "string", "pattern": "^[a-z]+$", "default": "a" }), None),
+            (json!({ INT_OR_STRING: true }), None),
+            (json!({ PRESERVE: true }), None),
+            (json!({}), Some("type")),
+            (json!({ "type": "text" }), Some("type")),
+            (json!({ "type": "string", "pattern": "[" }), Some("pattern")),
+            (json!({ "type": "integer", "default": "x" }), Some("default")),
+            (json!({ "type": "array" }), Some("items")),
+            (json!({ "type": "object", "$ref": "#/x" }), Some("$ref")),
+            (
+                json!({ "type": "object", "properties": { "x": { "type": "string" } },
+                    "additionalProperties": { "type": "string" } }),
+                Some("additionalProperties"),
+            ),
+            (
+                json!({ "type": "array", LIST_TYPE: "map", LIST_KEYS: ["k"], "items": { "type": "object",
+                    "properties": { "k": { "type": "string" } } } }),
+                Some("items.properties[k].default"),
+            ),
+            (
+                json!({ "type": "array", LIST_TYPE: "map", LIST_KEYS: ["z"], "items": { "type": "object",
+                    "properties": { "k": { "type": "string" } } } }),
+                Some("x-kubernetes-list-map-keys[0]"),
+            ),
+            (
+                json!({ "type": "array", LIST_TYPE: "map", "items": { "type": "object" } }),
+                Some("x-kubernetes-list-map-keys"),
+            ),
+            (json!({ "type": "array", LIST_TYPE: "x", "items": { "type": "object" } }), Some(LIST_TYPE)),
+        ] {
+            let schema = json!({ "type": "object", "properties": { "a": inner } });
+            let mut problems = Problems::default();
+            validate(&schema, "s", &mut problems);
+            let found: Vec<_> = problems.list.iter().map(|problem| problem.field.clone()).collect();
+            let expected: Vec<_> =
+                field.map(|field| format!("s.properties[a].{field}")).into_iter().collect();
+            assert_eq!(found, expected, "{schema}");
+        }
+        let mut deep = json!({ "type": "string" });
+        for _ in 0..100 {
+            deep = json!({ "type": "object", "properties": { "a": deep } });
+        }
+        let mut problems = Problems::default();
+        validate(&deep, "s", &mut problems);
+        assert!(problems.list.is_empty());
+        validate(&json!({ "type": "string" }), "s", &mut problems);
+        assert_eq!(problems.list[0].field, "s.type");
+    }
+}

@@ -1,0 +1,362 @@
+//! Core Services: names of what others serve. Defaults and rules are Kubernetes'; addresses are not given out.
+//!
+//! Nothing here forwards from a cluster IP to endpoints, so a Service that asks for none is headless
+//! (`clusterIP: None`): its name stands for its endpoints. An address that a client brings along is kept as it is.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{ClientIPConfig, Service, ServicePort, ServiceSpec, SessionAffinityConfig};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::column;
+use super::core::{AGE, CORE};
+use super::names::{self, NOT_A_SUBDOMAIN};
+use crate::kind::{Column, KindMeta, LABELS, Problems, Requester, Resource, SERVICE_OUTSIDE, SERVICE_PORTS};
+
+const CLUSTER_IP: &str = "ClusterIP";
+const EXTERNAL_NAME: &str = "ExternalName";
+const LOAD_BALANCER: &str = "LoadBalancer";
+const NODE_PORT: &str = "NodePort";
+const TYPES: [&str; 4] = [CLUSTER_IP, EXTERNAL_NAME, LOAD_BALANCER, NODE_PORT];
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+
+/// What stands for an address that is not given out.
+const HEADLESS: &str = "None";
+
+/// Seconds that a client keeps its backend, if it is to keep one; Kubernetes' figure.
+const AFFINITY_SECONDS: i32 = 10_800;
+/// ... and the longest: a day.
+const AFFINITY_SECONDS_MAX: i32 = 86_400;
+
+impl Resource for Service {
+    const META: KindMeta = KindMeta {
+        kind: "Service",
+        plural: "services",
+        singular: "service",
+        short_names: &["svc"],
+        categories: &["all"],
+        has_status: true,
+        columns: &[
+            column("Type", ".spec.type"),
+            column("Cluster-IP", ".spec.clusterIP|=<none>"),
+            Column { format: SERVICE_OUTSIDE, ..column("External-IP", "") },
+            Column { format: SERVICE_PORTS, ..column("Port(s)", ".spec.ports[*]") },
+            AGE,
+            Column { format: LABELS, priority: 1, ..column("Selector", ".spec.selector|=<none>") },
+        ],
+        ..CORE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+        let spec = self.spec.get_or_insert_default();
+        set_plain_defaults(spec);
+        set_address(spec, before.and_then(|before| before.spec.as_ref()));
+        if before.is_none() {
+            self.status.get_or_insert_default().load_balancer.get_or_insert_default();
+        }
+    }
+
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+        let Some(spec) = &self.spec else { return problems.add("spec", "Required value") };
+        let before = before.and_then(|before| before.spec.as_ref());
+        validate_type(spec, problems);
+        validate_ports(spec, problems);
+        validate_addresses(spec, before, problems);
+        validate_affinity(spec, problems);
+    }
+}
+
+fn is(spec: &ServiceSpec, kind: &str) -> bool {
+    spec.type_.as_deref() == Some(kind)
+}
+
+fn is_reached_from_outside(spec: &ServiceSpec) -> bool {
+    let addresses = spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty());
+    is(spec, LOAD_BALANCER) || is(spec, NODE_PORT) || (is(spec, CLUSTER_IP) && addresses)
+}
+
+fn set_plain_defaults(spec: &mut ServiceSpec) {
+    spec.type_.get_or_insert_with(|| CLUSTER_IP.into());
+    if spec.session_affinity.get_or_insert_with(|| "None".into()) == "ClientIP" {
+        let config = spec.session_affinity_config.get_or_insert_with(SessionAffinityConfig::default);
+        let client = config.client_ip.get_or_insert_with(ClientIPConfig::default);
+        client.timeout_seconds.get_or_insert(AFFINITY_SECONDS);
+    } else {
+        spec.session_affinity_config = None;
+    }
+    for port in spec.ports.iter_mut().flatten() {
+        port.protocol.get_or_insert_with(|| "TCP".into());
+        let unset = match &port.target_port {
+            None | Some(IntOrString::Int(0)) => true,
+            Some(IntOrString::String(name)) => name.is_empty(),
+            Some(IntOrString::Int(_)) => false,
+        };
+        if unset {
+            port.target_port = Some(IntOrString::Int(port.port));
+        }
+    }
+    if is_reached_from_outside(spec) {
+        spec.external_traffic_policy.get_or_insert_with(|| "Cluster".into());
+    }
+    if !is(spec, EXTERNAL_NAME) {
+        spec.internal_traffic_policy.get_or_insert_with(|| "Cluster".into());
+    }
+    if is(spec, LOAD_BALANCER) {
+        spec.allocate_load_balancer_node_ports.get_or_insert(true);
+    }
+}
+
+/// The address as it was, or headless; and what goes with it.
+fn set_address(spec: &mut ServiceSpec, before: Option<&ServiceSpec>) {
+    let was = before.and_then(|before| before.cluster_ip.clone());
+    let unsaid = spec.cluster_ip.as_deref().unwrap_or("").is_empty();
+    let kept = unsaid || spec.cluster_ip == was;
+    if is(spec, CLUSTER_IP) {
+        if unsaid {
+            let first = spec.cluster_ips.as_ref().and_then(|ips| ips.first().cloned());
+            spec.cluster_ip = was.or(first).or(Some(HEADLESS.into()));
+        }
+    } else if kept && spec.cluster_ip.as_deref() == Some(HEADLESS) && before.is_some() {
+        // Nobody asked for it, and these types cannot have it.
+        (spec.cluster_ip, spec.cluster_ips) = (None, None);
+    }
+    if is(spec, EXTERNAL_NAME) {
+        if kept {
+            (spec.cluster_ip, spec.cluster_ips) = (None, None);
+        }
+        (spec.ip_families, spec.ip_family_policy) = (None, None);
+        return;
+    }
+    if let Some(address) = spec.cluster_ip.clone().filter(|address| !address.is_empty()) {
+        let further = spec.cluster_ips.take().into_iter().flatten().skip(1);
+        spec.cluster_ips = Some(std::iter::once(address).chain(further).collect());
+    }
+    spec.ip_families.get_or_insert_with(|| vec!["IPv4".into()]);
+    spec.ip_family_policy.get_or_insert_with(|| "SingleStack".into());
+}
+
+fn validate_type(spec: &ServiceSpec, problems: &mut Problems) {
+    let kind = spec.type_.as_deref().unwrap_or("");
+    one_of("spec.type", kind, &TYPES, problems);
+    if kind == EXTERNAL_NAME {
+        let name = spec.external_name.as_deref().unwrap_or("").trim_end_matches('.');
+        if name.is_empty() {
+            problems.add("spec.externalName", "Required value");
+        } else if !names::is_dns_subdomain(&name.to_ascii_lowercase()) {
+            problems.add("spec.externalName", format!("Invalid value: {name:?}: {NOT_A_SUBDOMAIN}"));
+        }
+        if spec.cluster_ips.as_ref().is_some_and(|ips| !ips.is_empty()) {
+            problems.add("spec.clusterIPs", "Forbidden: may not be set for ExternalName services");
+        }
+    }
+    if matches!(kind, LOAD_BALANCER | NODE_PORT) && spec.cluster_ip.as_deref() == Some(HEADLESS) {
+        let why = format!("Invalid value: [\"None\"]: may not be set to 'None' for {kind} services");
+        problems.add("spec.clusterIPs[0]", why);
+    }
+}
+
+fn validate_ports(spec: &ServiceSpec, problems: &mut Problems) {
+    let ports = spec.ports.as_deref().unwrap_or_default();
+    let headless = spec.cluster_ip.as_deref() == Some(HEADLESS);
+    if ports.is_empty() && !headless && !is(spec, EXTERNAL_NAME) {
+        problems.add("spec.ports", "Required value");
+    }
+    let (mut names_seen, mut numbers_seen) = (HashSet::new(), HashSet::new());
+    for (index, port) in ports.iter().enumerate() {
+        let at = format!("spec.ports[{index}]");
+        let name = port.name.as_deref().unwrap_or("");
+        if name.is_empty() {
+            if ports.len() > 1 {
+                problems.add(format!("{at}.name"), "Required value");
+            }
+        } else {
+            if !names::is_dns1123_label(name) {
+                let why = format!("Invalid value: {name:?}: {}", names::wrong_with_label(name));
+                problems.add(format!("{at}.name"), why);
+            }
+            if !names_seen.insert(name) {
+                problems.add(format!("{at}.name"), format!("Duplicate value: {name:?}"));
+            }
+        }
+        validate_port(port, &at, problems);
+        let protocol = port.protocol.as_deref().unwrap_or("");
+        if !numbers_seen.insert((protocol, port.port)) {
+            let told = serde_json::json!({ "port": port.port, "protocol": protocol });
+            problems.add(at.clone(), format!("Duplicate value: {told}"));
+        }
+        if is(spec, CLUSTER_IP) && port.node_port.is_some_and(|port| port != 0) {
+            let why = "Forbidden: may not be used when `type` is 'ClusterIP'";
+            problems.add(format!("{at}.nodePort"), why);
+        }
+    }
+}
+
+fn validate_port(port: &ServicePort, at: &str, problems: &mut Problems) {
+    number(port.port, &format!("{at}.port"), problems);
+    one_of(&format!("{at}.protocol"), port.protocol.as_deref().unwrap_or(""), &PROTOCOLS, problems);
+    match &port.target_port {
+        Some(IntOrString::Int(target)) => number(*target, &format!("{at}.targetPort"), problems),
+        Some(IntOrString::String(name)) => {
+            if let Some(why) = names::wrong_with_port(name) {
+                problems.add(format!("{at}.targetPort"), format!("Invalid value: {name:?}: {why}"));
+            }
+        }
+        None => {}
+    }
+}
+
+fn number(port: i32, at: &str, problems: &mut Problems) {
+    if !(1..=65535).contains(&port) {
+        problems.add(at, format!("Invalid value: {port}: must be between 1 and 65535, inclusive"));
+    }
+}
+
+fn validate_addresses(spec: &ServiceSpec, before: Option<&ServiceSpec>, problems: &mut Problems) {
+    let address = |spec: &ServiceSpec| spec.cluster_ip.clone().unwrap_or_default();
+    let now = address(spec);
+    if !now.is_empty() && now != HEADLESS && now.parse::<IpAddr>().is_err() && !is(spec, EXTERNAL_NAME) {
+        let why =
+            format!("Invalid value: {now:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
+        problems.add("spec.clusterIPs[0]", why);
+    }
+    if let Some(before) = before.filter(|before| !is(before, EXTERNAL_NAME) && !is(spec, EXTERNAL_NAME)) {
+        let was = address(before);
+        if !was.is_empty() && !now.is_empty() && was != now {
+            let told = serde_json::json!([now]);
+            problems.add("spec.clusterIPs[0]", format!("Invalid value: {told}: may not change once set"));
+        }
+    }
+    for (index, ip) in spec.external_ips.iter().flatten().enumerate() {
+        if ip.parse::<IpAddr>().is_err() {
+            let why = format!(
+                "Invalid value: {ip:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+            );
+            problems.add(format!("spec.externalIPs[{index}]"), why);
+        }
+    }
+}
+
+fn validate_affinity(spec: &ServiceSpec, problems: &mut Problems) {
+    let affinity = spec.session_affinity.as_deref().unwrap_or("");
+    one_of("spec.sessionAffinity", affinity, &["ClientIP", "None"], problems);
+    let client = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    if let Some(seconds) = client.and_then(|client| client.timeout_seconds)
+        && !(1..=AFFINITY_SECONDS_MAX).contains(&seconds)
+    {
+        let why =
+            format!("Invalid value: {seconds}: must be greater than 0 and less than {AFFINITY_SECONDS_MAX}");
+        problems.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", why);
+    }
+    for (field, value) in [
+        ("spec.externalTrafficPolicy", &spec.external_traffic_policy),
+        ("spec.internalTrafficPolicy", &spec.internal_traffic_policy),
+    ] {
+        if let Some(value) = value {
+            one_of(field, value, &["Cluster", "Local"], problems);
+        }
+    }
+    if spec.external_traffic_policy.is_some() && !is_reached_from_outside(spec) {
+        let value = spec.external_traffic_policy.as_deref().unwrap_or("");
+        let why = format!("Invalid value: {value:?}: may only be set for externally-accessible services");
+        problems.add("spec.externalTrafficPolicy", why);
+    }
+}
+
+fn one_of(field: &str, value: &str, all: &[&str], problems: &mut Problems) {
+    if !all.contains(&value) {
+        let all: Vec<String> = all.iter().map(|one| format!("{one:?}")).collect();
+        problems.add(field, format!("Unsupported value: {value:?}: supported values: {}", all.join(", ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn service(spec: Value) -> Service {
+        serde_json::from_value(json!({ "metadata": { "name": "s" }, "spec": spec })).unwrap()
+    }
+
+    fn defaulted(spec: Value, before: Option<&Service>) -> Service {
+        let mut service = service(spec);
+        service.set_defaults(before, &Requester::default());
+        service
+    }
+
+    fn spec(service: &Service) -> Value {
+        serde_json::to_value(service.spec.as_ref().unwrap()).unwrap()
+    }
+
+    /// APP-32: what a client leaves out is filled in as Kubernetes does it.
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let made = defaulted(json!({ "ports": [{ "port": 80 }] }), None);
+        let expected = json!({ "clusterIP": "None", "clusterIPs": ["None"], "internalTrafficPolicy": "Cluster",
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
+            "ports": [{ "port": 80, "protocol": "TCP", "targetPort": 80 }] });
+        assert_eq!(spec(&made), expected);
+        let alias = defaulted(json!({ "type": "ExternalName", "externalName": "a.b" }), None);
+        let expected = json!({ "type": "ExternalName", "externalName": "a.b", "sessionAffinity": "None" });
+        assert_eq!(spec(&alias), expected);
+        let outside = spec(&defaulted(json!({ "type": "LoadBalancer", "ports": [{ "port": 80 }] }), None));
+        assert_eq!(outside["externalTrafficPolicy"], "Cluster");
+        assert_eq!(outside["allocateLoadBalancerNodePorts"], true);
+        let sticky = spec(&defaulted(json!({ "sessionAffinity": "ClientIP" }), None));
+        assert_eq!(sticky["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"], 10_800);
+    }
+
+    #[test]
+    fn an_address_stays_until_the_type_has_none() {
+        let before = defaulted(json!({ "clusterIP": "10.0.0.7", "ports": [{ "port": 80 }] }), None);
+        let after = defaulted(json!({ "ports": [{ "port": 81 }] }), Some(&before));
+        assert_eq!(spec(&after)["clusterIPs"], json!(["10.0.0.7"]));
+        let headless = defaulted(json!({ "ports": [{ "port": 80 }] }), None);
+        for (patch, left) in [
+            (json!({ "type": "LoadBalancer", "clusterIP": "None", "ports": [{ "port": 80 }] }), Value::Null),
+            (json!({ "type": "ExternalName", "externalName": "a", "clusterIP": "None" }), Value::Null),
+            (json!({ "ports": [{ "port": 82 }] }), json!("None")),
+        ] {
+            let mut problems = Problems::default();
+            let after = defaulted(patch.clone(), Some(&headless));
+            after.validate(Some(&headless), &mut problems);
+            assert_eq!((&spec(&after)["clusterIP"], problems.list), (&left, Vec::new()), "{patch}");
+        }
+    }
+
+    #[test]
+    fn each_rule_names_the_field_that_breaks_it() {
+        for (given, field) in [
+            (json!({ "type": "Foo", "ports": [{ "port": 80 }] }), "spec.type"),
+            (json!({ "type": "LoadBalancer" }), "spec.ports"),
+            (json!({ "ports": [{ "port": 0, "targetPort": 1 }] }), "spec.ports[0].port"),
+            (json!({ "ports": [{ "port": 1, "targetPort": 70_000 }] }), "spec.ports[0].targetPort"),
+            (json!({ "ports": [{ "port": 1, "targetPort": "UPPER" }] }), "spec.ports[0].targetPort"),
+            (json!({ "ports": [{ "port": 1, "protocol": "X" }] }), "spec.ports[0].protocol"),
+            (json!({ "ports": [{ "port": 1, "nodePort": 30_000 }] }), "spec.ports[0].nodePort"),
+            (json!({ "ports": [{ "port": 1, "name": "a" }, { "port": 2 }] }), "spec.ports[1].name"),
+            (json!({ "ports": [{ "port": 1, "name": "a" }, { "port": 1, "name": "b" }] }), "spec.ports[1]"),
+            (json!({ "clusterIP": "x", "ports": [{ "port": 1 }] }), "spec.clusterIPs[0]"),
+            (
+                json!({ "type": "NodePort", "clusterIP": "None", "ports": [{ "port": 1 }] }),
+                "spec.clusterIPs[0]",
+            ),
+            (json!({ "externalIPs": ["x"] }), "spec.externalIPs[0]"),
+            (json!({ "sessionAffinity": "X" }), "spec.sessionAffinity"),
+            (json!({ "externalTrafficPolicy": "Local" }), "spec.externalTrafficPolicy"),
+            (json!({ "type": "ExternalName" }), "spec.externalName"),
+        ] {
+            let mut problems = Problems::default();
+            defaulted(given.clone(), None).validate(None, &mut problems);
+            let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
+            assert_eq!(fields, [field], "{given}");
+        }
+    }
+}
