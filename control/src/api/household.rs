@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::kind::{Entry, Resource as _};
 use crate::kinds::core::NAMESPACE;
+use crate::store::upkeep::{self, Skip};
 use crate::store::{Change, Event, Key, Store, StoreError, View, lifecycle};
 
 use super::errors::Refusal;
@@ -22,25 +23,6 @@ const AUTHORITY_KEY: &str = "ca.crt";
 
 /// Pause while the disk is full.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
-
-/// Why nothing was written.
-enum Skip {
-    /// The namespace is gone, or about to go.
-    Gone,
-    Store(StoreError),
-}
-
-impl From<StoreError> for Skip {
-    fn from(why: StoreError) -> Self {
-        Self::Store(why)
-    }
-}
-
-impl From<Refusal> for Skip {
-    fn from(_: Refusal) -> Self {
-        Self::Gone
-    }
-}
 
 /// Keeps every namespace's things until the store is shut or fails. `authority` is PEM, or empty where there is
 /// none to tell of.
@@ -110,31 +92,29 @@ fn key(resource: &Arc<str>, namespace: &str, name: &str) -> Key {
 async fn settle(store: &Store, homes: BTreeSet<Box<str>>, authority: &Arc<str>) -> Result<(), StoreError> {
     for home in homes {
         let (accounts, authority) = (home.clone(), Arc::clone(authority));
-        for outcome in [
-            store.write(move |view| furnish_account(view, &accounts)).await,
-            store.write(move |view| furnish_authority(view, &home, &authority)).await,
-        ] {
-            match outcome {
-                Ok(_) | Err(Skip::Gone) => {}
-                Err(Skip::Store(why)) => return Err(why),
-            }
-        }
+        upkeep::write(store, move |view| furnish_account(view, &accounts)).await?;
+        upkeep::write(store, move |view| furnish_authority(view, &home, &authority)).await?;
     }
     Ok(())
 }
 
+/// The namespace is gone, or about to go.
+fn no_home(_: Refusal) -> Skip {
+    Skip::Fine
+}
+
 fn furnish_account(view: &View, home: &str) -> Result<Change, Skip> {
-    create::check_home(view, &ServiceAccount::META, ACCOUNT, home)?;
+    create::check_home(view, &ServiceAccount::META, ACCOUNT, home).map_err(no_home)?;
     let wanted = json!({ "metadata": { "name": ACCOUNT } });
-    Ok(seed::make(view, &Entry::of::<ServiceAccount>(), wanted, Some(home))?)
+    seed::make(view, &Entry::of::<ServiceAccount>(), wanted, Some(home)).map_err(no_home)
 }
 
 fn furnish_authority(view: &View, home: &str, authority: &str) -> Result<Change, Skip> {
-    create::check_home(view, &ConfigMap::META, AUTHORITY, home)?;
+    create::check_home(view, &ConfigMap::META, AUTHORITY, home).map_err(no_home)?;
     let data = json!({ AUTHORITY_KEY: authority });
     let Some(before) = view.get(&authority_map(home)) else {
         let wanted = json!({ "metadata": { "name": AUTHORITY }, "data": data });
-        return Ok(seed::make(view, &Entry::of::<ConfigMap>(), wanted, Some(home))?);
+        return seed::make(view, &Entry::of::<ConfigMap>(), wanted, Some(home)).map_err(no_home);
     };
     let mut map: Value = before.value();
     if map["data"] == data && map["immutable"] != true {
