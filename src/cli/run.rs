@@ -92,7 +92,6 @@ fn serve(config: Config) -> Result<()> {
     let certificates = certificates::load(&config.certificates)?;
     let (access, hand) = access::start(&config)?.unzip();
     let Arrival { folder, sockets, predecessor } = arrive(&config)?;
-    raise_descriptor_limit();
     let ready = sockets.ready_line()?;
 
     let tables = Tables::new(Table::default());
@@ -116,7 +115,7 @@ fn serve(config: Config) -> Result<()> {
         control_ended,
     };
     let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-    let control = control::start(Parts {
+    let Control { synced, admin, thread: control } = control::start(Parts {
         control: control_config(&config, &sockets)?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
@@ -133,7 +132,6 @@ fn serve(config: Config) -> Result<()> {
         gateway: inside.gateway,
         beside: predecessor.is_some(),
     })?;
-    let Control { synced, admin, thread: control } = control;
     synced.blocking_recv().context("the control thread ended at its start")??;
     let Sockets { http, https, private, events, .. } = sockets;
     let doors = Doors { http, https, private, inside: (inside.listeners, inside.domains), events };
@@ -166,6 +164,7 @@ struct Arrival {
 }
 
 fn arrive(config: &Config) -> Result<Arrival> {
+    raise_descriptor_limit();
     if config.takeover
         && let Some((predecessor, inherited)) = takeover::begin(config)?
     {
