@@ -94,7 +94,6 @@ fn serve(config: Config) -> Result<()> {
     let certificates = certificates::load(&config.certificates)?;
     let (access, hand) = access::start(&config)?.unzip();
     let Arrival { folder, sockets, predecessor } = arrive(&config)?;
-    raise_descriptor_limit();
     let ready = sockets.ready_line()?;
     let events_tls = EventsTls::open(&config, &sockets)?;
 
@@ -169,6 +168,7 @@ struct Arrival {
 }
 
 fn arrive(config: &Config) -> Result<Arrival> {
+    raise_descriptor_limit();
     if config.takeover
         && let Some((predecessor, inherited)) = takeover::begin(config)?
     {
