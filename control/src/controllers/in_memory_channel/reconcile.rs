@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(both, Ok(("s".into(), Reply::Send(to))));
         assert_eq!(replies(None, Some("http://r/")), Ok(("r".into(), Reply::Unasked)));
         assert!(replies(None, None).is_err());
-        assert!(replies(Some("ftp://s/"), None).unwrap_err().contains("ftp://s/"));
+        assert!(replies(Some("/nowhere"), None).unwrap_err().contains("/nowhere"));
     }
 
     /// EV-SUB-21: who cannot be resolved now stays where it is, a stranger does not come in.
