@@ -94,10 +94,7 @@ async fn live(
             return Ok(());
         }
     };
-    if let Some(store) = &house.store {
-        let authority = entrances.authority().to_owned();
-        tokio::task::spawn_local(api::keep_house(Arc::clone(store), authority.into()));
-    }
+    house.keep(entrances.authority());
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
     let (publisher, handed) = (Arc::clone(&parts.publisher), stopped(parts.hand_over.clone()));
     tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, publisher, handed));
@@ -163,6 +160,15 @@ struct House {
     outside: kube::Client,
     router: Router,
     fleet: Fleet,
+}
+
+impl House {
+    /// Keeps what every namespace has, in an API of our own.
+    fn keep(&self, authority: &str) {
+        if let Some(store) = &self.store {
+            tokio::task::spawn_local(api::keep_house(Arc::clone(store), authority.into()));
+        }
+    }
 }
 
 async fn furnish(parts: &Parts) -> Result<House> {

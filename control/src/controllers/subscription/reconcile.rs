@@ -8,6 +8,7 @@ use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::sink;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscribable::SubscriberStatus;
 use crate::kinds::messaging::subscription::{
     ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription,
     REFERENCES_RESOLVED, Subscription, SubscriptionStatus,
@@ -97,11 +98,11 @@ fn mark_channel(
         let why = "The channel does not have the subscriber as it is now.";
         conditions.mark_unknown(ADDED_TO_CHANNEL, "Resolving", why);
     }
+    // A cluster's definition of the kind knows one of the two names, and drops the other.
+    let generation = subscription.metadata.generation;
     let told = backing.and_then(|channel| channel.status.as_ref()).and_then(|status| {
-        status
-            .subscribers
-            .iter()
-            .find(|told| told.uid == uid && told.generation == subscription.metadata.generation)
+        let is_now = |told: &&SubscriberStatus| told.generation.or(told.observed_generation) == generation;
+        status.subscribers.iter().filter(is_now).find(|told| told.uid == uid)
     });
     let reason = "SubscriptionNotMarkedReadyByChannel";
     match told {
@@ -195,6 +196,11 @@ mod tests {
     fn the_channel_has_to_have_the_subscriber_as_it_is_now() {
         let ready = |backing: InMemoryChannel| of(found(Some(&backing)), "Ready").status;
         assert_eq!(ready(backing("http://s/", 2, "True")), Verdict::True);
+        let mut observed = backing("http://s/", 2, "True");
+        for told in observed.status.iter_mut().flat_map(|status| &mut status.subscribers) {
+            (told.generation, told.observed_generation) = (None, told.generation);
+        }
+        assert_eq!(ready(observed), Verdict::True, "AMB-37");
         assert_eq!(ready(backing("http://s/", 1, "True")), Verdict::Unknown);
         assert_eq!(ready(backing("http://other/", 2, "True")), Verdict::Unknown);
         assert_eq!(ready(backing("http://s/", 2, "Unknown")), Verdict::Unknown);
