@@ -137,8 +137,7 @@ fn serve(config: Config) -> Result<()> {
     })?;
     synced.blocking_recv().context("the control thread ended at its start")??;
     let Sockets { http, https, private, events, events_https, .. } = sockets;
-    let inside = (inside.listeners, inside.domains);
-    let doors = Doors { http, https, private, inside, events, events_https, events_tls };
+    let doors = Doors { http, https, private, inside: inside.doors, events, events_https, events_tls };
     let cores = start_cores(&config, &shared, doors, (access, spans), say.clone())?;
     drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
@@ -153,8 +152,7 @@ fn serve(config: Config) -> Result<()> {
     drop(sockets); // or else the kernel would go on taking connections in
     let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
     stop_control.send_replace(true);
-    let _told =
-        control.join().map_err(|_| anyhow!("the control thread panicked; its message stands above"))?;
+    let _told = control.join().map_err(|_| anyhow!("the control thread panicked, see its message above"))?;
     drop((folder, successor));
     outcome
 }

@@ -127,7 +127,9 @@ async fn live(
         controllers.abort();
     } else {
         let until = parts.hand_over.clone();
-        api = Some(tokio::task::spawn_local(entrances.serve(house.router, move || stopped(until.clone()))));
+        api = Some(tokio::task::spawn_local(
+            entrances.serve(house.router.clone(), move || stopped(until.clone())),
+        ));
     }
     drop(say_synced.send(synced));
 
@@ -138,12 +140,7 @@ async fn live(
     }
     leaving().await;
     if *parts.hand_over.borrow() {
-        if let Some(api) = api {
-            let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
-        }
-        if let Some(store) = &house.store {
-            store.shut();
-        }
+        house.give_up_objects(api).await;
         let _ = parts.handed.send(()); // who asked may be gone
     }
     stopped(parts.stop).await;
@@ -167,6 +164,16 @@ impl House {
     fn keep(&self, authority: &str) {
         if let Some(store) = &self.store {
             tokio::task::spawn_local(api::keep_house(Arc::clone(store), authority.into()));
+        }
+    }
+
+    /// Another process is to have them.
+    async fn give_up_objects<T>(&self, api: Option<tokio::task::JoinHandle<T>>) {
+        if let Some(api) = api {
+            let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
+        }
+        if let Some(store) = &self.store {
+            store.shut();
         }
     }
 }

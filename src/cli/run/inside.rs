@@ -18,10 +18,8 @@ const LOOPBACK: &[u8] = b"lo";
 
 /// Where callers inside come in.
 pub(super) struct Inside {
-    /// One for each core; none where names lead nowhere.
-    pub(super) listeners: Vec<TcpListener>,
-    /// What names without a dot are in.
-    pub(super) domains: Arc<Domains>,
+    /// A listener for each core, none where names lead nowhere; and what names without a dot are in.
+    pub(super) doors: (Vec<TcpListener>, Arc<Domains>),
     /// As instances are told, or why they cannot be.
     pub(super) gateway: Result<Gateway, String>,
 }
@@ -30,8 +28,8 @@ pub(super) struct Inside {
 pub(super) fn open(config: &Config, tables: &Arc<Tables>) -> Inside {
     let domains = Arc::default();
     match make(config, tables, &domains) {
-        Ok((listeners, gateway)) => Inside { listeners, domains, gateway: Ok(gateway) },
-        Err(why) => Inside { listeners: Vec::new(), domains, gateway: Err(why) },
+        Ok((listeners, gateway)) => Inside { doors: (listeners, domains), gateway: Ok(gateway) },
+        Err(why) => Inside { doors: (Vec::new(), domains), gateway: Err(why) },
     }
 }
 
