@@ -47,7 +47,7 @@ pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
             batch += 1;
         }
         let begun = Instant::now();
-        let bytes = flush(&mut log)?;
+        let bytes = flush(&mut log, &mut say)?;
         writeln!(say, "ack {batch} {} {} {bytes}", log.durable(), begun.elapsed().as_nanos())?;
         read_on(&mut log, &mut lanes, &mut say)?;
         log.reclaim();
@@ -89,13 +89,15 @@ fn put(log: &mut Log, lanes: &mut [Lane], seed: u64, batch: u64) -> Result<bool>
     }
 }
 
-/// Makes all there is durable, as a core does: one write with RWF_DSYNC at a time. Returns the bytes.
-fn flush(log: &mut Log) -> Result<u64> {
+/// Makes all there is durable, as a core does: one write with RWF_DSYNC at a time. Says so of each before the next, whose
+/// records tell that it was. Returns the bytes.
+fn flush(log: &mut Log, say: &mut impl Write) -> Result<u64> {
     let mut bytes = 0;
     while let Some(flush) = log.next_flush() {
         bytes += flush.bytes.len() as u64;
         let result = write_durably(&flush.file, &flush.bytes, flush.offset);
         log.flush_done(flush, result);
+        writeln!(say, "flushed {}", log.durable())?;
     }
     match log.poison() {
         Some(reason) => bail!("{reason}"),
