@@ -207,6 +207,14 @@ fn serving_rows() -> Vec<Row> {
             json!({ "spec": { "protocolType": "h2c" } }),
         )
         .wrong(json!({ "spec": { "scaleTargetRef": { "name": "" } } }), "spec.scaleTargetRef.name", REQUIRED),
+        row(
+            "ServerlessService",
+            &["Name", "Mode", "Activators", "ServiceName", "PrivateServiceName", "Ready", "Reason"],
+            json!({ "spec": { "mode": "Proxy", "protocolType": "http1", "numActivators": 1,
+                "objectRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" } } }),
+            json!({ "spec": { "mode": "Serve" } }),
+        )
+        .wrong(json!({ "spec": { "objectRef": { "name": "" } } }), "spec.objectRef.name", REQUIRED),
         row("Metric", READY, json!({ "spec": { "scrapeTarget": "a" } }), json!({ "spec": { "scrapeTarget": "b" } })),
     ]
 }

@@ -51,6 +51,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     match owner {
         Some(owner) => {
             keep_deployment(world, item, &owner, &seen).await?;
+            // Asked again: writing took its time, and `show_ready` may have told of more meanwhile.
+            let seen = world.fleet.instances(&format!("{ns}/{revision}"));
             serverless::keep(world, &owner, &seen).await
         }
         None => Ok(()), // the Deployment goes with its owner
