@@ -103,7 +103,7 @@ fn status(serving: &Container, seen: &Seen) -> PodStatus {
     };
     let ip = seen.address.map(|address| address.ip().to_string());
     PodStatus {
-        phase: Some(if started || seen.restarts > 0 { "Running" } else { "Pending" }.into()),
+        phase: Some("Running".into()), // there is no place to be found and no image to be fetched first
         reason,
         conditions: Some(vec![
             condition("PodScheduled", true),
@@ -134,24 +134,19 @@ fn status(serving: &Container, seen: &Seen) -> PodStatus {
 
 /// What the container does, and the word for it if it is not what the phase says.
 fn state(seen: &Seen) -> (ContainerState, Option<String>) {
-    let waiting = |reason: &str, message: Option<String>| {
-        let waiting = ContainerStateWaiting { reason: Some(reason.into()), message };
-        let state = ContainerState { waiting: Some(waiting), ..ContainerState::default() };
-        (state, Some(reason.to_owned()))
-    };
-    match seen.stage {
-        Stage::Waiting => waiting("CrashLoopBackOff", seen.last.as_ref().map(|last| last.message.clone())),
-        Stage::Starting => waiting("ContainerCreating", None),
-        Stage::Ready | Stage::Unready | Stage::Frozen | Stage::Ending => {
-            let running = ContainerStateRunning { started_at: Some(Time(seen.started)) };
-            let reason = match seen.stage {
-                Stage::Ending => Some("Terminating".to_owned()),
-                Stage::Frozen => Some("Frozen".to_owned()),
-                _ => None,
-            };
-            (ContainerState { running: Some(running), ..ContainerState::default() }, reason)
-        }
+    if seen.stage == Stage::Waiting {
+        let reason = "CrashLoopBackOff".to_owned();
+        let message = seen.last.as_ref().map(|last| last.message.clone());
+        let waiting = ContainerStateWaiting { reason: Some(reason.clone()), message };
+        return (ContainerState { waiting: Some(waiting), ..ContainerState::default() }, Some(reason));
     }
+    let running = ContainerStateRunning { started_at: Some(Time(seen.started)) };
+    let reason = match seen.stage {
+        Stage::Ending => Some("Terminating".to_owned()),
+        Stage::Frozen => Some("Frozen".to_owned()),
+        _ => None,
+    };
+    (ContainerState { running: Some(running), ..ContainerState::default() }, reason)
 }
 
 fn terminated(last: &Last) -> ContainerStateTerminated {
@@ -222,21 +217,21 @@ mod tests {
     }
 
     #[test]
-    fn each_stage_has_its_phase_its_word_and_its_readiness() {
-        for (stage, restarts, phase, word, ready) in [
-            (Stage::Starting, 0, "Pending", Some("ContainerCreating"), false),
-            (Stage::Starting, 2, "Running", Some("ContainerCreating"), false),
-            (Stage::Ready, 0, "Running", None, true),
-            (Stage::Unready, 0, "Running", None, false),
-            (Stage::Frozen, 0, "Running", Some("Frozen"), false),
-            (Stage::Ending, 0, "Running", Some("Terminating"), false),
-            (Stage::Waiting, 1, "Running", Some("CrashLoopBackOff"), false),
+    fn each_stage_has_its_word_and_its_readiness() {
+        for (stage, restarts, word, ready) in [
+            (Stage::Starting, 0, None, false),
+            (Stage::Starting, 2, None, false),
+            (Stage::Ready, 0, None, true),
+            (Stage::Unready, 0, None, false),
+            (Stage::Frozen, 0, Some("Frozen"), false),
+            (Stage::Ending, 0, Some("Terminating"), false),
+            (Stage::Waiting, 1, Some("CrashLoopBackOff"), false),
         ] {
             let status = pod(&revision(), &seen(stage, restarts)).status.unwrap();
             let container = &status.container_statuses.unwrap()[0];
             assert_eq!(
                 (status.phase.as_deref(), status.reason.as_deref(), container.ready),
-                (Some(phase), word, ready),
+                (Some("Running"), word, ready),
                 "{stage:?}"
             );
             assert_eq!(container.restart_count, i32::try_from(restarts).unwrap());
