@@ -50,6 +50,18 @@ pub struct ScaleTarget {
     pub name: String,
 }
 
+impl ScaleTarget {
+    /// `at`: the path of the field that it is.
+    pub fn validate(&self, at: &str, problems: &mut Problems) {
+        for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind), ("name", &self.name)]
+        {
+            if value.is_empty() {
+                problems.add(format!("{at}.{field}"), "missing field(s)");
+            }
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodAutoscalerStatus {
@@ -95,14 +107,7 @@ impl Resource for PodAutoscaler {
     fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
 
     fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
-        let target = &self.spec.scale_target_ref;
-        for (field, value) in
-            [("apiVersion", &target.api_version), ("kind", &target.kind), ("name", &target.name)]
-        {
-            if value.is_empty() {
-                problems.add(format!("spec.scaleTargetRef.{field}"), "missing field(s)");
-            }
-        }
+        self.spec.scale_target_ref.validate("spec.scaleTargetRef", problems);
         if !["http1", "h2c"].contains(&self.spec.protocol_type.as_str()) {
             problems.add("spec.protocolType", format!("invalid value: {}", self.spec.protocol_type));
         }

@@ -77,14 +77,7 @@ impl Resource for ServerlessService {
     fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
 
     fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
-        let target = &self.spec.object_ref;
-        for (field, value) in
-            [("apiVersion", &target.api_version), ("kind", &target.kind), ("name", &target.name)]
-        {
-            if value.is_empty() {
-                problems.add(format!("spec.objectRef.{field}"), "missing field(s)");
-            }
-        }
+        self.spec.object_ref.validate("spec.objectRef", problems);
         for (field, value, known) in [
             ("mode", &self.spec.mode, ["Serve", "Proxy"]),
             ("protocolType", &self.spec.protocol_type, ["http1", "h2c"]),
