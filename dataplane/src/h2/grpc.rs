@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{Response, request};
+use http::{HeaderMap, Response, request};
 
 /// Bytes of a message that a client is told: it goes into a field.
 const MESSAGE_BYTES_MAX: usize = 1024;
@@ -12,7 +12,13 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 /// Whether a request is a call of gRPC.
 #[must_use]
 pub fn is_asked(parts: &request::Parts) -> bool {
-    let kind = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    is_named(&parts.headers)
+}
+
+/// Whether a message, by its content type, is one of gRPC.
+#[must_use]
+pub fn is_named(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.and_then(|kind| kind.strip_prefix(b"application/grpc"))
         .is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
@@ -21,13 +27,20 @@ pub fn is_asked(parts: &request::Parts) -> bool {
 #[must_use]
 pub fn refusal(status: u16, sentence: &str) -> Response<()> {
     let mut answer = Response::new(());
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(HeaderName::from_static("grpc-status"), code(status).into());
-    if let Ok(message) = HeaderValue::try_from(encoded(sentence)) {
-        headers.insert(HeaderName::from_static("grpc-message"), message);
-    }
+    *answer.headers_mut() = self::status(status, sentence);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     answer
+}
+
+/// How a call ends that gets this status of HTTP, as the fields after its messages.
+#[must_use]
+pub fn status(status: u16, sentence: &str) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    fields.insert(HeaderName::from_static("grpc-status"), code(status).into());
+    if let Ok(message) = HeaderValue::try_from(encoded(sentence)) {
+        fields.insert(HeaderName::from_static("grpc-message"), message);
+    }
+    fields
 }
 
 /// As gRPC's `http-grpc-status-mapping` has it; and what is too late is so in gRPC's words.

@@ -17,7 +17,7 @@ use ring::{Chunk, Ring, Stream};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::h2::io::Io;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, Protocol};
+use sluicegate_dataplane::table::{Backend, Protocol, Timeouts};
 
 use crate::house::{House, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance};
 
@@ -199,4 +199,71 @@ fn a_stopping_core_finishes_its_streams() {
         }
         assert!(exchange(sender, 1).await.is_err());
     });
+}
+
+/// An instance whose answer stops in its middle for 300 ms, by HTTP/1 or by HTTP/2.
+fn dawdling(ring: &Ring, protocol: Protocol, kind: &'static str) -> SocketAddr {
+    let pause = Duration::from_millis(300);
+    if protocol == Protocol::Http1 {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        );
+        return instance(ring, move |_| {
+            let rest = b"1\r\nb\r\n0\r\n\r\n".to_vec();
+            vec![Reply::Send(head.clone().into_bytes()), Reply::Wait(pause), Reply::Send(rest)]
+        });
+    }
+    let spawner = ring.clone();
+    raw_instance(ring, move |stream| {
+        let ring = spawner.clone();
+        Box::pin(async move {
+            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let Ok(mut connection) = h2::server::handshake(io).await else { return };
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let sleeper = ring.clone();
+                ring.spawn(async move {
+                    let head = Response::builder().header("content-type", kind).body(()).unwrap();
+                    let Ok(mut answer) = respond.send_response(head, false) else { return };
+                    let _ = answer.send_data("a".into(), false);
+                    sleeper.sleep(pause).await;
+                    let _ = answer.send_data("b".into(), true);
+                });
+            }
+        })
+    })
+}
+
+/// X-QP-02: what [`a_late_answer_in_chunks_is_ended_and_its_rest_is_no_answer_to_others`] shows for HTTP/1 at both ends
+/// holds where either end speaks HTTP/2; a client of gRPC is told why.
+#[test]
+fn a_late_answer_is_ended_whoever_speaks_http2() {
+    for (protocol, kind) in
+        [(Protocol::Http1, "text/plain"), (Protocol::H2c, "text/plain"), (Protocol::H2c, "application/grpc")]
+    {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let load = Arc::<BackendLoad>::default();
+            let mut app = backend(&[dawdling(&house.ring, protocol, kind)], 0, None);
+            app.timeouts = Timeouts { total: Duration::from_millis(60), ..Timeouts::NONE };
+            house.publish("app", Backend { protocol, load: Arc::clone(&load), ..app });
+
+            let sender = connect(&house).await.unwrap();
+            let (answer, _) = sender.ready().await.unwrap().send_request(put(), true).unwrap();
+            let mut body = answer.await.unwrap().into_body();
+            assert_eq!(body.data().await.unwrap().unwrap(), "a");
+            while let Some(more) = body.data().await {
+                assert!(more.unwrap().is_empty(), "{protocol:?} {kind}");
+            }
+            let fields = body.trailers().await.unwrap();
+            let told = fields.as_ref().and_then(|fields| fields.get("grpc-status")?.to_str().ok());
+            assert_eq!(told, (kind == "application/grpc").then_some("4"));
+
+            if protocol == Protocol::H2c {
+                let mut client = house.client().await;
+                client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+                let all = client.rest_or(&house, 1_000).await;
+                assert!(all.ends_with("\r\n\r\n1\r\na\r\n0\r\n\r\n"), "{all}");
+            }
+            assert_eq!(load.demand(), 0);
+        });
+    }
 }

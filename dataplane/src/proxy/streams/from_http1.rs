@@ -13,6 +13,7 @@ use crate::h2::trailers;
 use crate::http::codec::{BodyReader, Framing, Method, Piece, RequestHead, Version, put_chunk_line};
 use crate::http::headers::{ForClient, put_request};
 use crate::http::limits::HttpLimits;
+use crate::http::relay;
 use crate::http::roster::Seat;
 use crate::http::server::Downstream;
 use crate::http::wire::{Inflow, Outflow, by, earlier};
@@ -199,6 +200,21 @@ impl Reply for Outgoing<'_> {
             trailers::put_end(&mut self.out.buffer, fields.as_ref());
         }
         self.flush().await
+    }
+
+    async fn end_late(&mut self) -> Result<(), Gone> {
+        if !self.chunked {
+            return Err(Gone);
+        }
+        self.close = true;
+        let end = Bytes::from_static(relay::LAST_CHUNK);
+        self.out.bytes += end.len() as u64;
+        // Not `self.send`: that holds to the request's total time, which is up.
+        let due = self.ring.now() + self.limits.stall_max;
+        match by(self.ring, Some(due), self.stream.send(Chunk::from(end))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Gone),
+        }
     }
 
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {

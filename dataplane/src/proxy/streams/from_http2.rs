@@ -204,8 +204,19 @@ pub(super) struct Outgoing {
     due: Option<Tick>,
     /// The client is to get it with its answer.
     cookie: Option<Cookie>,
+    /// How the answer ends when its time is up.
+    late: LateEnd,
     /// Of bodies.
     pub(super) bytes: u64,
+}
+
+/// How an answer may end before its instance ends it.
+enum LateEnd {
+    /// Not at all: its length is known, or there is no answer yet.
+    No,
+    Plain,
+    /// With gRPC's word for it: to a client of gRPC an end without a status is a broken server.
+    Grpc,
 }
 
 impl Reply for Outgoing {
@@ -219,6 +230,11 @@ impl Reply for Outgoing {
         {
             answer.headers_mut().append(::http::header::SET_COOKIE, cookie);
         }
+        self.late = match answer.headers() {
+            headers if headers.contains_key(::http::header::CONTENT_LENGTH) => LateEnd::No,
+            headers if grpc::is_named(headers) => LateEnd::Grpc,
+            _ => LateEnd::Plain,
+        };
         self.stream = Some(self.respond.send_response(answer, ends).map_err(|_| Gone)?);
         Ok(())
     }
@@ -248,6 +264,14 @@ impl Reply for Outgoing {
         .map_err(|_| Gone)
     }
 
+    async fn end_late(&mut self) -> Result<(), Gone> {
+        match self.late {
+            LateEnd::No => Err(Gone),
+            LateEnd::Plain => self.end(None).await,
+            LateEnd::Grpc => self.end(Some(grpc::status(504, "request timeout"))).await,
+        }
+    }
+
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.stream {
             Some(stream) => stream.poll_reset(cx).map(|_| ()),
@@ -258,7 +282,15 @@ impl Reply for Outgoing {
 
 impl Outgoing {
     pub(super) fn new(respond: SendResponse<Bytes>, proxy: &Rc<Proxy>) -> Self {
-        Self { respond, stream: None, proxy: Rc::clone(proxy), due: None, cookie: None, bytes: 0 }
+        Self {
+            respond,
+            stream: None,
+            proxy: Rc::clone(proxy),
+            due: None,
+            cookie: None,
+            late: LateEnd::No,
+            bytes: 0,
+        }
     }
 
     pub(super) fn reset(&mut self, reason: Reason) {

@@ -69,6 +69,9 @@ trait Reply {
     async fn data(&mut self, bytes: Bytes, ends: bool) -> Result<(), Gone>;
     async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), Gone>;
 
+    /// X-QP-02: ends an answer whose time is up, if nobody was told its length. Another is seen to be cut.
+    async fn end_late(&mut self) -> Result<(), Gone>;
+
     /// Ready when the client has taken its request back.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
@@ -138,6 +141,8 @@ impl Job<'_> {
 /// Why an answer, or the sending of a request, breaks off.
 enum Stop {
     Instance,
+    /// Its time was up.
+    Late,
     Client,
 }
 
@@ -182,6 +187,15 @@ async fn carry(
             }
             ended => return ended,
         }
+    }
+}
+
+/// Whether an answer's body has come to an end that a client may take for one.
+async fn is_ended(reply: &mut impl Reply, body: Result<(), Stop>) -> bool {
+    match body {
+        Ok(()) => true,
+        Err(Stop::Late) => reply.end_late().await.is_ok(),
+        Err(Stop::Instance | Stop::Client) => false,
     }
 }
 

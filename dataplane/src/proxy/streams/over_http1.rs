@@ -6,7 +6,7 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use ring::Chunk;
 
-use super::{Attempt, Body, Fault, Job, Part, Reply, Stop, heads, unless_gone};
+use super::{Attempt, Body, Fault, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
 use crate::h2::trailers;
 use crate::http::codec::{
     BodyReader, Framing, Malformed, Piece, ResponseHead, parse_response, put_chunk_line,
@@ -126,8 +126,13 @@ impl<R: Reply> Answering<'_, R> {
         if self.reply.head(answer, ends).await.is_err() {
             return Attempt::Cut;
         }
-        if !ends && self.body(reader).await.is_err() {
-            return Attempt::Cut;
+        if !ends {
+            let body = self.body(reader).await;
+            // What the instance may still say of a late answer is for nobody.
+            self.inflow.ended |= matches!(body, Err(Stop::Late));
+            if !is_ended(self.reply, body).await {
+                return Attempt::Cut;
+            }
         }
         Attempt::Done { status: self.head.status, close: false }
     }
@@ -206,7 +211,8 @@ impl<R: Reply> Answering<'_, R> {
                     match unless_gone(self.reply, filled).await? {
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) if reader.may_close() => return Ok(self.reply.end(None).await?),
-                        Ok(Ok(false) | Err(_)) | Err(_) => return Err(Stop::Instance),
+                        Ok(Ok(false) | Err(_)) => return Err(Stop::Instance),
+                        Err(_) => return Err(Stop::Late),
                     }
                 }
             }

@@ -9,7 +9,7 @@ use ::h2::{Reason, RecvStream, SendStream};
 use ::http::Response;
 use bytes::Bytes;
 
-use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, unless_gone};
+use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
 use crate::h2::client::Turn;
 use crate::h2::trailers;
 use crate::http::limits::INTERIM_MAX;
@@ -168,8 +168,11 @@ async fn answer(job: &Job<'_>, turn: &Turn, mut response: ResponseFuture, reply:
     if reply.head(answer, ends).await.is_err() {
         return Attempt::Cut;
     }
-    if !ends && pass_on(job, &mut body, reply).await.is_err() {
-        return Attempt::Cut;
+    if !ends {
+        let passed = pass_on(job, &mut body, reply).await;
+        if !is_ended(reply, passed).await {
+            return Attempt::Cut;
+        }
     }
     Attempt::Done { status, close: false }
 }
@@ -194,12 +197,14 @@ async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -
                 }
             }
             Ok(None) => break,
-            Ok(Some(Err(_))) | Err(_) => return Err(Stop::Instance),
+            Ok(Some(Err(_))) => return Err(Stop::Instance),
+            Err(_) => return Err(Stop::Late),
         }
     }
     let due = job.due.next_byte(&job.proxy.ring);
     match by(&job.proxy.ring, due, body.trailers()).await {
         Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::passed)).await?),
-        Ok(Err(_)) | Err(_) => Err(Stop::Instance),
+        Ok(Err(_)) => Err(Stop::Instance),
+        Err(_) => Err(Stop::Late),
     }
 }

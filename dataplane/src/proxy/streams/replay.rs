@@ -93,6 +93,10 @@ impl Reply for Nobody {
         Ok(())
     }
 
+    async fn end_late(&mut self) -> Result<(), Gone> {
+        Ok(())
+    }
+
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
