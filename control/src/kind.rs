@@ -351,8 +351,7 @@ fn admit<R: Resource>(
     unset_nulls(&mut new);
     R::tidy(&mut new);
     let mut unknown = Vec::new();
-    let mut object: R = serde_ignored::deserialize(new, |path| note(&mut unknown, &path))
-        .map_err(|why| Denied::Malformed(why.to_string()))?;
+    let mut object: R = read(new, &mut unknown).map_err(|why| Denied::Malformed(why.to_string()))?;
     if R::META.unknown_fields == UnknownFields::Refuse
         && let Some(field) = unknown.iter().find(|path| path.starts_with("spec"))
     {
@@ -398,14 +397,20 @@ fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut object = object.clone();
     unset_nulls(&mut object);
     // An object of the wrong shape is refused by `admit`, with what is wrong.
-    let _: Result<R, _> = serde_ignored::deserialize(object, |path| note(&mut unknown, &path));
+    let _ = read::<R>(object, &mut unknown);
     unknown
 }
 
-fn note(unknown: &mut Vec<String>, path: &Path<'_>) {
-    if unknown.len() < UNKNOWN_TOLD_MAX {
-        unknown.push(written(path));
-    }
+/// Reads an object and notes the fields that its type does not know.
+fn read<R: DeserializeOwned>(object: Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
+    let mut note = |path: Path<'_>| {
+        if unknown.len() < UNKNOWN_TOLD_MAX {
+            unknown.push(written(&path));
+        }
+    };
+    // Named by its trait: a closure's own type would have every kind read a pod's template by code of its own.
+    let note: &mut dyn FnMut(Path<'_>) = &mut note;
+    serde_ignored::deserialize(object, note)
 }
 
 /// `spec.containers[0].foo`

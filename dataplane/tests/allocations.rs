@@ -1,5 +1,5 @@
-//! What a warm proxied request takes from the allocator: counted over whole requests on the kernel's
-//! driver, with client and instance on threads of their own that allocate nothing meanwhile.
+//! What a warm proxied request and an idle connection take from the allocator: counted on the kernel's driver, with
+//! client and instance on threads of their own that allocate nothing meanwhile.
 //!
 //! `WHERE=1 cargo test -p sluicegate-dataplane --test allocations` writes `dhat-heap.json`, which names every
 //! place (open it in dhat's viewer).
@@ -7,8 +7,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run};
 use sluicegate_dataplane::publish::Tables;
@@ -30,39 +30,25 @@ const REQUEST: &[u8] =
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 128\r\n\r\n\
     ................................................................................................................................";
 
+/// Kept open, each after one request.
+const IDLE: usize = 1_000;
+/// Of an idle connection, all in. The roster and other lists have room for more than are there.
+const BYTES_PER_IDLE_MAX: usize = 4 * 1024;
+
+/// The counts are the process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_warm_request_takes_hardly_anything_from_the_allocator() {
+    let _alone = ALONE.lock();
     let where_from = std::env::var_os("WHERE").is_some();
     let profile = if where_from {
         dhat::Profiler::builder().trim_backtraces(Some(30)).build()
     } else {
         dhat::Profiler::builder().testing().build()
     };
-    let instance = instance();
-    let http = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut client = TcpStream::connect(http.local_addr().unwrap()).unwrap();
-    let table = Table { any_host: Some(Arc::new(Route::to_addresses("*", &[instance]))), ..Table::default() };
-    let tables = Tables::new(table);
-    let stop = Arc::new(Stop::default());
-    let config = CoreConfig {
-        questions: None,
-        index: 0,
-        http,
-        events: None,
-        events_tls: None,
-        make_events: None,
-        tables: Arc::clone(&tables),
-        signals: Signals::new(|| {}),
-        stop: Arc::clone(&stop),
-        counters: Arc::default(),
-        limits: CoreLimits::default(),
-        seed: 1,
-        https: None,
-        private: None,
-        inside: None,
-        up: Box::new(|| ()),
-    };
-    let core = thread::spawn(move || run(config).unwrap());
+    let house = House::open();
+    let mut client = TcpStream::connect(house.address).unwrap();
 
     (0..WARM_UP).for_each(|_| ask(&mut client));
     let (blocks_before, bytes_before) = taken(where_from);
@@ -70,8 +56,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
     let (blocks, bytes) = taken(where_from);
 
     drop(client);
-    stop.say(&tables);
-    core.join().unwrap();
+    house.close();
     drop(profile);
     let (blocks, bytes) = (blocks - blocks_before, bytes - bytes_before);
     println!(
@@ -80,6 +65,73 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
         bytes / REQUESTS,
     );
     assert!(blocks * 100 / REQUESTS <= PER_HUNDRED_MAX, "{blocks} allocations in {REQUESTS} requests");
+}
+
+#[test]
+fn an_idle_connection_takes_less_than_four_kibibytes() {
+    let _alone = ALONE.lock();
+    let _profile = dhat::Profiler::builder().testing().build();
+    let house = House::open();
+    let mut first = TcpStream::connect(house.address).unwrap();
+    (0..WARM_UP).for_each(|_| ask(&mut first));
+
+    let mut idle = Vec::with_capacity(IDLE);
+    let before = dhat::HeapStats::get().curr_bytes;
+    for _ in 0..IDLE {
+        let mut client = TcpStream::connect(house.address).unwrap();
+        ask(&mut client);
+        idle.push(client);
+    }
+    ask(&mut first); // the core has put the last one to rest
+    let bytes = (dhat::HeapStats::get().curr_bytes - before) / IDLE;
+
+    drop((first, idle));
+    house.close();
+    println!("{bytes} bytes an idle connection");
+    assert!(bytes <= BYTES_PER_IDLE_MAX, "{bytes} bytes an idle connection");
+}
+
+/// A core on a thread of its own, with an instance behind it.
+struct House {
+    address: SocketAddr,
+    stop: Arc<Stop>,
+    tables: Arc<Tables>,
+    core: JoinHandle<()>,
+}
+
+impl House {
+    fn open() -> Self {
+        let http = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = http.local_addr().unwrap();
+        let any_host = Some(Arc::new(Route::to_addresses("*", &[instance()])));
+        let tables = Tables::new(Table { any_host, ..Table::default() });
+        let stop = Arc::new(Stop::default());
+        let config = CoreConfig {
+            questions: None,
+            index: 0,
+            http,
+            events: None,
+            events_tls: None,
+            make_events: None,
+            tables: Arc::clone(&tables),
+            signals: Signals::new(|| {}),
+            stop: Arc::clone(&stop),
+            counters: Arc::default(),
+            limits: CoreLimits::default(),
+            seed: 1,
+            https: None,
+            private: None,
+            inside: None,
+            up: Box::new(|| ()),
+        };
+        let core = thread::spawn(move || run(config).unwrap());
+        Self { address, stop, tables, core }
+    }
+
+    fn close(self) {
+        self.stop.say(&self.tables);
+        self.core.join().unwrap();
+    }
 }
 
 fn taken(where_from: bool) -> (u64, u64) {

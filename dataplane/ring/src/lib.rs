@@ -39,4 +39,4 @@ pub use remote::Remote;
 pub use ring::Ring;
 pub use stream::{Readiness, Stream};
 pub use tick::Tick;
-pub use timer::{Elapsed, Sleep};
+pub use timer::{Elapsed, Sleep, Within};

@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::remote::{Doorbell, Remote};
 use crate::slab::{Next, Slab};
 use crate::tick::Tick;
-use crate::timer::{Elapsed, Sleep, Timers};
+use crate::timer::{Sleep, Timers, Within};
 
 /// A thread's loop. Clones are handles to the same one.
 ///
@@ -103,15 +103,14 @@ impl Ring {
         self.sleep_until(self.now() + wait)
     }
 
-    /// Gives `future` the time `wait`; then it is dropped.
-    pub async fn timeout<F: Future>(&self, wait: Duration, future: F) -> Result<F::Output, Elapsed> {
-        let mut future = pin!(future);
-        let mut sleep = pin!(self.sleep(wait));
-        poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Ok(output)),
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Elapsed)),
-        })
-        .await
+    /// Gives `future` the time `wait`.
+    pub fn timeout<F: Future>(&self, wait: Duration, future: F) -> Within<F> {
+        self.within(Some(self.now() + wait), future)
+    }
+
+    /// Gives `future` the time until `at`, if there is such a moment.
+    pub fn within<F: Future>(&self, at: Option<Tick>, future: F) -> Within<F> {
+        Within::new(future, at.map(|at| self.sleep_until(at)))
     }
 
     /// Lets the other runnable tasks go first.

@@ -50,6 +50,40 @@ impl Drop for Sleep {
     }
 }
 
+pin_project_lite::pin_project! {
+    /// A future with an end to its time, after which it resolves to [`Elapsed`].
+    ///
+    /// A type of its own and not an `async fn`: that would keep its argument beside the copy that it awaits, and each
+    /// level of waiting would double what a connection takes.
+    #[must_use = "futures do nothing until they are awaited"]
+    pub struct Within<F> {
+        #[pin]
+        future: F,
+        sleep: Option<Sleep>,
+    }
+}
+
+impl<F> Within<F> {
+    pub(crate) fn new(future: F, sleep: Option<Sleep>) -> Self {
+        Self { future, sleep }
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        match this.sleep {
+            Some(sleep) => Pin::new(sleep).poll(cx).map(|()| Err(Elapsed)),
+            None => Poll::Pending,
+        }
+    }
+}
+
 /// Who is to be woken when; equal moments in the order in which they were set.
 #[derive(Default)]
 pub(crate) struct Timers {

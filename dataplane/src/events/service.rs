@@ -58,7 +58,7 @@ pub fn make(config: EventsConfig) -> MakeEvents {
 
 struct Service {
     ring: Ring,
-    limits: HttpLimits,
+    limits: Rc<HttpLimits>,
     counters: Arc<CoreCounters>,
     events: Rc<Events<Sender>>,
     resolver: Rc<Resolver>,
@@ -80,7 +80,7 @@ impl Service {
         let (ways, inbox) = relay.split();
         let service = Rc::new(Self {
             ring: proxy.ring.clone(),
-            limits: proxy.limits,
+            limits: Rc::clone(&proxy.limits),
             counters,
             events,
             resolver,
@@ -142,7 +142,8 @@ impl Service {
 impl core::Events for Service {
     fn connection(self: Rc<Self>, stream: Wire, seat: Seat) -> Local<'static> {
         Box::pin(async move {
-            let (ring, limits, counters) = (self.ring.clone(), self.limits, Arc::clone(&self.counters));
+            let (ring, limits, counters) =
+                (self.ring.clone(), Rc::clone(&self.limits), Arc::clone(&self.counters));
             let by_tls = stream.is_tls();
             let mut connection = Downstream::new(&ring, stream, seat, &limits);
             let handler =
@@ -151,7 +152,7 @@ impl core::Events for Service {
                 Ok(Spoken::Http2) => {
                     let Downstream { stream, inflow, seat, .. } = connection;
                     let (held, facts) = (inflow.held, Rc::default());
-                    let opened = Opened { ring, limits, counters, stream, held, seat, facts };
+                    let opened = Opened { ring, limits: *limits, counters, stream, held, seat, facts };
                     buffered::serve_buffered(opened, BODY_BYTES_MAX, Rc::new(handler)).await;
                 }
                 Ok(Spoken::Http1) => serve_buffered(connection, BODY_BYTES_MAX, &handler).await,

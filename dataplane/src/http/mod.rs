@@ -15,6 +15,7 @@ pub mod pool;
 pub mod relay;
 pub mod roster;
 pub mod server;
+pub mod spare;
 pub mod trace;
 pub mod websocket;
 pub mod wire;

@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
@@ -29,7 +30,8 @@ pub struct Downstream {
     pub outflow: Outflow,
     pub head: RequestHead,
     pub seat: Seat,
-    pub limits: HttpLimits,
+    /// Shared: there are ten thousands of idle connections, and one set of limits.
+    pub limits: Rc<HttpLimits>,
 }
 
 /// What a client speaks.
@@ -52,7 +54,7 @@ pub enum NoRequest {
 
 impl Downstream {
     #[must_use]
-    pub fn new(ring: &Ring, stream: impl Into<Wire>, seat: Seat, limits: &HttpLimits) -> Self {
+    pub fn new(ring: &Ring, stream: impl Into<Wire>, seat: Seat, limits: &Rc<HttpLimits>) -> Self {
         Self {
             ring: ring.clone(),
             stream: stream.into(),
@@ -60,7 +62,7 @@ impl Downstream {
             outflow: Outflow::default(),
             head: RequestHead::default(),
             seat,
-            limits: *limits,
+            limits: Rc::clone(limits),
         }
     }
 
@@ -141,14 +143,14 @@ impl Downstream {
     }
 
     /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         let due = self.ring.now() + self.limits.linger_max;
         let _ = by(&self.ring, Some(due), self.stream.finish()).await; // however it ends, the connection goes
     }
 
     /// Ends a connection on which the client may still be sending: if we just closed, the kernel would
     /// answer its bytes with a reset, and the reset would overtake our answer.
-    pub async fn linger(mut self) {
+    pub async fn linger(&mut self) {
         let due = self.ring.now() + self.limits.linger_max;
         let read_until = self.inflow.bytes + self.limits.linger_bytes_max as u64;
         let drained = async {

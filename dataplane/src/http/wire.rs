@@ -1,12 +1,10 @@
 //! The two directions of a socket: bytes that arrived and are not consumed, bytes that are to leave.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::pin::pin;
-use std::task::Poll;
 
 use bytes::BytesMut;
-use ring::{Chunk, Elapsed, Ring, Tick};
+use ring::{Chunk, Ring, Tick, Within};
 
 use super::codec::{Malformed, Parsed};
 use super::limits::{COPY_BYTES_MAX, HEAD_BYTES_MAX, REQUEST_LINE_BYTES_MAX};
@@ -143,15 +141,8 @@ impl Outflow {
 }
 
 /// `future`, until `at` if there is such a moment.
-pub async fn by<F: Future>(ring: &Ring, at: Option<Tick>, future: F) -> Result<F::Output, Elapsed> {
-    let Some(at) = at else { return Ok(future.await) };
-    let mut future = pin!(future);
-    let mut sleep = pin!(ring.sleep_until(at));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Ok(output)),
-        Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Elapsed)),
-    })
-    .await
+pub fn by<F: Future>(ring: &Ring, at: Option<Tick>, future: F) -> Within<F> {
+    ring.within(at, future)
 }
 
 /// The earlier of two moments that may not be.

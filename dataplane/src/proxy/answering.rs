@@ -35,13 +35,13 @@ pub(super) struct Answering<'a> {
     pub(super) reused: bool,
     pub(super) progress: &'a Progress,
     pub(super) due: &'a Due,
-    pub(super) timing: Option<Timing>,
+    pub(super) timing: Option<&'a Timing>,
     /// Given back as soon as the instance is done, which is before a slow client is.
     pub(super) place: &'a mut Option<Place>,
 }
 
 impl Answering<'_> {
-    pub(super) async fn run(mut self) -> Attempt {
+    pub(super) async fn run(&mut self) -> Attempt {
         let head = match self.final_head().await {
             Ok(head) => head,
             Err(attempt) => return attempt,

@@ -1,5 +1,6 @@
 //! A client's connection to the proxy: requests are answered one after the other, in their order.
 
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +10,7 @@ use ring::Chunk;
 
 use super::exchange::{Ending, exchange};
 use super::note::{End, Note};
-use super::sheet::{Open, Sheet};
+use super::sheet::Open;
 use super::{Proxy, Refusal, streams};
 use crate::http::codec::{Framing, Method};
 use crate::http::headers::{Peer, Scheme};
@@ -29,8 +30,8 @@ pub(super) struct Connection {
     /// The head that an instance gets, with the part of the body that came along.
     pub(super) outgoing: BytesMut,
     pub(super) note: Note,
-    /// What is shown of it.
-    pub(super) sheet: Rc<Sheet>,
+    /// What is counted and shown of it.
+    pub(super) open: Open,
 }
 
 /// What becomes of the connection after a request.
@@ -44,59 +45,98 @@ enum Next {
 }
 
 /// Serves one connection until its client goes, or the core stops.
-pub async fn serve(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat) {
-    serve_from(proxy, stream.into(), seat, (false, None)).await;
+pub fn serve(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat) -> impl Future<Output = ()> {
+    serve_from(proxy, stream.into(), seat, (false, None))
 }
 
 /// The same for a connection that came by the private listener: it reaches every route, and by a host without a dot
 /// those in `domain`.
-pub async fn serve_inside(proxy: Rc<Proxy>, stream: impl Into<Wire>, seat: Seat, domain: Option<Arc<str>>) {
-    serve_from(proxy, stream.into(), seat, (true, domain)).await;
+pub fn serve_inside(
+    proxy: Rc<Proxy>,
+    stream: impl Into<Wire>,
+    seat: Seat,
+    domain: Option<Arc<str>>,
+) -> impl Future<Output = ()> {
+    serve_from(proxy, stream.into(), seat, (true, domain))
 }
 
-async fn serve_from(proxy: Rc<Proxy>, stream: Wire, seat: Seat, (inside, domain): (bool, Option<Arc<str>>)) {
-    let Ok(address) = stream.peer_addr() else { return }; // it is gone already
-    let (scheme, listener) = match (stream.is_tls(), inside) {
-        (true, _) => (Scheme::Https, "https"),
-        (false, true) => (Scheme::Http, "private"),
-        (false, false) => (Scheme::Http, "http"),
-    };
-    let open = Open::count(&proxy, address, listener);
-    let sheet = Rc::clone(&open.sheet);
-    let peer = Peer::new(address, scheme).inside(inside).within(domain);
-    let mut client = Downstream::new(&proxy.ring, stream, seat, &proxy.limits);
-    let connection = |proxy, client, peer| Connection {
-        proxy,
-        client,
-        peer,
-        outgoing: BytesMut::new(),
-        note: Note::default(),
-        sheet: Rc::clone(&open.sheet),
-    };
-    match client.opening().await {
-        Ok(Spoken::Http1) => {}
-        Ok(Spoken::Http2) => {
+/// Not an `async fn`, which would keep its arguments beside what is made of them.
+fn serve_from(
+    proxy: Rc<Proxy>,
+    stream: Wire,
+    seat: Seat,
+    inside: (bool, Option<Arc<str>>),
+) -> impl Future<Output = ()> {
+    let mut connection = Connection::open(proxy, stream, seat, inside);
+    async move {
+        let Some(opened) = &mut connection else { return }; // it was gone already
+        if opened.by_http1().await {
+            return;
+        }
+        if let Some(Connection { proxy, client, peer, open, .. }) = connection {
             let Downstream { stream, inflow, seat, .. } = client;
-            return streams::serve(proxy, stream, inflow.held, seat, (peer, sheet)).await;
+            // Boxed: a connection of HTTP/1 need not have room for it.
+            Box::pin(streams::serve(proxy, stream, inflow.held, seat, (peer, open))).await;
         }
-        Err(NoRequest::Stalled) => {
-            let mut connection = connection(proxy, client, peer);
-            connection.note.begin(&connection.proxy, None);
-            connection.refuse(&Refusal::HeadStalled, 0).await;
-            return connection.client.linger().await;
-        }
-        Err(_) => return client.close().await,
     }
-    sheet.speaks(HTTP1);
-    connection(proxy, client, peer).requests().await;
 }
 
 impl Connection {
-    async fn requests(mut self) {
+    fn open(
+        proxy: Rc<Proxy>,
+        stream: Wire,
+        seat: Seat,
+        (inside, domain): (bool, Option<Arc<str>>),
+    ) -> Option<Self> {
+        let address = stream.peer_addr().ok()?;
+        let (scheme, listener) = match (stream.is_tls(), inside) {
+            (true, _) => (Scheme::Https, "https"),
+            (false, true) => (Scheme::Http, "private"),
+            (false, false) => (Scheme::Http, "http"),
+        };
+        Some(Self {
+            open: Open::count(&proxy, address, listener),
+            client: Downstream::new(&proxy.ring, stream, seat, &proxy.limits),
+            proxy,
+            peer: Peer::new(address, scheme).inside(inside).within(domain),
+            outgoing: BytesMut::new(),
+            note: Note::default(),
+        })
+    }
+
+    /// Serves the connection to its end; `false` when its client speaks HTTP/2: nothing but that is known then.
+    async fn by_http1(&mut self) -> bool {
+        let next = match self.client.opening().await {
+            Ok(Spoken::Http2) => return false,
+            Ok(Spoken::Http1) => {
+                self.open.sheet.speaks(HTTP1);
+                self.requests().await
+            }
+            Err(NoRequest::Stalled) => {
+                self.refuse_unread(&Refusal::HeadStalled, 0).await;
+                Next::Linger
+            }
+            Err(_) => Next::Close,
+        };
+        match next {
+            Next::Request | Next::Cut => {}
+            Next::Close => self.client.close().await,
+            Next::Linger => self.client.linger().await,
+        }
+        true
+    }
+
+    /// Takes requests until there is no next one, and says how the connection is to end.
+    async fn requests(&mut self) -> Next {
         loop {
             let before = (self.client.inflow.bytes, self.client.outflow.bytes);
             let next = match self.client.next_head().await {
-                Ok(head) => self.request(head, before.1).await,
+                Ok(head) => {
+                    self.take_buffers();
+                    let next = self.request(head, before.1).await;
+                    self.give_buffers();
+                    next
+                }
                 Err(NoRequest::Gone) => Next::Close,
                 Err(NoRequest::Stalled) => self.refuse_unread(&Refusal::HeadStalled, before.1).await,
                 Err(NoRequest::Malformed(why)) => {
@@ -106,21 +146,30 @@ impl Connection {
             let counters = &self.proxy.counters;
             counters.bytes_received.fetch_add(self.client.inflow.bytes - before.0, Relaxed);
             counters.bytes_sent.fetch_add(self.client.outflow.bytes - before.1, Relaxed);
-            self.sheet.carried(self.client.inflow.bytes, self.client.outflow.bytes);
+            self.open.sheet.carried(self.client.inflow.bytes, self.client.outflow.bytes);
             let state = if matches!(next, Next::Request) { State::Idle } else { State::Closing };
-            self.sheet.begin(state, self.proxy.ring.now());
-            match next {
-                Next::Request => {}
-                Next::Close => return self.client.close().await,
-                Next::Cut => return,
-                Next::Linger => return self.client.linger().await,
+            self.open.sheet.begin(state, self.proxy.ring.now());
+            if !matches!(next, Next::Request) {
+                return next;
             }
+        }
+    }
+
+    /// Between requests a connection has no buffers (see [`crate::http::spare`]).
+    fn take_buffers(&mut self) {
+        self.outgoing = self.proxy.spare.take();
+        self.client.outflow.buffer = self.proxy.spare.take();
+    }
+
+    fn give_buffers(&mut self) {
+        for buffer in [&mut self.outgoing, &mut self.client.outflow.buffer] {
+            self.proxy.spare.give(mem::take(buffer));
         }
     }
 
     async fn request(&mut self, head: Chunk, sent_before: u64) -> Next {
         self.note.begin(&self.proxy, Some(self.client.head.view(&head)));
-        self.sheet.begin(State::Routing, self.proxy.ring.now());
+        self.open.sheet.begin(State::Routing, self.proxy.ring.now());
         if let Some(refusal) = self.out_of_question() {
             return self.refuse(&refusal, sent_before).await;
         }

@@ -13,13 +13,14 @@ use bytes::Bytes;
 use ring::{Chunk, Ring, Tick};
 
 use super::answering::Answering;
+use super::beside::beside;
 use super::connection::Connection;
 use super::link::{Distrust, Link};
 use super::mirror::Recording;
 use super::sending::{Progress, Sending};
 use super::timing::Timing;
 use super::tunnel::tunnel;
-use super::{Choice, Place, Proxy, Refusal, Wish, beside, streams};
+use super::{Choice, Place, Proxy, Refusal, Wish, streams};
 use crate::http::codec::{BodyReader, Framing};
 use crate::http::headers::put_request;
 use crate::http::pool::{PoolKey, Upstream};
@@ -101,12 +102,15 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let reached = connect(connection, &mut head, choice, started).await;
     if let Ok((place, _)) = &reached {
         connection.note.placed(place, proxy.ring.now());
-        connection.sheet.turn(State::Serving);
+        connection.open.sheet.turn(State::Serving);
     }
     let (place, mut upstream) = match reached {
         Ok((place, Link::Http1(upstream))) => (place, upstream),
         Ok(_) if connection.client.head.wants_websocket => return Ending::Refused(Refusal::Upgrade),
-        Ok((place, other)) => return streams::exchange(connection, head, place, other, started).await,
+        // Boxed, as is a tunnel: an idle connection need not have room for them.
+        Ok((place, other)) => {
+            return Box::pin(streams::exchange(connection, head, place, other, started)).await;
+        }
         Err(ending) => return ending,
     };
 
@@ -121,7 +125,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let endpoint = Arc::clone(&place.endpoint);
     let backend = Arc::clone(place.backend());
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
-    let timing = connection.note.timing.filter(|_| proxy.tells_timing.get());
+    let timing = connection.note.timing.clone().filter(|_| proxy.tells_timing.get());
     let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
     request.timing = timing;
     loop {
@@ -139,9 +143,8 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
                 return Ending::Answered { status, close, request_read };
             }
             Attempt::Stale if repeatable => {
-                let opened =
-                    proxy.client.open(endpoint.address, backend.trust.as_deref(), request.due.first_byte);
-                match opened.await {
+                let (to, trust) = (endpoint.address, backend.trust.as_deref());
+                match Box::pin(proxy.client.open(to, trust, request.due.first_byte)).await {
                     Ok(fresh) => upstream = fresh,
                     Err(_) => return Ending::Refused(Refusal::Unreachable(backend.key.clone())),
                 }
@@ -150,8 +153,8 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
             Attempt::Stale => return Ending::Refused(Refusal::InstanceFailed(backend.key.clone())),
             Attempt::Refused(refusal) => return Ending::Refused(refusal),
             Attempt::Switched => {
-                connection.sheet.turn(State::Tunnel);
-                tunnel(connection, upstream, request.due).await;
+                connection.open.sheet.turn(State::Tunnel);
+                Box::pin(tunnel(connection, upstream, request.due)).await;
                 return Ending::Tunnelled;
             }
             Attempt::Cut => return Ending::Cut,
@@ -169,7 +172,7 @@ struct Request {
     progress: Progress,
     due: Due,
     /// For the client, if it waited for an instance.
-    timing: Option<Timing>,
+    timing: Option<Rc<Timing>>,
     place: Option<Place>,
     /// For a copy; dropped unless the request is answered.
     tape: Option<Recording>,
@@ -209,8 +212,9 @@ async fn connect(
         let place = match proxy.try_place(&choice, &tried) {
             Some(place) => place,
             None => {
-                connection.sheet.turn(State::Waiting);
-                match wait(connection, head, choice, &mut tried).await {
+                connection.open.sheet.turn(State::Waiting);
+                // Boxed: a request with a place need not have room for the wait.
+                match Box::pin(wait(connection, head, choice, &mut tried)).await {
                     Ok(place) => place,
                     Err(Ending::Refused(why)) => return Err(Ending::Refused(distrust.explain(&proxy, why))),
                     Err(ending) => return Err(ending),
@@ -289,7 +293,7 @@ fn write_request(
 async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: &mut Request) -> Attempt {
     let Downstream { ring, stream: client, inflow, outflow, head, seat, limits } = &mut connection.client;
     let Request { wire, body, progress, due, timing, place, tape } = request;
-    let sending = Sending {
+    let mut sending = Sending {
         ring,
         limits,
         client,
@@ -301,7 +305,7 @@ async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: 
         progress,
         tape,
     };
-    let answering = Answering {
+    let mut answering = Answering {
         ring,
         limits,
         request: head,
@@ -314,7 +318,7 @@ async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: 
         reused: upstream.reused,
         progress,
         due,
-        timing: *timing,
+        timing: timing.as_deref(),
         place,
     };
     beside(answering.run(), sending.run(wire.clone())).await

@@ -77,8 +77,9 @@ impl Proxy {
     ) -> io::Result<Link> {
         let (to, trust) = (endpoint.address, backend.trust.as_deref());
         let link = match backend.protocol {
-            Protocol::Http1 => Link::Http1(self.client.open(to, trust, due).await?),
-            Protocol::H2c => Link::Http2(self.h2_client.open(endpoint.id, to, trust, due).await?),
+            // Boxed: few requests open a connection, and every one would have room for a handshake by TLS.
+            Protocol::Http1 => Link::Http1(Box::pin(self.client.open(to, trust, due)).await?),
+            Protocol::H2c => Link::Http2(Box::pin(self.h2_client.open(endpoint.id, to, trust, due)).await?),
         };
         self.counters.upstream_opened.fetch_add(1, Relaxed);
         if !self.outliers.borrow().is_empty() {

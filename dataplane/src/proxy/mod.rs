@@ -5,6 +5,7 @@
 //! both ways. Reasons for an answer of our own are in [`refusal`](Refusal).
 
 mod answering;
+mod beside;
 mod bond;
 mod connection;
 mod exchange;
@@ -23,13 +24,10 @@ mod tunnel;
 pub mod waiting;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
-use std::task::Poll;
 
 use fastrand::Rng;
 use ring::{Ring, Tick};
@@ -44,6 +42,7 @@ use crate::http::client::Client;
 use crate::http::codec::Name;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Roster;
+use crate::http::spare::Spare;
 use crate::inquiry::Question;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
@@ -59,7 +58,7 @@ pub struct Proxy {
     pub client: Client,
     /// ... to instances that speak HTTP/2.
     pub h2_client: crate::h2::client::Client,
-    pub limits: HttpLimits,
+    pub limits: Rc<HttpLimits>,
     pub roster: Rc<Roster>,
     pub counters: Arc<CoreCounters>,
     /// Unset when nobody wants it.
@@ -79,6 +78,8 @@ pub struct Proxy {
     outliers: RefCell<Outliers>,
     /// Copies under way.
     mirrored: Cell<usize>,
+    /// For connections with a request.
+    spare: Spare,
     /// When the log last had it that an instance is not trusted.
     distrust_told: Cell<Option<Tick>>,
 }
@@ -103,7 +104,7 @@ impl Proxy {
             client: Client::new(&parts.ring, &parts.limits),
             h2_client: crate::h2::client::Client::new(&parts.ring, &parts.limits),
             ring: parts.ring,
-            limits: parts.limits,
+            limits: Rc::new(parts.limits),
             roster: Rc::default(),
             counters: parts.counters,
             access: OnceCell::new(),
@@ -116,6 +117,7 @@ impl Proxy {
             outliers: RefCell::default(),
             distrust_told: Cell::default(),
             spans: OnceCell::new(),
+            spare: Spare::default(),
             version_seen: Cell::new(0),
             mirrored: Cell::new(0),
             rng: RefCell::new(Rng::with_seed(parts.seed)),
@@ -219,15 +221,4 @@ fn probed(route: &Route, ask: &Ask<'_>) -> Option<Refusal> {
 /// A host for a message, of bounded length.
 fn name(host: &str) -> Box<str> {
     host_name(host).chars().take(255).collect::<String>().into()
-}
-
-/// Runs `main` to its end and `side` beside it; `side` ends only if something is wrong, and then it is
-/// the outcome. It is polled first, because it is the one that sends.
-async fn beside<T>(main: impl Future<Output = T>, side: impl Future<Output = T>) -> T {
-    let (mut main, mut side) = (pin!(main), pin!(side));
-    poll_fn(|cx| match side.as_mut().poll(cx) {
-        Poll::Ready(outcome) => Poll::Ready(outcome),
-        Poll::Pending => main.as_mut().poll(cx),
-    })
-    .await
 }

@@ -1,6 +1,7 @@
 //! What one request came to: for its backend's histogram, and for the access log.
 
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
@@ -23,8 +24,8 @@ pub(super) struct Note {
     placed: Option<Tick>,
     /// The head of the final answer came.
     pub(super) answered: Option<Tick>,
-    /// For one that waited for an instance.
-    pub(super) timing: Option<Timing>,
+    /// For one that waited for an instance. On the heap, because few did and every connection has room for it.
+    pub(super) timing: Option<Rc<Timing>>,
     backend: Option<Arc<Backend>>,
     instance: Option<SocketAddr>,
     /// Method, host and path behind each other; empty when nobody reads them.
@@ -69,7 +70,7 @@ impl Note {
 
     pub(super) fn placed(&mut self, place: &Place, now: Tick) {
         self.placed = Some(now);
-        self.timing = Timing::of(place, self.started, now);
+        self.timing = Timing::of(place, self.started, now).map(Rc::new);
         self.backend = Some(Arc::clone(place.backend()));
         self.instance = Some(place.endpoint.address);
     }
@@ -91,7 +92,7 @@ impl Note {
         {
             backend.load.answered(end.status, duration);
         }
-        if let Some((timing, answered)) = self.timing.zip(self.answered) {
+        if let Some((timing, answered)) = self.timing.as_ref().zip(self.answered) {
             timing.note(&proxy.counters.cold, answered);
         }
         self.record(proxy, end, duration);

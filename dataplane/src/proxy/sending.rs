@@ -85,7 +85,7 @@ enum Stop {
 
 impl Sending<'_> {
     /// Sends the request; ends only if the client is at fault.
-    pub(super) async fn run(mut self, wire: Bytes) -> Attempt {
+    pub(super) async fn run(&mut self, wire: Bytes) -> Attempt {
         match self.send_all(wire).await {
             Ok(()) => {
                 self.progress.sent.set(true);
@@ -100,7 +100,7 @@ impl Sending<'_> {
     }
 
     async fn send_all(&mut self, wire: Bytes) -> Result<(), Stop> {
-        self.in_time(self.up.send(wire.into())).await?;
+        self.put(wire.into()).await?;
         while !self.body.is_done() {
             if self.inflow.held.is_empty() {
                 self.flush().await?;
@@ -110,7 +110,7 @@ impl Sending<'_> {
             if let Step::Send(piece) = step.map_err(|why| Stop::With(Refusal::Malformed(why)))? {
                 self.flush().await?;
                 self.record(&piece);
-                self.in_time(self.up.send(piece)).await?;
+                self.put(piece).await?;
                 relay::after_send(self.chunked, &mut self.out.buffer);
             }
         }
@@ -137,7 +137,7 @@ impl Sending<'_> {
         }
         let bytes = self.out.buffer.split().freeze();
         self.record(&bytes);
-        self.in_time(self.up.send(Chunk::from(bytes))).await
+        self.put(Chunk::from(bytes)).await
     }
 
     fn record(&mut self, bytes: &[u8]) {
@@ -146,9 +146,9 @@ impl Sending<'_> {
         }
     }
 
-    async fn in_time(&self, send: impl Future<Output = std::io::Result<()>>) -> Result<(), Stop> {
+    async fn put(&self, bytes: Chunk) -> Result<(), Stop> {
         let due = self.ring.now() + self.limits.stall_max;
-        match by(self.ring, Some(due), send).await {
+        match by(self.ring, Some(due), self.up.send(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Stop::Instance),
             Err(_) => Err(Stop::With(Refusal::TimedOut)),

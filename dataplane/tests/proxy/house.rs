@@ -49,7 +49,7 @@ pub(crate) fn on_every_machine<F: Future<Output = ()> + 'static>(
     limits: &CoreLimits,
     script: impl Fn(House) -> F + Copy + 'static,
 ) {
-    let seeds = seeds();
+    let seeds = seeds(5);
     if std::env::var_os("SEED").is_none() {
         in_house(&Ring::kernel(Options::default()).unwrap(), limits, script);
     }
@@ -60,12 +60,20 @@ pub(crate) fn on_every_machine<F: Future<Output = ()> + 'static>(
     }
 }
 
-/// `SEED=7 cargo test -p sluicegate-dataplane --test proxy` replays one night, `SEEDS=500` tries more.
-fn seeds() -> std::ops::Range<u64> {
+/// `SEED=7 cargo test -p sluicegate-dataplane --test proxy` replays one night, `SEEDS=500` tries more than `usual`.
+fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     match (number("SEED"), number("SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
-        (None, count) => 0..count.unwrap_or(5),
+        (None, count) => 0..count.unwrap_or(usual),
+    }
+}
+
+/// Runs `night` for as many storms as were asked for: 40, else.
+pub(crate) fn in_every_storm(night: impl Fn(u64)) {
+    for seed in seeds(40) {
+        let _told = Seed(seed);
+        night(seed);
     }
 }
 

@@ -16,7 +16,7 @@ use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{Backend, Route, Split, Table};
 
-use crate::house::{House, Reply, backend, in_house, instance, ok, on_every_machine};
+use crate::house::{House, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine};
 
 /// A request in flight is finished, an idle connection closed, a newcomer refused.
 #[test]
@@ -151,7 +151,7 @@ fn a_place_given_back_on_one_core_wakes_a_guest_on_another() {
 /// Connections break anywhere: whatever a client sees, no place, seat or guest is lost.
 #[test]
 fn in_a_storm_every_place_and_seat_comes_back() {
-    for seed in 0..40 {
+    in_every_storm(|seed| {
         let world = World::new(seed, Weather::calm());
         let weather = Weather {
             resets: 20_000,
@@ -165,7 +165,7 @@ fn in_a_storm_every_place_and_seat_comes_back() {
         limits.http.stall_max = Duration::from_secs(2);
         limits.http.idle_max = Duration::from_secs(2);
         in_house(&world.ring(), &limits, move |house| storm(house, machine, weather));
-    }
+    });
 }
 
 async fn storm(house: House, world: Rc<World>, weather: Weather) {

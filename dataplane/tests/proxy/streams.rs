@@ -19,7 +19,9 @@ use sluicegate_dataplane::h2::io::Io;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::table::{Backend, Protocol, Timeouts};
 
-use crate::house::{House, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance};
+use crate::house::{
+    House, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
+};
 
 const STALL_MAX: Duration = Duration::from_secs(2);
 /// Streams of a connection in a storm.
@@ -115,14 +117,15 @@ fn streams_of_one_connection_are_answered_each_by_itself() {
 /// Connections break anywhere and clients change their minds: no place, stream or seat is lost, and the core serves on.
 #[test]
 fn in_a_storm_of_streams_every_place_comes_back() {
-    for (seed, protocol) in (0..40).zip([Protocol::Http1, Protocol::H2c].into_iter().cycle()) {
+    in_every_storm(|seed| {
+        let protocol = if seed % 2 == 0 { Protocol::Http1 } else { Protocol::H2c };
         let world = Rc::new(World::new(seed, Weather::calm()));
         let machine = Rc::clone(&world);
         let mut limits = CoreLimits::default();
         limits.http.stall_max = STALL_MAX;
         limits.http.idle_max = Duration::from_secs(2);
         in_house(&world.ring(), &limits, move |house| storm(house, machine, protocol));
-    }
+    });
 }
 
 async fn storm(house: House, world: Rc<World>, protocol: Protocol) {

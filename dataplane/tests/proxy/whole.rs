@@ -34,7 +34,7 @@ fn server(ring: &Ring) -> std::net::SocketAddr {
     ring.clone().spawn(async move {
         while let Ok(stream) = listener.accept().await {
             let seat = roster.enter(100).unwrap();
-            let connection = Downstream::new(&ring, stream, seat, &limits());
+            let connection = Downstream::new(&ring, stream, seat, &Rc::new(limits()));
             ring.spawn(async move { serve_buffered(connection, BODY_BYTES_MAX, &echo).await });
         }
     });

@@ -52,7 +52,7 @@ pub(in crate::proxy) async fn exchange(
         wants_trailers: head.version == Version::Http11,
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
-        timing: note.timing.filter(|_| proxy.tells_timing.get()),
+        timing: note.timing.clone().filter(|_| proxy.tells_timing.get()),
         course: Course::default(),
         backend: place.backend().key.clone(),
     };

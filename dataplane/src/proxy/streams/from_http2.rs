@@ -147,7 +147,7 @@ async fn exchange(
         wants_trailers: request.wants_trailers,
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
-        timing: note.timing.filter(|_| proxy.tells_timing.get()),
+        timing: note.timing.clone().filter(|_| proxy.tells_timing.get()),
         course: Course::default(),
         backend: place.backend().key.clone(),
     };

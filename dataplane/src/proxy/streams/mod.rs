@@ -13,8 +13,9 @@ mod server;
 mod websocket;
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -99,7 +100,7 @@ struct Job<'a> {
     scheme: Scheme,
     due: Due,
     /// For the client, if it waited for an instance.
-    timing: Option<Timing>,
+    timing: Option<Rc<Timing>>,
     course: Course,
     backend: Box<str>,
 }
@@ -113,7 +114,7 @@ impl Job<'_> {
     fn answered(&self, mut answer: Response<()>) -> Response<()> {
         let now = self.proxy.ring.now();
         self.course.answered.set(Some(now));
-        if let Some(timing) = self.timing {
+        if let Some(timing) = &self.timing {
             timing.add(&mut answer, now);
         }
         answer
@@ -200,11 +201,27 @@ async fn is_ended(reply: &mut impl Reply, body: Result<(), Stop>) -> bool {
 }
 
 /// `future`, unless the client is gone first.
-async fn unless_gone<T>(reply: &mut impl Reply, future: impl Future<Output = T>) -> Result<T, Gone> {
-    let mut future = pin!(future);
-    poll_fn(|cx| match reply.poll_gone(cx) {
-        Poll::Ready(()) => Poll::Ready(Err(Gone)),
-        Poll::Pending => future.as_mut().poll(cx).map(Ok),
-    })
-    .await
+fn unless_gone<R: Reply, F: Future>(reply: &mut R, future: F) -> UnlessGone<'_, R, F> {
+    UnlessGone { reply, future }
+}
+
+pin_project_lite::pin_project! {
+    /// See [`unless_gone`]. A type of its own for the reason that [`ring::Within`] is one.
+    struct UnlessGone<'a, R, F> {
+        reply: &'a mut R,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<R: Reply, F: Future> Future for UnlessGone<'_, R, F> {
+    type Output = Result<F::Output, Gone>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        match this.reply.poll_gone(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(Gone)),
+            Poll::Pending => this.future.poll(cx).map(Ok),
+        }
+    }
 }

@@ -14,7 +14,8 @@ use crate::http::codec::{
 use crate::http::limits::INTERIM_MAX;
 use crate::http::pool::Upstream;
 use crate::http::wire::{HeadFault, Inflow, by, earlier};
-use crate::proxy::{Refusal, beside};
+use crate::proxy::Refusal;
+use crate::proxy::beside::beside;
 use crate::tls::{Pipe, Wire};
 
 /// Sends the request and passes its answer on, side by side.

@@ -14,7 +14,8 @@ use crate::h2::client::Turn;
 use crate::h2::trailers;
 use crate::http::limits::INTERIM_MAX;
 use crate::http::wire::by;
-use crate::proxy::{Refusal, beside};
+use crate::proxy::Refusal;
+use crate::proxy::beside::beside;
 
 /// Sends the request and passes its answer on, side by side.
 pub(super) async fn attempt(

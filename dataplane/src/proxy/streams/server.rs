@@ -11,7 +11,7 @@ use crate::h2::io::Facts;
 use crate::h2::server::{self, Opened};
 use crate::http::headers::Peer;
 use crate::http::roster::Seat;
-use crate::proxy::sheet::Sheet;
+use crate::proxy::sheet::{Open, Sheet};
 use crate::proxy::{Proxy, Refusal};
 use crate::table::host_name;
 use crate::tls::Wire;
@@ -32,25 +32,27 @@ pub(in crate::proxy) async fn serve(
     stream: Wire,
     held: Chunk,
     seat: Seat,
-    (peer, sheet): (Peer, Rc<Sheet>),
+    (peer, open): (Peer, Open),
 ) {
     let facts = Rc::<Facts>::default();
+    let sheet = Rc::clone(&open.sheet);
     sheet.count_frames(&facts, proxy.ring.now());
     let server_name = stream.server_name();
     let shared = Rc::new(Shared { proxy: Rc::clone(&proxy), peer, sheet, server_name });
-    let (ring, limits, counters) = (proxy.ring.clone(), proxy.limits, Arc::clone(&proxy.counters));
+    let (ring, limits, counters) = (proxy.ring.clone(), *proxy.limits, Arc::clone(&proxy.counters));
     let opened = Opened { ring, limits, counters, stream, held, seat, facts: Rc::clone(&facts) };
     let served = server::serve(opened, true, |request, respond| {
-        let open = shared.sheet.stream(&shared.proxy);
+        let shown = shared.sheet.stream(&shared.proxy);
         let stream = from_http2::stream(Rc::clone(&shared), request, respond);
         async move {
             stream.await;
-            drop(open);
+            drop(shown);
         }
     });
     served.await;
     proxy.counters.bytes_received.fetch_add(facts.received.get(), Relaxed);
     proxy.counters.bytes_sent.fetch_add(facts.sent.get(), Relaxed);
+    drop(open); // it was open until here
 }
 
 impl Shared {

@@ -141,7 +141,7 @@ async fn open(
         return Err(failed());
     }
     let mut told = heads::from_instance(answer).map_err(|_| failed())?;
-    if let Some(timing) = note.timing.filter(|_| proxy.tells_timing.get()) {
+    if let Some(timing) = note.timing.as_ref().filter(|_| proxy.tells_timing.get()) {
         timing.add(&mut told, proxy.ring.now());
     }
     drop(head); // the receive buffer goes back
