@@ -85,7 +85,12 @@ impl<P: Post> Pump<P> {
                 tracing::debug!(subscriber = %order.subscriber.label, "body of a 200 dropped: not an event");
                 Passed::Nowhere
             }
-            Ok(Carried::Event(reply)) => self.pass_on(order, record, reply, answer, &job).await,
+            Ok(Carried::Event(reply)) => {
+                if let Some(types) = &order.stream.types {
+                    note_type(types, &reply, &order.subscriber.name);
+                }
+                self.pass_on(order, record, reply, answer, &job).await
+            }
             Err(why) => Passed::NotStored(format!("malformed reply: {why}")),
         };
         match passed {
@@ -174,7 +179,7 @@ impl<P: Post> Pump<P> {
             Ok(()) => {
                 order.stream.tally.accepted.fetch_add(1, Relaxed);
                 if let Some(types) = &order.stream.types {
-                    note_type(types, reply);
+                    note_type(types, reply, "");
                 }
                 Passed::On
             }
