@@ -70,7 +70,8 @@ fn a_whole_message_goes_there_and_back_on_one_connection() {
         let large = client.exchange(address, &post("/", &[b'x'; BODY_BYTES_MAX + 1]), 2000, None).await;
         assert_eq!(large.unwrap().status, 413);
         let refused = client.exchange(address, &post("/", &[b'x'; 9]), 8, None).await;
-        assert!(matches!(refused, Err(ExchangeError::TooLarge { bytes_max: 8 })));
+        let Err(ExchangeError::TooLarge { bytes_max: 8, answer }) = refused else { panic!("{refused:?}") };
+        assert_eq!((answer.status, answer.header("x-said")), (200, Some(&b"POST / 9"[..])));
     });
 }
 
