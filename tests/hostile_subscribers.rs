@@ -84,7 +84,7 @@ fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, manners: 
             Manner::Dribble(bytes) => {
                 for byte in bytes {
                     drop(stream.write_all(&[*byte]));
-                    std::thread::sleep(Duration::from_millis(1));
+                    wait::rest(Duration::from_millis(1));
                 }
             }
             Manner::Stall(bytes) => {
@@ -95,7 +95,7 @@ fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, manners: 
             Manner::Reset(bytes) => {
                 drop(stream.write_all(bytes));
                 // What nobody has read makes the kernel answer the close with a reset.
-                std::thread::sleep(Duration::from_millis(20));
+                wait::rest(Duration::from_millis(20));
                 let socket = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
                 return socket.unwrap();
             }
