@@ -92,11 +92,10 @@ fn refuse(why: &clap::Error) -> std::process::ExitCode {
             USAGE.into()
         }
         _ => {
+            // The names of what is missing stand in lines of their own.
             let text = why.to_string();
-            eprintln!(
-                "{}; see `sluicegate --help`",
-                text.lines().next().unwrap_or("error: unusable arguments")
-            );
+            let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+            eprintln!("{}; see `sluicegate --help`", lines.join(" "));
             USAGE.into()
         }
     }

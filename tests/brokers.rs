@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use kit::api::condition;
-use kit::manifest::{NAMESPACE, broker, channel, trigger, with};
-use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe, with_broker};
+use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
+use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{Answer, Api, Appliance, Call, Event, EventSink, PATIENCE, Setup, wait};
 use serde_json::{Value, json};
@@ -212,7 +212,8 @@ fn next_millisecond() -> String {
 }
 
 /// X-FEA-06: with `eventtype-auto-create` an EventType is made of each type and source that come in, replies too,
-/// once, by whatever core; and again when somebody deletes it. Without the feature there are none.
+/// once, by whatever core; and again when somebody deletes it. A reply's names who answered with it, too. Without
+/// the feature there are none.
 #[test]
 fn event_types_are_made_of_what_comes_in() {
     let appliance = with_broker(&setup());
@@ -228,38 +229,74 @@ fn event_types_are_made_of_what_comes_in() {
     subscribe(api, "ask", &sink.url(), &[]);
     post(&appliance, &Event::new("before").of_type("unseen"));
     feature(&appliance, "eventtype-auto-create", "enabled");
-    let found = || -> BTreeSet<(String, String)> {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let found = || -> BTreeSet<[String; 3]> {
         let all = api.list("EventType", NAMESPACE);
-        all.iter().map(|one| (text(&one["spec"]["type"]), text(&one["spec"]["source"]))).collect()
+        let text = |one: &Value, at| one.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let each =
+            |one: &Value| ["/spec/type", "/spec/source", "/spec/reference/kind"].map(|at| text(one, at));
+        all.iter().map(each).collect()
     };
-    let wanted: BTreeSet<_> = [("question", "/kit"), ("reply", "/replier"), ("kit.test", "/a")]
-        .map(|(t, s)| (t.into(), s.into()))
-        .into();
-    wait::until(PATIENCE, "three types", || {
-        for _ in 0..8 {
-            post(&appliance, &Event::new("1").of_type("question"));
-            post(&appliance, &Event::new("1").with("source", "/a"));
-        }
+    let wanted: BTreeSet<_> = [
+        ["question", "/kit", "Broker"],
+        ["reply", "/replier", "Broker"],
+        ["reply", "/replier", "Trigger"],
+        ["kit.test", "/a", "Broker"],
+    ]
+    .map(|one| one.map(str::to_owned))
+    .into();
+    let ask = || {
+        post(&appliance, &Event::new("1").of_type("question"));
+        post(&appliance, &Event::new("1").with("source", "/a"));
+    };
+    wait::until(PATIENCE, "four types", || {
+        (0..8).for_each(|_| ask());
         (found() == wanted).then_some(())
     });
     let all = api.list("EventType", NAMESPACE);
-    assert_eq!(all.len(), 3, "each once: {all:#?}");
-    let one = &all[0];
-    assert_eq!(one["spec"]["reference"]["kind"], "Broker");
-    assert_eq!(one["spec"]["reference"]["name"], "main");
-    let name = one["metadata"]["name"].as_str().unwrap();
-    assert!(name.starts_with("et-main-"), "{name}");
-    api.wait_ready("EventType", NAMESPACE, name, PATIENCE);
-
-    api.delete("EventType", NAMESPACE, name);
-    wait::until(PATIENCE, "it to come again", || {
-        post(&appliance, &Event::new("1").of_type("question"));
-        post(&appliance, &Event::new("1").with("source", "/a"));
-        (api.list("EventType", NAMESPACE).len() == 3).then_some(())
-    });
+    assert_eq!(all.len(), 4, "each once: {all:#?}");
+    for (kind, named) in [("Broker", "main"), ("Trigger", "ask")] {
+        let of_it = |one: &&Value| one["spec"]["reference"]["kind"] == kind;
+        let one = api.list("EventType", NAMESPACE).iter().find(of_it).unwrap().clone();
+        assert_eq!(one["spec"]["reference"]["name"], named);
+        assert_eq!(one["metadata"]["ownerReferences"][0]["kind"], kind);
+        let name = one["metadata"]["name"].as_str().unwrap();
+        assert!(name.starts_with(&format!("et-{named}-")), "{name}");
+        api.wait_ready("EventType", NAMESPACE, name, PATIENCE);
+        api.delete("EventType", NAMESPACE, name);
+        wait::until(PATIENCE, "it to come again", || {
+            ask();
+            (api.list("EventType", NAMESPACE).len() == 4).then_some(())
+        });
+    }
     let many = found();
-    assert!(!many.iter().any(|(kind, _)| kind == "unseen"), "{many:?}");
+    assert!(!many.iter().any(|[kind, ..]| kind == "unseen"), "{many:?}");
+
+    api.delete("Trigger", NAMESPACE, "ask");
+    wait::until(PATIENCE, "the Trigger's to go with it", || {
+        (!found().iter().any(|[_, _, kind]| kind == "Trigger")).then_some(())
+    });
+}
+
+/// X-FEA-06: what a Subscription's subscriber answers is told of too, wherever the answer goes.
+#[test]
+fn event_types_are_made_of_what_a_subscription_is_answered() {
+    let appliance = setup().start();
+    let api = appliance.api();
+    feature(&appliance, "eventtype-auto-create", "enabled");
+    let reply = [("specversion", "1.0"), ("id", "r"), ("source", "/replier"), ("type", "reply")];
+    let sink = EventSink::answering(move |_| Answer::event(200, &reply, &json!({})));
+    api.create(&channel("main"));
+    api.create(&subscription("s", "main", &sink.url()));
+    api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
+    let path = "/channels/default/main";
+    let found = wait::until(PATIENCE, "the reply's type", || {
+        accepted(&Event::new("1").binary(path), &appliance);
+        let all = api.list("EventType", NAMESPACE);
+        all.into_iter().find(|one| one["spec"]["reference"]["kind"] == "Subscription")
+    });
+    assert_eq!((&found["spec"]["type"], &found["spec"]["source"]), (&json!("reply"), &json!("/replier")));
+    assert_eq!(found["spec"]["reference"]["apiVersion"], "messaging.knative.dev/v1");
+    assert_eq!(found["spec"]["reference"]["name"], "s");
 }
 
 /// EventTypes in all of their versions: what one writes the others show, list, watch and patch.

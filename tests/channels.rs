@@ -153,8 +153,8 @@ fn a_reply_that_nobody_wants_is_discarded() {
     });
 }
 
-/// EV-SUB-13, EV-SUB-14, AMB-21: the reply target in the subscriber's place gets each event once, is asked
-/// for nothing, and what it answers is dropped.
+/// EV-SUB-13, EV-SUB-14, DP-PROTO-05, AMB-21: the reply target in the subscriber's place gets each event once, in the
+/// mode in which it came though no reply is wanted; it is asked for nothing, and what it answers is dropped.
 #[test]
 fn a_subscription_with_nothing_but_a_reply_sends_the_events_there() {
     let target = replying();
@@ -164,11 +164,11 @@ fn a_subscription_with_nothing_but_a_reply_sends_the_events_there() {
         subscribe(appliance.api(), "only", "http://unused/", &[subscriber, ("/spec/reply", to(&target))]);
     let physical = &ready["status"]["physicalSubscription"];
     assert_eq!((physical["replyUri"].as_str(), physical.get("subscriberUri")), (Some(&*target.url()), None));
-    for id in ["1", "2"] {
-        post(&appliance, &Event::new(id));
-    }
+    post(&appliance, &Event::new("1"));
+    accepted(&Event::new("2").structured(CHANNEL), &appliance);
     let got = target.wait_for(2, PATIENCE);
     assert_eq!(names(&got), BTreeSet::from(["1".to_owned(), "2".to_owned()]));
+    assert!(got.iter().all(|event| event.is_structured() == (event.id() == "2")));
     assert!(got.iter().all(|event| event.header("prefer").is_none()));
     wait::nothing(SILENCE, "more than each event once", || (target.received().len() > 2).then_some(()));
 }
@@ -322,4 +322,33 @@ fn channel_and_subscription_show_where_events_go() {
             assert_eq!(condition(object, kind).unwrap()["status"], "True", "{kind}");
         }
     }
+}
+
+/// EV-SUB-18, EV-SUB-19: events may come to a Subscription before it is Ready, from one of them on; all come that are
+/// accepted after it is.
+#[test]
+fn events_may_come_before_a_subscription_is_ready() {
+    let (sink, appliance) = (EventSink::start(), appliance());
+    let api = appliance.api();
+    let mut sent = 0;
+    let mut send = |count: usize| {
+        for _ in 0..count {
+            sent += 1;
+            post(&appliance, &Event::new(&sent.to_string()));
+        }
+        sent
+    };
+    send(20);
+    api.create(&subscription("s", "main", &sink.url()));
+    let before = wait::until(PATIENCE, "the Subscription to be Ready", || {
+        let before = send(1);
+        let object = api.get("Subscription", NAMESPACE, "s")?;
+        condition(&object, "Ready").is_some_and(|ready| ready["status"] == "True").then_some(before)
+    });
+    let last = send(20);
+    let received = sink.wait_until(PATIENCE, |all| names(all).contains(&last.to_string()) && all.len() >= 20);
+    let mut got: Vec<usize> = received.unwrap().iter().map(|one| one.id().parse().unwrap()).collect();
+    got.sort_unstable();
+    assert!(got[0] <= before + 1, "one is missing after {before}: {got:?}");
+    assert_eq!(got, (got[0]..=last).collect::<Vec<_>>(), "each once, without a gap");
 }

@@ -111,6 +111,12 @@ fn complaints(object: &Value) -> Vec<String> {
             "an open part keeps the whole open",
         );
     }
+    let parts =
+        conditions.iter().filter(|one| text(one, "severity").is_empty() && text(one, "type") != "Ready");
+    let mut parts = parts.map(|one| text(one, "status")).peekable();
+    if parts.peek().is_some() && parts.all(|status| status == "True") && summary != "True" {
+        wrong.push(format!("no part is hidden: {conditions:?}"));
+    }
     if kinds.contains("Ready") == kinds.contains("Succeeded") {
         wrong.push(format!("exactly one summary: {kinds:?}"));
     }
@@ -139,8 +145,8 @@ fn look(api: Api, seen: &mut BTreeSet<String>) -> bool {
     settled
 }
 
-/// COND-01, COND-03, COND-04, COND-05, COND-07, COND-09, COND-13, COND-14, COND-17, COND-18, COND-19, COND-21, SRV-SVC-14,
-/// SRV-CFG-13: in every look at every object from its creation until it is settled.
+/// COND-01, COND-03, COND-04, COND-05, COND-07, COND-09, COND-13, COND-14, COND-15, COND-17, COND-18, COND-19, COND-21,
+/// SRV-SVC-14, SRV-CFG-13: in every look at every object from its creation until it is settled.
 #[test]
 fn conditions_keep_their_rules_in_every_kind_and_at_every_time() {
     let appliance = Setup::new(BIN).hello_image(IMAGE).start();

@@ -371,3 +371,29 @@ fn a_subscription_that_is_not_ready_gets_events_too() {
     assert_eq!(sent.status, 202, "{sent}");
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 }
+
+/// EV-DLV-12: a dead letter that goes through a Channel of the appliance is the one that a sink outside gets.
+#[test]
+fn a_dead_letter_by_way_of_a_channel_is_the_same_one() {
+    let sink = EventSink::answering(|_| Answer::body(400, "text/plain", "no"));
+    let (outside, behind) = (EventSink::start(), EventSink::start());
+    let appliance = appliance();
+    let api = appliance.api();
+    api.create(&kit::manifest::channel("letters"));
+    api.create(&kit::manifest::subscription("letters", "letters", &behind.url()));
+    api.wait_ready("Subscription", NAMESPACE, "letters", PATIENCE);
+    let channel = json!({ "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "letters" });
+    for (name, to) in [("out", json!({ "uri": outside.url() })), ("in", json!({ "ref": channel }))] {
+        let options = json!({ "retry": 0, "deadLetterSink": to });
+        subscribe(api, name, &sink.url(), &[("/spec/delivery", options)]);
+    }
+    post(&appliance, &Event::new("1").with("subject", "s").data("text/plain", "data"));
+    let [one, other] = [&outside, &behind].map(|sink| sink.wait_for(1, PATIENCE)[0].clone());
+    let told = |letter: &kit::Received| {
+        let names =
+            ["id", "source", "type", "subject", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
+        (names.map(|name| letter.attribute(name)), letter.data())
+    };
+    assert_eq!(told(&one), told(&other));
+    assert_eq!(one.attribute("knativeerrorcode").as_deref(), Some("400"));
+}

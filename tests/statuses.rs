@@ -431,3 +431,28 @@ fn a_core_service_is_a_destination() {
         (!second.received().is_empty()).then_some(())
     });
 }
+
+/// A listener on all addresses of the host is told by one that leads to it, in the clear and by TLS.
+#[test]
+fn an_address_that_stands_for_all_is_not_told() {
+    let appliance = Setup::new(BIN).flag("events", "0.0.0.0:0").flag("events-https", "0.0.0.0:0").start();
+    let api = appliance.api();
+    let both = json!({ "data": { "transport-encryption": "permissive" } });
+    api.patch("ConfigMap", "knative-eventing", "config-features", &both);
+    api.create(&broker("main"));
+    api.create(&channel("main"));
+    for (kind, path) in [("Broker", "/brokers/default/main"), ("Channel", "/channels/default/main")] {
+        let object = api.wait_for(kind, NAMESPACE, "main", PATIENCE, |object| {
+            object["status"]["addresses"].as_array().is_some_and(|all| all.len() == 2)
+        });
+        for address in object["status"]["addresses"].as_array().unwrap() {
+            let url = address["url"].as_str().unwrap();
+            let (scheme, rest) = url.split_once("://").unwrap();
+            let at: std::net::SocketAddr = rest.strip_suffix(path).unwrap().parse().unwrap();
+            assert!(!at.ip().is_unspecified(), "{kind}: {url}");
+            if scheme == "http" {
+                assert_eq!(Event::new("1").binary(path).send(at).status, 202, "{kind}: {url}");
+            }
+        }
+    }
+}

@@ -80,7 +80,7 @@ fn time(text: &str) -> Result<u64> {
 
 fn shown(at_ms: u64) -> String {
     let at = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    at.map_or_else(|| at_ms.to_string(), |at| at.to_string())
+    at.map_or_else(|| at_ms.to_string(), |at| format!("{at:.3}"))
 }
 
 /// Every event of the logs, in no order across them; one that was moved may come twice.
@@ -134,7 +134,7 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
         }
         Ok(())
     })?;
-    let mut notes = BTreeMap::<Place, Vec<(String, Value, bool)>>::new();
+    let mut notes = BTreeMap::<Place, Vec<Told>>::new();
     let mut expired = Vec::new();
     each_note(&admin.logs, |place, note| {
         if note.what == What::Expired {
@@ -148,7 +148,7 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
                 line: line(&note),
             });
         } else if found.contains_key(&place) {
-            notes.entry(place).or_default().push((note.subscriber.to_owned(), line(&note), is_end(&note)));
+            notes.entry(place).or_default().push((note.subscriber.to_owned(), line(&note), end(&note)));
         }
     })?;
     let table = admin.tables.load();
@@ -185,21 +185,23 @@ fn line(note: &journal::Note<'_>) -> Value {
     line
 }
 
-fn is_end(note: &journal::Note<'_>) -> bool {
-    matches!(note.what, What::DeadLettered | What::Dropped)
-        || (note.what == What::Asked && (200..300).contains(&note.status))
+/// How it ended, if it did with this.
+fn end(note: &journal::Note<'_>) -> Option<&'static str> {
+    match note.what {
+        What::DeadLettered => Some("dead-lettered"),
+        What::Dropped => Some("dropped"),
+        What::Asked if (200..300).contains(&note.status) => Some("delivered"),
+        _ => None,
+    }
 }
 
+/// A note of a subscriber, as it is shown, and how the event ended by it.
+type Told = (String, Value, Option<&'static str>);
+
 /// One event and what each subscriber made of it.
-fn told(
-    table: &Table,
-    place: Place,
-    event: &Found,
-    notes: &[(String, Value, bool)],
-    expired: &[Expired],
-) -> Value {
+fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[Expired]) -> Value {
     let stream = table.streams.iter().find(|(_, stream)| stream.name == event.stream);
-    let of = |one: &Subscriber| -> Vec<&(String, Value, bool)> {
+    let of = |one: &Subscriber| -> Vec<&Told> {
         notes.iter().filter(|(subscriber, ..)| **subscriber == *one.name).collect()
     };
     let mut subscribers = Vec::new();
@@ -207,10 +209,11 @@ fn told(
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
         let addressee = event.record.addressee();
-        let verdict = match &addressee {
-            Some(other) if **other != *subscriber.name => continue, // a replay for somebody else
-            _ if notes.iter().any(|(.., end)| *end) => "done",
-            None if lines.is_empty() && !wants(&subscriber.filter, &event.record) => "filtered",
+        let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is tried again after a 200
+        let verdict = match (&addressee, ended) {
+            (Some(other), _) if **other != *subscriber.name => continue, // a replay for somebody else
+            (_, Some(end)) => end,
+            (None, None) if lines.is_empty() && !wants(&subscriber.filter, &event.record) => "filtered",
             _ => match expired.iter().find(|one| one.covers(place, &subscriber.name)) {
                 Some(expired) => {
                     lines.push(expired.line.clone());

@@ -182,7 +182,11 @@ fn show_letters(order: &List) -> Result<bool> {
         writeln!(out, "{found:#}")?;
         return Ok(true);
     }
-    for letter in list(&found, "letters") {
+    let letters = list(&found, "letters");
+    if letters.is_empty() {
+        eprintln!("nothing was given up, as far back as the log goes");
+    }
+    for letter in letters {
         writeln!(
             out,
             "{}  {}  {}  id {}  source {}  type {}",

@@ -11,6 +11,7 @@ mod inside;
 mod logging;
 mod logs;
 mod otlp;
+mod outward;
 mod sockets;
 mod takeover;
 
@@ -364,7 +365,7 @@ fn control_config(
     sockets: &Sockets,
     events_tls: Option<&EventsTls>,
 ) -> Result<ControlConfig> {
-    let events = sockets.events[0].local_addr()?;
+    let events = outward::met_at(sockets.events[0].local_addr()?);
     Ok(ControlConfig {
         domain: config.domain.clone(),
         http_port: sockets.http[0].local_addr()?.port(),

@@ -63,6 +63,9 @@ impl Index {
     /// Positions come in rising order. `bytes`: what the record takes in the segment.
     pub(crate) fn push(&mut self, base: u64, offset: u32, bytes: usize, at_ms: u64) {
         if self.chunks.back().is_none_or(|chunk| chunk.base != base) {
+            if let Some(full) = self.chunks.back_mut() {
+                full.shrink(); // nothing more comes: of a million events' room a quarter would stay empty
+            }
             self.chunks.push_back(Chunk { base, offsets: Vec::new(), bytes: 0, latest_ms: Vec::new() });
         }
         let Some(chunk) = self.chunks.back_mut() else { return };
@@ -249,6 +252,11 @@ impl Part<'_> {
 }
 
 impl Chunk {
+    fn shrink(&mut self) {
+        self.offsets.shrink_to_fit();
+        self.latest_ms.shrink_to_fit();
+    }
+
     fn first_from(&self, from: Position) -> usize {
         let wanted = from.get().saturating_sub(self.base);
         self.offsets.partition_point(|offset| u64::from(*offset) < wanted)

@@ -202,7 +202,7 @@ mod tests {
         let mut streams = Streams::default();
         streams.set("/a", stream("/a"));
         let first = made(&mut streams);
-        let note = |table: &Table| table.streams["/a"].types.as_ref().unwrap().note("t", "/s", "");
+        let note = |table: &Table| table.streams["/a"].types.as_ref().unwrap().note("t", "/s", "", "");
         note(&first);
         assert_eq!(streams.new_types().len(), 1);
         streams.set("/a", StreamSpec { is_closed: true, ..stream("/a") });

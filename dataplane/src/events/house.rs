@@ -206,7 +206,7 @@ impl<P: Post + Clone> Events<P> {
             return refused;
         }
         if let Some(types) = &stream.types {
-            events.iter().for_each(|entering| note_type(types, &entering.event));
+            events.iter().for_each(|entering| note_type(types, &entering.event, ""));
         }
         let patience = stream.keeping.durability.patience();
         let appended = self.prepare(table, stream).and_then(|()| {
@@ -246,11 +246,11 @@ impl<P: Post + Clone> Events<P> {
     }
 }
 
-/// Tells of the event's type, if it is a new one.
-pub(super) fn note_type(types: &Types, event: &Event<'_>) {
+/// Tells of the event's type, if it is a new one; `by` names the subscriber whose answer it is.
+pub(super) fn note_type(types: &Types, event: &Event<'_>, by: &str) {
     let attribute = |name| event.attribute(name).unwrap_or_default();
     let schema = if event.attribute("specversion") == Some("0.3") { "schemaurl" } else { "dataschema" };
-    types.note(attribute("type"), attribute("source"), attribute(schema));
+    types.note(attribute("type"), attribute("source"), attribute(schema), by);
 }
 
 fn over_quota(stream: &Stream) -> Option<Answer> {

@@ -102,7 +102,12 @@ pub fn read<'a>(
     headers: &'a [(&'a str, &'a [u8])],
     body: &'a [u8],
 ) -> Result<Intake<'a>, Refusal> {
-    let content_type = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    let mut content_types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    let content_type = content_types.next();
+    if content_types.next().is_some() {
+        // One may name an envelope and the other not: whoever stands before us may have believed the other.
+        return Err(Malformed::attribute("datacontenttype", "is given twice").into());
+    }
     let events = match carriage(content_type.map(|(_, value)| *value)) {
         Carriage::Binary => vec![binary::parse(headers.iter().copied(), body)?],
         Carriage::Structured => vec![structured::parse(body)?],

@@ -112,6 +112,10 @@ pub const NAMES_MAX: usize = 1024;
 /// the default 1 MiB in base64 with its envelope, or a batch of smaller ones.
 pub const BODY_BYTES_MAX: usize = 4 << 20;
 
+/// Request bodies that a core holds at a time at the events listener, in bytes: sixty-four of the largest, whoever
+/// sends them and whether they ever end. Usual events are in and out within a flush and take some KiB together.
+pub const BODIES_BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
+
 /// How often the table is compared with the log for what nobody names any more.
 pub const TIDY_EVERY: Duration = Duration::from_secs(10);
 

@@ -157,11 +157,17 @@ impl Record {
     /// An attribute's canonical string form.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.attribute_bytes(name)?).ok()
+    }
+
+    /// The same for who compares only: UTF-8, as [`Record::decode`] has seen.
+    #[must_use]
+    pub fn attribute_bytes(&self, name: &str) -> Option<&[u8]> {
         let mut rest = &self.bytes[self.attributes.clone()];
         loop {
             let (_, found, value) = split_attribute(&mut rest)?;
             if found == name.as_bytes() {
-                return std::str::from_utf8(value).ok();
+                return Some(value);
             }
         }
     }

@@ -2,7 +2,6 @@
 //! others by address, by TLS if their URL says so.
 
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::Answer;
-use super::delivery::{Post, PostError};
+use super::delivery::{Post, PostError, claims_reply};
 use super::encode::Outgoing;
 use super::limits::{ANSWER_BYTES_MAX, PASS_LOOK_EVERY};
 use super::resolve::Resolver;
@@ -55,13 +54,16 @@ impl Post for Sender {
             let to = To::outside(address, target.trust.as_deref());
             self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
-        outcome.map_err(|why| match why {
-            ExchangeError::TimedOut => PostError::Timeout(timeout),
-            ExchangeError::Untrusted { why, .. } => {
-                PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() }
+        match outcome {
+            Ok(answer) => Ok(answer),
+            // Its status says what became of the event, whatever else comes; only a reply would be cut.
+            Err(ExchangeError::TooLarge { answer, .. }) if !claims_reply(&answer) => Ok(*answer),
+            Err(ExchangeError::TimedOut) => Err(PostError::Timeout(timeout)),
+            Err(ExchangeError::Untrusted { why, .. }) => {
+                Err(PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() })
             }
-            other => PostError::Transport(other.to_string().into()),
-        })
+            Err(other) => Err(PostError::Transport(other.to_string().into())),
+        }
     }
 
     fn places(&self, target: &Target) -> usize {
@@ -138,7 +140,7 @@ impl Sender {
             wish.tried.push(id);
             let choice = place.choice.clone();
             drop(place);
-            let another = by(ring, Some(due), self.proxy.place(choice, &mut wish)).await;
+            let another = by(ring, Some(due), Box::pin(self.proxy.place(choice, &mut wish))).await;
             place = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
         }
     }
@@ -155,7 +157,7 @@ impl Sender {
         if let Some(place) = self.proxy.try_place(&choice, &[]) {
             return Ok(place);
         }
-        let mut waiting = pin!(self.proxy.place(choice, wish));
+        let mut waiting = Box::pin(self.proxy.place(choice, wish)); // seldom, and large
         loop {
             match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
                 Ok(place) => return place.map_err(refused),

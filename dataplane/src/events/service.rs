@@ -15,7 +15,7 @@ use wal::{Hole, Log, Options};
 use super::Answer;
 use super::house::Events;
 use super::ingress::{self, Refusal};
-use super::limits::BODY_BYTES_MAX;
+use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
 use super::relay::{Content, Parcel, Relay, Ways};
 use super::resolve::{Resolver, system};
 use super::sender::Sender;
@@ -23,6 +23,7 @@ use crate::core::{self, Local, MakeEvents};
 use crate::counters::CoreCounters;
 use crate::h2::buffered;
 use crate::h2::server::Opened;
+use crate::http::bodies::Bodies;
 use crate::http::codec::RequestView;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Seat;
@@ -60,6 +61,8 @@ struct Service {
     ring: Ring,
     limits: Rc<HttpLimits>,
     counters: Arc<CoreCounters>,
+    /// Room for what is being taken in.
+    bodies: Bodies,
     events: Rc<Events<Sender>>,
     resolver: Rc<Resolver>,
     reader: RefCell<Reader>,
@@ -82,6 +85,7 @@ impl Service {
             ring: proxy.ring.clone(),
             limits: Rc::clone(&proxy.limits),
             counters,
+            bodies: Bodies::new(BODY_BYTES_MAX, BODIES_BYTES_MAX),
             events,
             resolver,
             reader: RefCell::new(tables.reader()),
@@ -145,6 +149,7 @@ impl core::Events for Service {
             let (ring, limits, counters) =
                 (self.ring.clone(), Rc::clone(&self.limits), Arc::clone(&self.counters));
             let by_tls = stream.is_tls();
+            let bodies = self.bodies.clone();
             let mut connection = Downstream::new(&ring, stream, seat, &limits);
             let handler =
                 async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
@@ -153,9 +158,9 @@ impl core::Events for Service {
                     let Downstream { stream, inflow, seat, .. } = connection;
                     let (held, facts) = (inflow.held, Rc::default());
                     let opened = Opened { ring, limits: *limits, counters, stream, held, seat, facts };
-                    buffered::serve_buffered(opened, BODY_BYTES_MAX, Rc::new(handler)).await;
+                    buffered::serve_buffered(opened, &bodies, Rc::new(handler)).await;
                 }
-                Ok(Spoken::Http1) => serve_buffered(connection, BODY_BYTES_MAX, &handler).await,
+                Ok(Spoken::Http1) => serve_buffered(connection, &bodies, &handler).await,
                 Err(NoRequest::Stalled) => {
                     let answer = Answer::text(408, "request timeout: the head did not come");
                     if connection.answer(&answer, true).await.is_ok() {

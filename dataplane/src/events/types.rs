@@ -1,4 +1,5 @@
-//! Which types of events come into a stream: each is told once, to whoever makes `EventType`s of them.
+//! Which types of events come into a stream, and which its subscribers answer with: each is told once, to
+//! whoever makes `EventType`s of them.
 //!
 //! A table of hashes that all cores look into, without a lock: an event of a known type costs a hash and a
 //! read. It does not grow: what does not fit is not told, and events are taken in all the same.
@@ -19,6 +20,8 @@ pub struct Seen {
     pub source: Box<str>,
     /// Empty if the event names none.
     pub schema: Box<str>,
+    /// The subscriber that answered with it, by its durable name; empty if it came in.
+    pub by: Box<str>,
 }
 
 /// The types that have come into one stream.
@@ -40,9 +43,10 @@ impl Default for Types {
 }
 
 impl Types {
-    /// Notes an event by its attributes `type`, `source` and `dataschema`.
-    pub fn note(&self, kind: &str, source: &str, schema: &str) {
-        let hash = self.hasher.hash_one((kind, source, schema)).max(1);
+    /// Notes an event by its attributes `type`, `source` and `dataschema`, and by which subscriber's answer it
+    /// is, if it is one.
+    pub fn note(&self, kind: &str, source: &str, schema: &str, by: &str) {
+        let hash = self.hasher.hash_one((kind, source, schema, by)).max(1);
         let first = usize::try_from(hash % TYPES_TOLD_MAX as u64).unwrap_or_default();
         for step in 0..TYPES_PROBED_MAX {
             let place = &self.slots[(first + step) % TYPES_TOLD_MAX];
@@ -52,7 +56,8 @@ impl Types {
             }
             if found == 0 && place.compare_exchange(0, hash, Relaxed, Relaxed).is_ok() {
                 // Allocates: once for each type.
-                let seen = Seen { kind: kind.into(), source: source.into(), schema: schema.into() };
+                let seen =
+                    Seen { kind: kind.into(), source: source.into(), schema: schema.into(), by: by.into() };
                 if self.news.push(seen).is_err() {
                     place.store(0, Relaxed); // told again when the next one comes
                 }
@@ -83,29 +88,33 @@ mod tests {
     use super::*;
 
     fn told(types: &Types) -> Vec<String> {
-        types.take().map(|seen| format!("{} {} {}", seen.kind, seen.source, seen.schema)).collect()
+        types
+            .take()
+            .map(|seen| format!("{} {} {} {}", seen.kind, seen.source, seen.schema, seen.by))
+            .collect()
     }
 
     #[test]
     fn each_type_is_told_once_until_it_is_forgotten() {
         let types = Types::default();
         for _ in 0..3 {
-            types.note("a", "/s", "");
-            types.note("a", "/t", "");
-            types.note("a", "/s", "http://schema");
+            types.note("a", "/s", "", "");
+            types.note("a", "/t", "", "");
+            types.note("a", "/s", "http://schema", "");
+            types.note("a", "/s", "", "uid");
         }
-        assert_eq!(told(&types), ["a /s ", "a /t ", "a /s http://schema"]);
-        types.note("a", "/s", "");
+        assert_eq!(told(&types), ["a /s  ", "a /t  ", "a /s http://schema ", "a /s  uid"]);
+        types.note("a", "/s", "", "");
         assert_eq!(told(&types), [] as [&str; 0]);
         types.forget();
-        types.note("a", "/s", "");
-        assert_eq!(told(&types), ["a /s "]);
+        types.note("a", "/s", "", "");
+        assert_eq!(told(&types), ["a /s  "]);
     }
 
     #[test]
     fn what_finds_the_queue_full_is_told_later_and_what_finds_no_place_is_not() {
         let types = Types::default();
-        let note = |from: usize, to: usize| (from..to).for_each(|n| types.note(&n.to_string(), "/s", ""));
+        let note = |from: usize, to: usize| (from..to).for_each(|n| types.note(&n.to_string(), "/s", "", ""));
         note(0, TYPES_WAITING_MAX + 5);
         assert_eq!(told(&types).len(), TYPES_WAITING_MAX);
         note(0, TYPES_WAITING_MAX + 5);

@@ -13,6 +13,7 @@ use super::heads::from_client;
 use super::limits;
 use super::server::{self, Opened};
 use crate::http::answer::Answer;
+use crate::http::bodies::{Bodies, Held};
 use crate::http::codec::RequestView;
 use crate::http::limits::HttpLimits;
 use crate::http::wire::by;
@@ -24,19 +25,19 @@ const RETRY_AFTER_S: &str = "1";
 struct Room {
     ring: Ring,
     limits: HttpLimits,
-    body_bytes_max: usize,
+    bodies: Bodies,
     /// Bytes of bodies that have come and are not answered.
     held: Cell<usize>,
 }
 
 /// Serves one connection: every request with its whole body to `handler`, many at a time, until the client goes.
-/// Bodies beyond `body_bytes_max` get 413, those that stop coming 408.
-pub async fn serve_buffered<H>(opened: Opened, body_bytes_max: usize, handler: Rc<H>)
+/// Bodies for which there is no room get 413 or 503, those that stop coming 408.
+pub async fn serve_buffered<H>(opened: Opened, bodies: &Bodies, handler: Rc<H>)
 where
     H: AsyncFn(RequestView<'_>, Bytes) -> Answer + 'static,
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
-    let room = Rc::new(Room { ring, limits, body_bytes_max, held: Cell::new(0) });
+    let room = Rc::new(Room { ring, limits, bodies: bodies.clone(), held: Cell::new(0) });
     server::serve(opened, false, |request, respond| {
         let (guest, handler) = (Guest { room: Rc::clone(&room), held: Cell::new(0) }, Rc::clone(&handler));
         async move { guest.exchange(request, respond, &*handler).await }
@@ -63,7 +64,7 @@ impl Guest {
                 Answer::text(417, "the only expectation known is 100-continue")
             }
             Ok(translated) => match self.whole(body).await {
-                Ok(bytes) => handler(translated.head.view(&translated.bytes), bytes).await,
+                Ok((bytes, _room)) => handler(translated.head.view(&translated.bytes), bytes).await,
                 Err(Some(refusal)) => refusal,
                 Err(None) => return, // the client took it back
             },
@@ -72,20 +73,18 @@ impl Guest {
     }
 
     /// The body; or what its sender is told, if there is somebody to be told.
-    async fn whole(&self, mut body: RecvStream) -> Result<Bytes, Option<Answer>> {
-        let Room { ring, limits, body_bytes_max, held } = &*self.room;
+    async fn whole(&self, mut body: RecvStream) -> Result<(Bytes, Held), Option<Answer>> {
+        let Room { ring, limits, bodies, held } = &*self.room;
+        let mut room = bodies.enter();
         let mut bytes = BytesMut::new();
         loop {
             let piece = match by(ring, Some(ring.now() + limits.stall_max), body.data()).await {
                 Ok(Some(Ok(piece))) => piece,
-                Ok(None) => return Ok(bytes.freeze()),
+                Ok(None) => return Ok((bytes.freeze(), room)),
                 Ok(Some(Err(_))) => return Err(None),
                 Err(_) => return Err(Some(Answer::text(408, "request timeout: the body stopped coming"))),
             };
-            if bytes.len() + piece.len() > *body_bytes_max {
-                let sentence = format!("the body is larger than {body_bytes_max} bytes");
-                return Err(Some(Answer::text(413, sentence)));
-            }
+            room.grow(piece.len()).map_err(|why| Some(why.answer()))?;
             if held.get() + piece.len() > limits::BUFFERED_BYTES_MAX {
                 let sentence = "too much at a time on this connection: wait for answers";
                 return Err(Some(Answer::text(503, sentence).with("Retry-After", RETRY_AFTER_S)));
@@ -94,7 +93,7 @@ impl Guest {
             self.held.set(self.held.get() + piece.len());
             let _ = body.flow_control().release_capacity(piece.len()); // an error: the connection is gone
             if bytes.is_empty() && body.is_end_stream() {
-                return Ok(piece); // the usual event: one frame, no copy
+                return Ok((piece, room)); // the usual event: one frame, no copy
             }
             bytes.extend_from_slice(&piece);
         }

@@ -74,8 +74,9 @@ pub enum ExchangeError {
     Failed,
     #[error("the answer is no HTTP/1.1: {}", .0.sentence())]
     Malformed(Malformed),
+    /// What the answer says, and its body as far as it was taken: nearly always that is enough.
     #[error("the answer's body is larger than {bytes_max} bytes")]
-    TooLarge { bytes_max: usize },
+    TooLarge { bytes_max: usize, answer: Box<Answer> },
 }
 
 impl Client {
@@ -115,8 +116,8 @@ impl Client {
         self.pool.put(key, upstream, self.ring.now());
     }
 
-    /// Sends `request` and reads the whole answer. Interim answers are skipped; 101 ends the exchange
-    /// like a final one, without a body.
+    /// Sends `request` and reads the whole answer; of its headers all those of a 200, and `Retry-After` of others.
+    /// Interim answers are skipped; 101 ends the exchange like a final one, without a body.
     pub async fn exchange(
         &self,
         to: impl Into<To<'_>>,
@@ -204,7 +205,10 @@ async fn converse(
         }
     };
     let view = head.view(&bytes);
-    let headers = view.fields().map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect();
+    // Two allocations for each: only a 200 can be a reply, and of all others one field says anything.
+    let is_kept = |name: &str| head.status == 200 || name.eq_ignore_ascii_case("retry-after");
+    let fields = view.fields().filter(|(name, _)| is_kept(name));
+    let headers = fields.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect();
     let mut answer = Answer { status: head.status, headers, body: Bytes::new() };
     drop(bytes);
 
@@ -213,7 +217,8 @@ async fn converse(
     loop {
         match reader.next(&inflow.held).map_err(ExchangeError::Malformed)? {
             Piece::Data { take, .. } if body.len() + take > body_bytes_max => {
-                return Err(ExchangeError::TooLarge { bytes_max: body_bytes_max });
+                answer.body = body.freeze();
+                return Err(ExchangeError::TooLarge { bytes_max: body_bytes_max, answer: Box::new(answer) });
             }
             Piece::Data { skip, take } => {
                 inflow.held.advance(skip);

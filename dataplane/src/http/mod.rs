@@ -7,6 +7,7 @@
 //! [`trace`] puts spans of our own between a client's and an instance's.
 
 pub mod answer;
+pub mod bodies;
 pub mod client;
 pub mod codec;
 pub mod headers;

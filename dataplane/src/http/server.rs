@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use ring::{Chunk, Ring, Tick};
 
 use super::answer::Answer;
+use super::bodies::{Bodies, Held, NoRoom};
 use super::codec::{BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, parse_request};
 use super::limits::HttpLimits;
 use super::roster::Seat;
@@ -165,14 +166,13 @@ impl Downstream {
         let _ = by(&self.ring, Some(due), drained).await; // however it ends, the connection goes
     }
 
-    /// Reads a whole body, if it is not longer than `bytes_max`.
-    pub async fn whole_body(&mut self, bytes_max: usize) -> Result<Bytes, NoBody> {
+    /// Reads a whole body, as far as there is room for it, which it holds as long as what comes with it.
+    pub async fn whole_body(&mut self, bodies: &Bodies) -> Result<(Bytes, Held), NoBody> {
         let framing = self.head.framing;
-        if let Framing::Length(length) = framing
-            && length > bytes_max as u64
-        {
-            return Err(NoBody::TooLarge);
+        if let Framing::Length(length) = framing {
+            bodies.judge(length).map_err(NoBody::NoRoom)?;
         }
+        let mut room = bodies.enter();
 
         let mut reader = BodyReader::new(framing);
         let mut body = BytesMut::new();
@@ -182,15 +182,15 @@ impl Downstream {
         }
         loop {
             match reader.next(&self.inflow.held).map_err(NoBody::Malformed)? {
-                Piece::Data { take, .. } if body.len() + take > bytes_max => return Err(NoBody::TooLarge),
                 Piece::Data { skip, take } => {
+                    room.grow(take).map_err(NoBody::NoRoom)?;
                     self.inflow.held.advance(skip);
                     body.extend_from_slice(&self.inflow.held[..take]);
                     self.inflow.held.advance(take);
                 }
                 Piece::End { skip } => {
                     self.inflow.held.advance(skip);
-                    return Ok(body.freeze());
+                    return Ok((body.freeze(), room));
                 }
                 Piece::NeedBytes => {
                     self.inflow.held = Chunk::empty();
@@ -210,16 +210,16 @@ impl Downstream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoBody {
     Gone,
-    TooLarge,
+    NoRoom(NoRoom),
     Stalled,
     Malformed(Malformed),
 }
 
 /// Serves one connection: every request with its whole body to `handler`, until the client goes. Bodies
-/// beyond `body_bytes_max` get 413, those that stop coming 408.
+/// for which there is no room get 413 or 503, those that stop coming 408.
 pub async fn serve_buffered(
     mut connection: Downstream,
-    body_bytes_max: usize,
+    bodies: &Bodies,
     handler: &impl AsyncFn(RequestView<'_>, Bytes) -> Answer,
 ) {
     loop {
@@ -234,13 +234,10 @@ pub async fn serve_buffered(
         if connection.head.expects_more {
             return refuse(connection, 417, "the only expectation known is 100-continue").await;
         }
-        let body = match connection.whole_body(body_bytes_max).await {
+        let (body, room) = match connection.whole_body(bodies).await {
             Ok(body) => body,
             Err(NoBody::Gone) => return,
-            Err(NoBody::TooLarge) => {
-                let sentence = format!("the body is larger than {body_bytes_max} bytes");
-                return refuse(connection, 413, &sentence).await;
-            }
+            Err(NoBody::NoRoom(why)) => return refuse_with(connection, &why.answer()).await,
             Err(NoBody::Stalled) => {
                 return refuse(connection, 408, "request timeout: the body stopped coming").await;
             }
@@ -248,7 +245,7 @@ pub async fn serve_buffered(
         };
 
         let answer = handler(connection.head.view(&bytes), body).await;
-        drop(bytes); // the receive buffer goes back before the next wait
+        drop((bytes, room)); // the receive buffer goes back before the next wait
         let close = !connection.head.keep_alive || connection.seat.is_draining();
         if connection.answer(&answer, close).await.is_err() || close {
             return;
@@ -256,8 +253,12 @@ pub async fn serve_buffered(
     }
 }
 
-async fn refuse(mut connection: Downstream, status: u16, sentence: &str) {
-    if connection.answer(&Answer::text(status, sentence), true).await.is_ok() {
+async fn refuse(connection: Downstream, status: u16, sentence: &str) {
+    refuse_with(connection, &Answer::text(status, sentence)).await;
+}
+
+async fn refuse_with(mut connection: Downstream, answer: &Answer) {
+    if connection.answer(answer, true).await.is_ok() {
         connection.linger().await;
     }
 }

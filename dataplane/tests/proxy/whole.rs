@@ -7,6 +7,7 @@ use bytes::Bytes;
 use ring::sim::{Weather, World};
 use ring::{Options, Ring, Stream};
 use sluicegate_dataplane::http::answer::Answer;
+use sluicegate_dataplane::http::bodies::Bodies;
 use sluicegate_dataplane::http::client::{Client, ExchangeError, Outgoing};
 use sluicegate_dataplane::http::codec::{Method, RequestView};
 use sluicegate_dataplane::http::limits::HttpLimits;
@@ -28,6 +29,11 @@ async fn echo(request: RequestView<'_>, body: Bytes) -> Answer {
 
 /// A buffered server on `ring`; where it listens.
 fn server(ring: &Ring) -> std::net::SocketAddr {
+    server_with(ring, &Bodies::new(BODY_BYTES_MAX, usize::MAX))
+}
+
+fn server_with(ring: &Ring, bodies: &Bodies) -> std::net::SocketAddr {
+    let bodies = bodies.clone();
     let listener = listener(ring);
     let address = listener.local_addr().unwrap();
     let (ring, roster) = (ring.clone(), Rc::new(Roster::default()));
@@ -35,7 +41,8 @@ fn server(ring: &Ring) -> std::net::SocketAddr {
         while let Ok(stream) = listener.accept().await {
             let seat = roster.enter(100).unwrap();
             let connection = Downstream::new(&ring, stream, seat, &Rc::new(limits()));
-            ring.spawn(async move { serve_buffered(connection, BODY_BYTES_MAX, &echo).await });
+            let bodies = bodies.clone();
+            ring.spawn(async move { serve_buffered(connection, &bodies, &echo).await });
         }
     });
     address
@@ -70,7 +77,30 @@ fn a_whole_message_goes_there_and_back_on_one_connection() {
         let large = client.exchange(address, &post("/", &[b'x'; BODY_BYTES_MAX + 1]), 2000, None).await;
         assert_eq!(large.unwrap().status, 413);
         let refused = client.exchange(address, &post("/", &[b'x'; 9]), 8, None).await;
-        assert!(matches!(refused, Err(ExchangeError::TooLarge { bytes_max: 8 })));
+        let Err(ExchangeError::TooLarge { bytes_max: 8, answer }) = refused else { panic!("{refused:?}") };
+        assert_eq!((answer.status, answer.header("x-said")), (200, Some(&b"POST / 9"[..])));
+    });
+}
+
+/// Bodies that do not end hold only so much of a core, and nobody else longer than they last.
+#[test]
+fn all_bodies_together_have_a_limit_too() {
+    on_both(async |ring| {
+        let address = server_with(&ring, &Bodies::new(BODY_BYTES_MAX, BODY_BYTES_MAX + 99));
+        let client = Client::new(&ring, &limits());
+        let slow = Stream::connect(&ring, address).await.unwrap();
+        let head = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_BYTES_MAX}\r\n\r\n");
+        slow.send([head.as_bytes(), &[b'x'; BODY_BYTES_MAX - 1]].concat()).await.unwrap();
+        ring.sleep(Duration::from_millis(50)).await;
+        let ask = async |bytes: usize| {
+            client.exchange(address, &post("/", &vec![b'x'; bytes]), 2000, None).await.unwrap()
+        };
+        let refused = ask(500).await;
+        assert_eq!((refused.status, refused.header("retry-after")), (503, Some(&b"1"[..])));
+        assert_eq!(ask(100).await.status, 200, "what fits goes by");
+        slow.send(b"x").await.unwrap();
+        assert!(slow.recv().await.unwrap().starts_with(b"HTTP/1.1 200 "));
+        assert_eq!(ask(500).await.status, 200);
     });
 }
 

@@ -1,6 +1,6 @@
 //! The API's listeners, whom they believe, and what clients are given to find them.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -15,6 +15,7 @@ use control::api::serve::serve;
 use control::api::{Audit, Believed, Signer, Surroundings};
 use futures_util::future;
 
+use super::outward;
 use crate::cli::kubeconfig::{self, Authority};
 use crate::config::Config;
 
@@ -134,17 +135,7 @@ fn papers(config: &Config, at: SocketAddr) -> Papers {
 
 /// Where clients may meet us, as far as this host knows.
 pub(super) fn names(bound: IpAddr) -> Vec<String> {
-    let mut names = Vec::new();
-    if bound.is_unspecified() {
-        // No packet is sent: the kernel picks the address that it would send from. TEST-NET-1 is nobody's.
-        let outward = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-            socket.connect("192.0.2.1:9")?;
-            socket.local_addr()
-        });
-        names.extend(outward.map(|address| address.ip().to_string()));
-    } else {
-        names.push(bound.to_string());
-    }
+    let mut names = vec![outward::address(bound).to_string()];
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     let is_name = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
     names.extend(is_name.then_some(host));

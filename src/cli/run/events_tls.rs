@@ -8,8 +8,8 @@ use control::controllers;
 use dataplane::tls::{Identity, Own};
 use jiff::Timestamp;
 
-use super::api;
 use super::sockets::Sockets;
+use super::{api, outward};
 use crate::config::Config;
 
 /// Below the data folder: the authority's key and the certificate's.
@@ -34,13 +34,12 @@ impl EventsTls {
         let at = listener.local_addr().context("events-https")?;
         let folder = config.data.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        // The address as URLs have it, also where it stands for all.
-        let names = [api::names(at.ip()), vec![at.ip().to_string()]].concat();
-        let maker = SelfMade::new(&folder, &names).signed_by(AUTHORITY);
+        let maker = SelfMade::new(&folder, &api::names(at.ip())).signed_by(AUTHORITY);
         maker.renew(Timestamp::now()).map_err(|why| anyhow!("events-https: {why}"))?;
         let ca = maker.ca();
         let ca_certs = std::fs::read_to_string(&ca).with_context(|| ca.display().to_string())?;
-        let made = Self { maker, own: Own::default(), url_base: format!("https://{at}"), ca_certs };
+        let url_base = format!("https://{}", outward::met_at(at));
+        let made = Self { maker, own: Own::default(), url_base, ca_certs };
         made.show()?;
         Ok(Some(made))
     }

@@ -1,12 +1,15 @@
-//! EventTypes of what comes in (`eventtype-auto-create` in ConfigMap `config-features`, X-FEA-06).
+//! EventTypes of what comes in and of what subscribers answer (`eventtype-auto-create` in ConfigMap
+//! `config-features`, X-FEA-06).
 //!
 //! The cores note each new type once ([`dataplane::events::types`]); here they are fetched now and then, so
 //! that no event waits for an object.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::events::types::Seen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 
 use crate::controllers::world::{Error, World};
 use crate::controllers::{broker, in_memory_channel, managers, service::children::owner};
@@ -35,16 +38,24 @@ pub async fn tend(world: &World) {
 /// Somebody deleted it: it comes again with the next such event.
 pub fn forget(world: &World, event_type: &EventType) {
     let Some(reference) = &event_type.spec.reference else { return };
-    let ns = namespace(&event_type.metadata);
+    let (ns, name) = (namespace(&event_type.metadata), &reference.name);
     let path = match reference.kind.as_str() {
-        "Broker" => broker::path(ns, &reference.name),
-        _ => in_memory_channel::path(ns, &reference.name),
+        "Broker" => broker::path(ns, name),
+        "Trigger" => match world.triggers.get(ns, name) {
+            Some(trigger) => broker::path(ns, &trigger.spec.broker),
+            None => return, // it took its EventTypes along
+        },
+        "Subscription" => match world.subscriptions.get(ns, name) {
+            Some(subscription) => in_memory_channel::path(ns, &subscription.spec.channel.name),
+            None => return,
+        },
+        _ => in_memory_channel::path(ns, name),
     };
     world.publisher.forget_types(&path);
 }
 
 async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
-    let Some((ns, reference, owner)) = stream(world, path) else { return Ok(()) }; // it went meanwhile
+    let Some((ns, reference, owner)) = origin(world, path, &seen.by) else { return Ok(()) }; // it went meanwhile
     let wanted = event_type(ns, reference, owner, seen);
     let is_known = |known: &EventType| {
         let (known, wanted) = (&known.spec, &wanted.spec);
@@ -60,31 +71,47 @@ async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
     Ok(())
 }
 
-/// The stream's owner: where it is, and how others refer to it.
-fn stream<'p>(world: &World, path: &'p str) -> Option<(&'p str, KReference, Vec<OwnerReference>)> {
+/// Whose events they are, and how others refer to that: the stream's, or those of the subscriber that answered.
+fn origin<'p>(world: &World, path: &'p str, by: &str) -> Option<(&'p str, KReference, Vec<OwnerReference>)> {
     let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
     let (ns, named) = rest.split_once('/')?;
-    let (api_version, kind, owner) = match kind {
-        "brokers" => ("eventing.knative.dev/v1", "Broker", owner(&*world.brokers.get(ns, named)?)),
-        _ => {
+    let (api_version, kind, named, owner) = match (kind, by) {
+        ("brokers", "") => {
+            ("eventing.knative.dev/v1", "Broker", named.to_owned(), owner(&*world.brokers.get(ns, named)?))
+        }
+        ("brokers", uid) => {
+            let trigger = answering(world.triggers.list(ns), uid)?;
+            ("eventing.knative.dev/v1", "Trigger", trigger.name_any(), owner(&*trigger))
+        }
+        (_, "") => {
             let channel = world.in_memory_channels.get(ns, named)?;
-            ("messaging.knative.dev/v1", "InMemoryChannel", owner(&*channel))
+            ("messaging.knative.dev/v1", "InMemoryChannel", named.to_owned(), owner(&*channel))
+        }
+        (_, uid) => {
+            let subscription = answering(world.subscriptions.list(ns), uid)?;
+            ("messaging.knative.dev/v1", "Subscription", subscription.name_any(), owner(&*subscription))
         }
     };
     let reference = KReference {
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
-        name: named.to_owned(),
+        name: named,
         namespace: Some(ns.to_owned()),
         ..KReference::default()
     };
     Some((ns, reference, owner.unwrap_or_default()))
 }
 
+fn answering<K: ResourceExt>(all: Vec<Arc<K>>, uid: &str) -> Option<Arc<K>> {
+    all.into_iter().find(|one| one.meta().uid.as_deref() == Some(uid))
+}
+
 fn event_type(ns: &str, reference: KReference, owner: Vec<OwnerReference>, seen: &Seen) -> EventType {
-    let parts = [&*seen.kind, &*seen.source, &*seen.schema, ns, &*reference.name];
+    // A Trigger may have the name of its Broker.
+    let kind = if seen.by.is_empty() { None } else { Some(&*reference.kind) };
+    let parts = [&*seen.kind, &*seen.source, &*seen.schema, ns, &*reference.name].into_iter().chain(kind);
     let named: String = reference.name.chars().take(NAME_CHARS_MAX).collect();
-    let name = format!("et-{named}-{:032x}", hash(&parts));
+    let name = format!("et-{named}-{:032x}", hash(parts));
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let spec = EventTypeSpec {
         kind: seen.kind.to_string(),
@@ -100,10 +127,10 @@ fn event_type(ns: &str, reference: KReference, owner: Vec<OwnerReference>, seen:
 }
 
 /// FNV-1a: the same for ever, so that a restart finds what it made.
-fn hash(parts: &[&str]) -> u128 {
+fn hash<'p>(parts: impl Iterator<Item = &'p str>) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+    let bytes = parts.flat_map(|part| part.bytes().chain([0]));
     bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
@@ -118,12 +145,17 @@ mod tests {
     #[test]
     fn what_came_becomes_an_event_type_that_is_admitted() {
         let reference = || KReference { kind: "Broker".into(), name: "b".into(), ..KReference::default() };
-        let seen =
-            |kind: &str, source: &str| Seen { kind: kind.into(), source: source.into(), schema: "".into() };
+        let seen = |kind: &str, source: &str| Seen {
+            kind: kind.into(),
+            source: source.into(),
+            schema: "".into(),
+            by: "".into(),
+        };
         let made = |seen: &Seen| event_type("ns", reference(), Vec::new(), seen);
         let one = made(&seen("t", "urn:x:y"));
         assert_eq!(name(&one.metadata), name(&made(&seen("t", "urn:x:y")).metadata));
-        for other in [seen("t", "urn:x:z"), seen("turn:", "x:y"), seen("u", "urn:x:y")] {
+        let answered = Seen { by: "uid".into(), ..seen("t", "urn:x:y") };
+        for other in [seen("t", "urn:x:z"), seen("turn:", "x:y"), seen("u", "urn:x:y"), answered] {
             assert_ne!(name(&one.metadata), name(&made(&other).metadata), "{other:?}");
         }
         assert!(name(&one.metadata).starts_with("et-b-") && name(&one.metadata).len() == 5 + 32);

@@ -7,11 +7,11 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{Attribute, Data, Event, Kind, Malformed, Mode, rules};
-use crate::events::limits::BATCH_EVENTS_MAX;
+use crate::events::limits::{ATTRIBUTES_MAX, BATCH_EVENTS_MAX};
 
 /// Reads an event from a JSON envelope (DP-PROTO-03).
 pub fn parse(body: &[u8]) -> Result<Event<'_>, Malformed> {
@@ -22,11 +22,11 @@ pub fn parse(body: &[u8]) -> Result<Event<'_>, Malformed> {
 
 /// Reads all events of a batch, or none (DP-PROTO-06, AMB-49).
 pub fn parse_batch(body: &[u8]) -> Result<Vec<Event<'_>>, Malformed> {
-    let envelopes: Vec<&RawValue> =
+    let Batch(envelopes) =
         serde_json::from_slice(body).map_err(|why| Malformed::envelope(why.to_string()))?;
-    if envelopes.len() > BATCH_EVENTS_MAX {
+    let Some(envelopes) = envelopes else {
         return Err(Malformed::Request { why: "the batch has more than 1000 events" });
-    }
+    };
     let events = envelopes.iter().enumerate().map(|(index, envelope)| {
         parse(envelope.get().as_bytes()).map_err(|why| Malformed::InBatch { index, why: Box::new(why) })
     });
@@ -50,9 +50,12 @@ pub(crate) fn json_string(raw: &str) -> Option<Cow<'_, str>> {
 }
 
 fn read(members: Members<'_>) -> Result<Event<'_>, Malformed> {
-    let mut attributes = Vec::with_capacity(members.0.len());
+    let Members(Some(members)) = members else {
+        return Err(Malformed::Request { why: "the event has more than 256 attributes" });
+    };
+    let mut attributes = Vec::with_capacity(members.len());
     let (mut json, mut base64) = (None, None);
-    for (name, raw) in members.0 {
+    for (name, raw) in members {
         match &*name {
             "data" if json.is_some() => return Err(Malformed::attribute("data", "is given twice")),
             "data" => json = Some(raw.get()),
@@ -107,8 +110,12 @@ fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<Attribute<'a
     Ok(Some(Attribute { name, value, kind }))
 }
 
-/// A JSON object with its values unparsed and its duplicates kept, so that they can be refused.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+/// A JSON object with its values unparsed and its duplicates kept, so that they can be refused. `None` if there
+/// are more than an event can have: a body full of them is looked through, and nothing of it is kept.
+struct Members<'a>(Option<Vec<(Cow<'a, str>, &'a RawValue)>>);
+
+/// Members of an envelope: attributes, `data`, `data_base64`.
+const MEMBERS_MAX: usize = ATTRIBUTES_MAX + 2;
 
 impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -128,9 +135,45 @@ impl<'de> Visitor<'de> for MembersVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = Vec::with_capacity(12); // seldom grows: most envelopes have fewer
         while let Some(Key(name)) = map.next_key()? {
+            if members.len() == MEMBERS_MAX {
+                map.next_value::<IgnoredAny>()?;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                return Ok(Members(None));
+            }
             members.push((name, map.next_value()?));
         }
-        Ok(Members(members))
+        Ok(Members(Some(members)))
+    }
+}
+
+/// A JSON array with its values unparsed; `None` if there are too many.
+struct Batch<'a>(Option<Vec<&'a RawValue>>);
+
+impl<'de> Deserialize<'de> for Batch<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(BatchVisitor)
+    }
+}
+
+struct BatchVisitor;
+
+impl<'de> Visitor<'de> for BatchVisitor {
+    type Value = Batch<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut envelopes = Vec::new(); // grows to the limit at most
+        while let Some(envelope) = seq.next_element()? {
+            if envelopes.len() == BATCH_EVENTS_MAX {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                return Ok(Batch(None));
+            }
+            envelopes.push(envelope);
+        }
+        Ok(Batch(Some(envelopes)))
     }
 }
 

@@ -15,7 +15,7 @@ use super::end::End;
 use super::post::{Post, PostError};
 use super::pump::{Job, Leg, Order, Pump};
 use super::request::{self, Carried, Failure};
-use super::retry::{Heard, Reason, Verdict, failed, judge};
+use super::retry::{Heard, Reason, Verdict, failed, judge, spread};
 use crate::events::Answer;
 use crate::events::cloudevent::Event;
 use crate::events::companions::trace_of;
@@ -38,23 +38,32 @@ enum Passed {
 }
 
 impl<P: Post> Pump<P> {
-    pub(super) async fn attempt(self: &Rc<Self>, job: Job) {
-        self.bring(job.position).await;
-        let Some((payload, at_ms)) = self.payload(job.position) else {
-            return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
+    /// `read`: the event and when it came, by whoever has just looked at it.
+    pub(super) async fn attempt(self: &Rc<Self>, job: Job, read: Option<(Record, u64)>) {
+        let (mut record, at_ms) = match read {
+            Some(read) => read,
+            None => {
+                self.bring(job.position).await;
+                let Some((payload, at_ms)) = self.payload(job.position) else {
+                    return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
+                };
+                let Ok(record) = Record::decode(payload) else { return }; // decoded once before: cannot be
+                (record, at_ms)
+            }
         };
-        let Ok(mut record) = Record::decode(payload) else { return }; // decoded once before: cannot be
         record.arrived_ms = guards_loops(&self.order().stream).then_some(at_ms);
         let order = self.order();
         match &job.leg {
             Leg::Subscriber => self.ask(&order, &record, job).await,
             Leg::DeadLetter(failure) => {
                 let failure = Rc::clone(failure);
-                self.bury(&order, &record, job, failure).await;
+                Box::pin(self.bury(&order, &record, job, failure)).await;
             }
         }
     }
 
+    /// What seldom comes after the answer is boxed: each attempt under way takes what its largest step does, some 3 KiB
+    /// instead of 6, and of subscribers that hang there are 64 each.
     async fn ask(self: &Rc<Self>, order: &Order, record: &Record, job: Job) {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != Reply::Unasked;
@@ -69,11 +78,14 @@ impl<P: Post> Pump<P> {
             Verdict::RetryAt(wait) => self.retry_after(wait, job),
             Verdict::GiveUp(reason) => {
                 let failure = Failure::of(&target.url, &outcome, reason.as_str());
-                self.give_up(order, record, job, failure).await;
+                Box::pin(self.give_up(order, record, job, failure)).await;
             }
             Verdict::Reply => {
                 let Ok(answer) = outcome else { return }; // a verdict of Reply comes from a status
-                self.take_reply(order, record, job, &answer).await;
+                if answer.body.is_empty() && !request::claims_reply(&answer) {
+                    return self.settle(job.position, End::Delivered); // the usual 200
+                }
+                Box::pin(self.take_reply(order, record, job, &answer)).await;
             }
         }
     }
@@ -85,7 +97,12 @@ impl<P: Post> Pump<P> {
                 tracing::debug!(subscriber = %order.subscriber.label, "body of a 200 dropped: not an event");
                 Passed::Nowhere
             }
-            Ok(Carried::Event(reply)) => self.pass_on(order, record, reply, answer, &job).await,
+            Ok(Carried::Event(reply)) => {
+                if let Some(types) = &order.stream.types {
+                    note_type(types, &reply, &order.subscriber.name);
+                }
+                self.pass_on(order, record, reply, answer, &job).await
+            }
             Err(why) => Passed::NotStored(format!("malformed reply: {why}")),
         };
         match passed {
@@ -174,7 +191,7 @@ impl<P: Post> Pump<P> {
             Ok(()) => {
                 order.stream.tally.accepted.fetch_add(1, Relaxed);
                 if let Some(types) = &order.stream.types {
-                    note_type(types, reply);
+                    note_type(types, reply, "");
                 }
                 Passed::On
             }
@@ -198,6 +215,7 @@ impl<P: Post> Pump<P> {
                 }
                 Verdict::RetryAt(wait) => {
                     order.subscriber.tally.retries.fetch_add(1, Relaxed);
+                    let wait = spread(wait, &mut rng.borrow_mut());
                     self.shop.ring.sleep(wait).await;
                     if self.is_stopped() {
                         return Passed::NotStored("the subscriber is gone".into());
@@ -253,7 +271,7 @@ impl<P: Post> Pump<P> {
     }
 
     fn retry_after(&self, wait: Duration, job: Job) {
-        let at = self.shop.ring.now() + wait;
+        let at = self.shop.ring.now() + spread(wait, &mut self.shop.rng.borrow_mut());
         self.retry(at, Job { attempt: job.attempt + 1, ..job });
     }
 

@@ -29,6 +29,7 @@ use wal::{AppendError, StreamId};
 
 pub use place::Place;
 pub use post::{Post, PostError};
+pub use request::claims_reply;
 
 use self::pump::{Order, Pump, Shop};
 use self::sorter::Sorter;

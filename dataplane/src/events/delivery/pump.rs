@@ -244,7 +244,7 @@ impl<P: Post> Pump<P> {
         let room = room(&order.subscriber.delivery);
         while self.has_window(&order) {
             let Some(job) = self.due_retry() else { break };
-            self.begin(job);
+            self.begin(job, None);
         }
         for _ in 0..RECORDS_PER_TURN_MAX {
             if !self.has_window(&order) || self.place.unfinished() >= room {
@@ -335,7 +335,8 @@ impl<P: Post> Pump<P> {
             Ok(event) if wants(&order.subscriber, &event) => {
                 let by_key = order.subscriber.delivery.sequence == Sequence::ByKey;
                 if !by_key || self.lanes.borrow_mut().enter(lane(&event), record.position) {
-                    self.begin(Job::first(record.position));
+                    // What is tried at once is not read and decoded again.
+                    self.begin(Job::first(record.position), Some((event, record.at_ms)));
                 }
             }
             Ok(_) => self.settle(record.position, End::Filtered),
@@ -355,9 +356,9 @@ impl<P: Post> Pump<P> {
         retries.pop().map(|Reverse(retry)| retry.job)
     }
 
-    fn begin(self: &Rc<Self>, job: Job) {
+    fn begin(self: &Rc<Self>, job: Job, read: Option<(Record, u64)>) {
         let slot = Slot::take(Rc::clone(self));
-        self.shop.ring.spawn(async move { slot.pump.attempt(job).await });
+        self.shop.ring.spawn(async move { slot.pump.attempt(job, read).await });
     }
 
     pub(super) fn retry(&self, at: Tick, job: Job) {

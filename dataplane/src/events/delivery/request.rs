@@ -109,20 +109,27 @@ pub enum Carried<'a> {
     Event(Event<'a>),
 }
 
+/// Whether the answer says that it carries an event, right or wrong.
+#[must_use]
+pub fn claims_reply(answer: &Answer) -> bool {
+    let content_type = answer.header("content-type");
+    answer.status == 200 && (carriage(content_type) != Carriage::Binary || binary::is_claimed(fields(answer)))
+}
+
+fn fields(answer: &Answer) -> impl Iterator<Item = (&str, &[u8])> {
+    answer.headers.iter().map(|(name, value)| (&**name, &**value))
+}
+
 /// Reads a reply. A claim to be an event that does not hold is an error (AMB-34, DP-REPLY-10).
 pub fn carried(answer: &Answer) -> Result<Carried<'_>, Malformed> {
-    let header = |name: &str| {
-        answer.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
-    };
-    let headers = || answer.headers.iter().map(|(name, value)| (&**name, &**value));
-    match carriage(header("content-type")) {
+    match carriage(answer.header("content-type")) {
         Carriage::Structured => structured::parse(&answer.body).map(Carried::Event),
         Carriage::Batch => Err(Malformed::Request { why: "a reply is one event, not a batch" }),
         Carriage::Unknown => {
             Err(Malformed::Request { why: "the reply has a CloudEvents format that is not JSON" })
         }
-        Carriage::Binary if binary::is_claimed(headers()) => {
-            binary::parse(headers(), &answer.body).map(Carried::Event)
+        Carriage::Binary if binary::is_claimed(fields(answer)) => {
+            binary::parse(fields(answer), &answer.body).map(Carried::Event)
         }
         Carriage::Binary if answer.body.is_empty() => Ok(Carried::Nothing),
         Carriage::Binary => Ok(Carried::NoEvent),
@@ -137,8 +144,7 @@ pub fn record_of(
     hops_left: u8,
     rng: &mut Rng,
 ) -> Vec<u8> {
-    let headers = answer.headers.iter().map(|(name, value)| (&**name, &**value));
-    let beside = companions::select(headers, trace, rng);
+    let beside = companions::select(fields(answer), trace, rng);
     crate::events::record::encode_head(reply, &beside, hops_left)
 }
 

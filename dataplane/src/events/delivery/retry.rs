@@ -10,6 +10,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use fastrand::Rng;
+
 use crate::events::Answer;
 use crate::events::limits::BACKOFF_MAX;
 use crate::table::{Backoff, Delivery};
@@ -69,8 +71,8 @@ impl Heard {
 
 /// Seconds, or an HTTP date (RFC 9110, 10.2.3); anything else says nothing.
 fn retry_after_of(text: &str, wall: &impl Fn() -> SystemTime) -> Option<Duration> {
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX))); // more than any bound is at the bound
     }
     let date = httpdate::parse_http_date(text).ok()?;
     Some(date.duration_since(wall()).unwrap_or_default())
@@ -120,6 +122,12 @@ fn delay(retry: u32, backoff: Backoff) -> Duration {
         }
     };
     wait.min(BACKOFF_MAX)
+}
+
+/// The same wait, or up to a tenth more: events that failed together are not tried again together.
+pub fn spread(wait: Duration, rng: &mut Rng) -> Duration {
+    let tenth = u64::try_from((wait / 10).as_nanos()).unwrap_or(u64::MAX);
+    wait.saturating_add(Duration::from_nanos(rng.u64(0..=tenth)))
 }
 
 #[cfg(test)]
@@ -230,9 +238,28 @@ mod tests {
             (429, "Sun, 06 Nov 1994 08:00:00 GMT", 60, 2),
             (429, "soon", 60, 2),
             (429, "-5", 60, 2),
-            (429, "99999999999999999999", 60, 2),
+            (429, "+5", 60, 2),
+            (429, "5.5", 60, 2),
+            (429, "", 60, 2),
+            (429, "99999999999999999999", 60, 60),
         ] {
             assert_eq!(waits(status, header, max), wait, "{status} {header} {max}");
+        }
+    }
+
+    /// DP-RETRY-20: what failed at once is not tried again at once, and nothing sooner than it should be.
+    #[test]
+    fn waits_are_spread_and_never_shortened() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        assert_eq!(spread(Duration::ZERO, &mut rng), Duration::ZERO);
+        for wait in [Duration::from_millis(200), BACKOFF_MAX, Duration::MAX] {
+            let spread: Vec<_> = (0..100).map(|_| spread(wait, &mut rng)).collect();
+            assert!(
+                spread.iter().all(|one| *one >= wait && *one - wait <= wait / 10),
+                "{wait:?}: {spread:?}"
+            );
+            let (first, last) = (spread.iter().min().unwrap(), spread.iter().max().unwrap());
+            assert!(wait == Duration::MAX || *last - *first > wait / 20, "{wait:?}: {first:?} to {last:?}");
         }
     }
 

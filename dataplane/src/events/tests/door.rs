@@ -247,7 +247,7 @@ fn a_closed_stream_runs_empty() {
     assert_eq!(ids, ["1", "r"]);
 }
 
-/// X-FEA-06: the door and replies tell of each type once; what is refused is not told.
+/// X-FEA-06: the door and replies tell of each type once, and who answered with it; what is refused is not told.
 #[test]
 fn types_of_events_are_noted_where_they_come_in() {
     let folder = folder();
@@ -272,7 +272,7 @@ fn types_of_events_are_noted_where_they_come_in() {
         rig.rest(seconds(5)).await;
     });
     let mut told: Vec<_> =
-        types.take().map(|seen| format!("{} {} {}", seen.kind, seen.source, seen.schema)).collect();
+        types.take().map(|seen| [seen.kind, seen.source, seen.schema, seen.by].join(" ")).collect();
     told.sort();
-    assert_eq!(told, ["answer /r ", "old /s http://schema", "question /s "]);
+    assert_eq!(told, ["answer /r  ", "answer /r  t", "old /s http://schema ", "question /s  "]);
 }

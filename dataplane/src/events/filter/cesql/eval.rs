@@ -9,42 +9,69 @@ use crate::events::record::Record;
 pub(super) fn evaluate<'e>(node: &'e Node, event: &'e Record) -> Result<Value<'e>, Fault<'e>> {
     match node {
         Node::Text(text) => Ok(Value::Text(Cow::Borrowed(text))),
-        Node::Integer(number) => Ok(Value::Integer(*number)),
-        Node::Boolean(yes) => Ok(Value::Boolean(*yes)),
         Node::Attribute(name) => match attribute(event, name) {
             Some(value) => Ok(Value::Text(Cow::Borrowed(value))),
             None => Err(Fault::MissingAttribute(name)),
         },
-        Node::Exists(name) => Ok(Value::Boolean(attribute(event, name).is_some())),
-        Node::Not(operand) => Ok(Value::Boolean(!evaluate(operand, event)?.boolean()?)),
-        Node::Minus(operand) => {
-            evaluate(operand, event)?.integer()?.checked_neg().map(Value::Integer).ok_or(Fault::Overflow)
-        }
-        Node::Arithmetic(operator, operands) => {
-            let [left, right] = &**operands;
-            let left = evaluate(left, event)?.integer()?;
-            calculate(*operator, left, evaluate(right, event)?.integer()?).map(Value::Integer)
-        }
-        Node::Compare(operator, operands) => {
-            let [left, right] = &**operands;
-            let left = evaluate(left, event)?;
-            compare(*operator, left, &evaluate(right, event)?).map(Value::Boolean)
-        }
-        Node::Logic(first, rest) => logic(first, rest, event).map(Value::Boolean),
-        Node::Like(text, pattern) => Ok(Value::Boolean(pattern.matches(&evaluate(text, event)?.text()))),
-        Node::In(wanted, members) => is_among(evaluate(wanted, event)?, members, event).map(Value::Boolean),
         Node::Call(function, arguments) => function.call(arguments, event),
         Node::MissingFunction(name, _) => Err(Fault::MissingFunction(name)),
+        Node::Integer(_) | Node::Minus(_) | Node::Arithmetic(..) => integer(node, event).map(Value::Integer),
+        Node::Boolean(_)
+        | Node::Exists(_)
+        | Node::Not(_)
+        | Node::Compare(..)
+        | Node::Logic(..)
+        | Node::Like(..)
+        | Node::In(..) => truth(node, event).map(Value::Boolean),
+    }
+}
+
+/// The value as a Boolean. Most of an expression is made of these, so they go by without a [`Value`].
+pub(super) fn truth<'e>(node: &'e Node, event: &'e Record) -> Result<bool, Fault<'e>> {
+    match node {
+        Node::Boolean(yes) => Ok(*yes),
+        Node::Exists(name) => Ok(attribute_bytes(event, name).is_some()),
+        Node::Not(operand) => Ok(!truth(operand, event)?),
+        Node::Compare(operator, operands) => {
+            let [left, right] = &**operands;
+            compare(*operator, left, right, event)
+        }
+        Node::Logic(first, rest) => logic(first, rest, event),
+        Node::Like(text, pattern) => Ok(pattern.matches(&evaluate(text, event)?.text())),
+        Node::In(wanted, members) => is_among(wanted, members, event),
+        other => evaluate(other, event)?.boolean(),
+    }
+}
+
+fn integer<'e>(node: &'e Node, event: &'e Record) -> Result<i32, Fault<'e>> {
+    match node {
+        Node::Integer(number) => Ok(*number),
+        Node::Minus(operand) => integer(operand, event)?.checked_neg().ok_or(Fault::Overflow),
+        Node::Arithmetic(operator, operands) => {
+            let [left, right] = &**operands;
+            let left = integer(left, event)?;
+            calculate(*operator, left, integer(right, event)?)
+        }
+        other => evaluate(other, event)?.integer(),
     }
 }
 
 /// CloudEvents 0.3 called `dataschema` `schemaurl`; either name finds either (X-FLT-12).
 pub(in crate::events::filter) fn attribute<'e>(event: &'e Record, name: &str) -> Option<&'e str> {
-    event.attribute(name).or_else(|| match name {
-        "dataschema" => event.attribute("schemaurl"),
-        "schemaurl" => event.attribute("dataschema"),
+    event.attribute(name).or_else(|| event.attribute(other_name(name)?))
+}
+
+/// The same for who compares only: bytes are equal where texts are, and need not be looked through.
+fn attribute_bytes<'e>(event: &'e Record, name: &str) -> Option<&'e [u8]> {
+    event.attribute_bytes(name).or_else(|| event.attribute_bytes(other_name(name)?))
+}
+
+fn other_name(name: &str) -> Option<&'static str> {
+    match name {
+        "dataschema" => Some("schemaurl"),
+        "schemaurl" => Some("dataschema"),
         _ => None,
-    })
+    }
 }
 
 fn calculate<'e>(operator: Arithmetic, left: i32, right: i32) -> Result<i32, Fault<'e>> {
@@ -59,22 +86,47 @@ fn calculate<'e>(operator: Arithmetic, left: i32, right: i32) -> Result<i32, Fau
     result.ok_or(Fault::Overflow)
 }
 
-fn compare<'e>(operator: Compare, left: Value<'e>, right: &Value<'e>) -> Result<bool, Fault<'e>> {
+fn compare<'e>(
+    operator: Compare,
+    left: &'e Node,
+    right: &'e Node,
+    event: &'e Record,
+) -> Result<bool, Fault<'e>> {
+    let integers = || -> Result<(i32, i32), Fault<'e>> {
+        // Both have a value before either is made a number: which fault is told does not depend on the other.
+        let (left, right) = (evaluate(left, event)?, evaluate(right, event)?);
+        Ok((left.integer()?, right.integer()?))
+    };
     Ok(match operator {
-        Compare::Equal => left.equals(right)?,
-        Compare::NotEqual => !left.equals(right)?,
-        Compare::Less => left.integer()? < right.integer()?,
-        Compare::LessOrEqual => left.integer()? <= right.integer()?,
-        Compare::Greater => left.integer()? > right.integer()?,
-        Compare::GreaterOrEqual => left.integer()? >= right.integer()?,
+        Compare::Equal => equal(left, right, event)?,
+        Compare::NotEqual => !equal(left, right, event)?,
+        Compare::Less => integers().map(|(left, right)| left < right)?,
+        Compare::LessOrEqual => integers().map(|(left, right)| left <= right)?,
+        Compare::Greater => integers().map(|(left, right)| left > right)?,
+        Compare::GreaterOrEqual => integers().map(|(left, right)| left >= right)?,
     })
+}
+
+fn equal<'e>(left: &'e Node, right: &'e Node, event: &'e Record) -> Result<bool, Fault<'e>> {
+    match (left, right) {
+        // What most filters are made of.
+        (Node::Attribute(name), Node::Text(text)) => Ok(found(event, name)? == text.as_bytes()),
+        _ => {
+            let left = evaluate(left, event)?;
+            left.equals(&evaluate(right, event)?)
+        }
+    }
+}
+
+fn found<'e>(event: &'e Record, name: &'e str) -> Result<&'e [u8], Fault<'e>> {
+    attribute_bytes(event, name).ok_or(Fault::MissingAttribute(name))
 }
 
 /// `first op (second op (…))`. A left side either settles the rest, or leaves the rest as the result, or
 /// leaves its opposite (`TRUE XOR rest`): so all there is to carry along is whether to turn it.
 fn logic<'e>(first: &'e Node, rest: &'e [(Logic, Node)], event: &'e Record) -> Result<bool, Fault<'e>> {
     let mut turn = false;
-    let mut left = evaluate(first, event)?.boolean()?;
+    let mut left = truth(first, event)?;
     for (operator, right) in rest {
         match operator {
             Logic::And if !left => break,
@@ -82,13 +134,21 @@ fn logic<'e>(first: &'e Node, rest: &'e [(Logic, Node)], event: &'e Record) -> R
             Logic::And | Logic::Or => {}
             Logic::Xor => turn ^= left,
         }
-        left = evaluate(right, event)?.boolean()?;
+        left = truth(right, event)?;
     }
     Ok(turn ^ left)
 }
 
 /// Members are made the type of what is looked for, one after the other until one is equal.
-fn is_among<'e>(wanted: Value<'e>, members: &'e [Node], event: &'e Record) -> Result<bool, Fault<'e>> {
+fn is_among<'e>(wanted: &'e Node, members: &'e [Node], event: &'e Record) -> Result<bool, Fault<'e>> {
+    if let Node::Attribute(name) = wanted
+        && members.iter().all(|member| matches!(member, Node::Text(_)))
+    {
+        let wanted = found(event, name)?;
+        let is_it = |member: &Node| matches!(member, Node::Text(text) if text.as_bytes() == wanted);
+        return Ok(members.iter().any(is_it));
+    }
+    let wanted = evaluate(wanted, event)?;
     for member in members {
         if evaluate(member, event)?.equals(&wanted)? {
             return Ok(true);

@@ -86,7 +86,15 @@ impl Expression {
     /// Whether the value is the Boolean `true`; an error or another type is not (X-FLT-09).
     #[must_use]
     pub fn holds(&self, event: &Record) -> bool {
-        matches!(self.evaluate(event), Ok(Value::Boolean(true)))
+        match &self.root {
+            Node::Text(_) | Node::Integer(_) | Node::Attribute(_) | Node::Minus(_) | Node::Arithmetic(..) => {
+                false
+            }
+            Node::Call(..) | Node::MissingFunction(..) => {
+                matches!(self.evaluate(event), Ok(Value::Boolean(true)))
+            }
+            _ => eval::truth(&self.root, event) == Ok(true),
+        }
     }
 }
 

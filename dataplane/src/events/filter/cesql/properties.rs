@@ -137,4 +137,26 @@ proptest! {
             prop_assert_eq!(found, slow_logic(first, rest, &event));
         }
     }
+
+    /// What is compared as bytes comes to what it comes to as text, and fails where that fails.
+    #[test]
+    fn the_short_ways_agree_with_the_long_ones(
+        name in prop_oneof![Just("type"), Just("source"), Just("subject"), Just("dataschema"), Just("absent")],
+        own: bool,
+        others in proptest::collection::vec("[a-z/.]{0,4}", 0..3),
+    ) {
+        let event = sample();
+        let text = if own { event.attribute(name).unwrap_or("x").to_owned() } else { "x".to_owned() };
+        let list: Vec<_> = others.iter().chain([&text]).map(|text| format!("'{}'", text.replace('\'', "\\'"))).collect();
+        let (last, list) = (list.last().cloned().unwrap_or_default(), list.join(", "));
+        for (short, long) in [
+            (format!("{name} = {last}"), format!("STRING({name}) = {last}")),
+            (format!("{name} != {last}"), format!("STRING({name}) != {last}")),
+            (format!("{name} IN ({list})"), format!("STRING({name}) IN ({list})")),
+        ] {
+            let (short, long) = (parse(&short).unwrap(), parse(&long).unwrap());
+            prop_assert_eq!(short.evaluate(&event), long.evaluate(&event));
+            prop_assert_eq!(short.holds(&event), long.holds(&event));
+        }
+    }
 }
