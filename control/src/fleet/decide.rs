@@ -53,7 +53,8 @@ impl Window {
             *age = ticks(*at, *newest).round().max(*age + 1.0);
             Some((*age, *demand))
         });
-        ages.map(|(age, demand)| f64::from(demand) * coefficient * (1.0 - coefficient).powf(since + age)).sum()
+        ages.map(|(age, demand)| f64::from(demand) * coefficient * (1.0 - coefficient).powf(since + age))
+            .sum()
     }
 
     /// The average over what is known of the last `span`; 0 if nothing is.
@@ -407,7 +408,8 @@ mod tests {
         let span = Duration::from_secs(30);
         let mut window = Window::default();
         // Each up to 2 ms late, and less so than the one before.
-        let at = |tick: u64| start + Duration::from_secs(tick) + Duration::from_micros(2_000 - 500 * (tick % 4));
+        let at =
+            |tick: u64| start + Duration::from_secs(tick) + Duration::from_micros(2_000 - 500 * (tick % 4));
         for tick in 0..60 {
             window.add(at(tick), 50, span);
             let found = window.level(at(tick) + Duration::from_millis(1), span, true);

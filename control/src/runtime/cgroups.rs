@@ -151,7 +151,9 @@ impl Cgroups {
         let beside = self.folders.iter().chain(&self.ports).filter_map(|folder| folder.parent());
         let mut found = Vec::new();
         for above in beside.flat_map(inside).filter(|above| named(above, is_key)) {
-            found.extend(inside(&above).into_iter().filter(|group| named(group, |name| id_in(name).is_some())));
+            found.extend(
+                inside(&above).into_iter().filter(|group| named(group, |name| id_in(name).is_some())),
+            );
             found.push(above);
         }
         found

@@ -26,8 +26,7 @@ pub(super) async fn pause(span: Duration) {
 
 /// Readable after `span`.
 fn timer(span: Duration) -> io::Result<AsyncFd<OwnedFd>> {
-    let timer =
-        timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let once = Timespec { tv_sec: 0, tv_nsec: i64::from(span.max(Duration::from_nanos(1)).subsec_nanos()) };
     let never = Timespec { tv_sec: 0, tv_nsec: 0 };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: never, it_value: once })?;

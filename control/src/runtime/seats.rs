@@ -76,9 +76,9 @@ impl Seats {
     /// The last start's id and port, if one more should wait for the next.
     fn lacks(&self) -> Option<(u64, u16)> {
         let waiting = self.waiting.borrow();
-        self.last.get().filter(|(_, port)| {
-            waiting.len() < self.most || !waiting.iter().any(|one| one.suits(*port))
-        })
+        self.last
+            .get()
+            .filter(|(_, port)| waiting.len() < self.most || !waiting.iter().any(|one| one.suits(*port)))
     }
 }
 

@@ -199,7 +199,8 @@ mod tests {
 
         let variables = [("A".to_owned(), "b=c".to_owned()), ("EMPTY".to_owned(), String::new())];
         let orders = orders(&place, &variables, &command).unwrap();
-        let later = read(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
+        let later =
+            read(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
         assert_eq!(later.variables, words(&["A=b=c", "EMPTY="]));
         assert_eq!(Told { variables: Vec::new(), ..later }, told);
     }

@@ -73,6 +73,7 @@ async fn one_that_waited_becomes_what_a_new_process_would() {
     for pid in &second {
         kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
     }
+    wait_for(0).await;
     let mut next = house.start(4, InstanceSpec { port: 9_999, ..listener() });
     TcpStream::connect(next.ready().await).unwrap();
     wait_for(2).await;
