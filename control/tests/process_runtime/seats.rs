@@ -33,7 +33,7 @@ async fn wait_for(count: usize) -> BTreeSet<i32> {
 
 /// What a program can tell of where it is, but for what is its alone.
 const LOOK: &str = "env | grep -v -e ^PORT= -e ^SLUICEGATE_ -e ^HOSTNAME= | sort; pwd; id; hostname; umask; ulimit -a; \
-    readlink /proc/self/fd/0; ls /proc/self/fd; cat /proc/self/cgroup; grep -e NoNewPrivs -e ^Sig -e ^Cap /proc/self/status; \
+    readlink /proc/self/fd/0; ls /proc/self/fd; cat /proc/self/cgroup; grep -e NoNewPrivs -e ^Sig[PBIC] -e ^Cap /proc/self/status; \
     read -r pid name state ppid group session rest < /proc/$$/stat; test $pid = $session && echo leader; echo $$";
 
 async fn look(house: &House, id: u64) -> (String, i32) {
