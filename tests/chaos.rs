@@ -41,8 +41,14 @@ fn processes() -> Vec<Process> {
         .collect()
 }
 
+/// But for those that wait to become an instance.
 fn children(of: u32) -> Vec<Process> {
-    processes().into_iter().filter(|process| process.parent == of).collect()
+    let waits = |pid: u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.ends_with(b"--wait\0"))
+    };
+    let mut found = processes();
+    found.retain(|process| process.parent == of && !waits(process.pid));
+    found
 }
 
 /// Processes that carry a variable with this text.

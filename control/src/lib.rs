@@ -10,6 +10,7 @@ pub mod controllers;
 pub mod events_recorder;
 mod fingerprint;
 pub mod fleet;
+mod hand;
 pub mod kind;
 pub mod kinds;
 pub mod manifests;

@@ -42,7 +42,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let written = written.await?;
     let object = written.object();
     if events::is_event(&object.key) {
-        events::trim(&call.server.store, Some(&object.key.namespace), jiff::Timestamp::now()).await?;
+        events::make_room(&call.server.store, &object.key.namespace).await?;
     }
     let response = get::one(call, StatusCode::CREATED, object);
     Ok(fields::warn(response, &warnings))

@@ -3,7 +3,7 @@
 //! A change calls back with the object before and after it, so that a deletion that happened while the
 //! watch was down is noticed as well: the list after a reconnect is compared with what was known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -18,11 +18,21 @@ use serde::de::DeserializeOwned;
 use crate::kinds::shared::{name, namespace};
 
 type Key = (String, String);
+/// What some objects of a namespace are found by, beside their names.
+type Words<K> = fn(&K) -> Vec<String>;
 
 #[derive(Debug)]
 pub struct Cache<K> {
-    objects: Mutex<BTreeMap<Key, Arc<K>>>,
+    kept: Mutex<Kept<K>>,
     dress: OnceLock<Dress<K>>,
+}
+
+#[derive(Debug)]
+struct Kept<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    words: Words<K>,
+    /// Names by namespace and word: a look at one object must not go through all the others.
+    names: BTreeMap<Key, BTreeSet<String>>,
 }
 
 /// What is done to each object that comes in.
@@ -39,14 +49,23 @@ pub type Change<'a, K> = (Option<&'a Arc<K>>, Option<&'a Arc<K>>);
 
 impl<K> Default for Cache<K> {
     fn default() -> Self {
-        Self { objects: Mutex::default(), dress: OnceLock::new() }
+        Self::found_by(|_| Vec::new())
+    }
+}
+
+impl<K> Cache<K> {
+    /// Objects are also found by these ([`Cache::having`]).
+    #[must_use]
+    pub fn found_by(words: Words<K>) -> Self {
+        let kept = Kept { objects: BTreeMap::new(), words, names: BTreeMap::new() };
+        Self { kept: Mutex::new(kept), dress: OnceLock::new() }
     }
 }
 
 impl<K: Resource> Cache<K> {
     #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
+        self.lock().objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     /// All objects of a namespace, by name.
@@ -54,15 +73,25 @@ impl<K: Resource> Cache<K> {
     pub fn list(&self, namespace: &str) -> Vec<Arc<K>> {
         let first = (namespace.to_owned(), String::new());
         self.lock()
+            .objects
             .range(first..)
             .take_while(|((ns, _), _)| ns == namespace)
             .map(|(_, o)| Arc::clone(o))
             .collect()
     }
 
+    /// The objects of a namespace that are found by `word`, by name.
+    #[must_use]
+    pub fn having(&self, namespace: &str, word: &str) -> Vec<Arc<K>> {
+        let kept = self.lock();
+        let names = kept.names.get(&(namespace.to_owned(), word.to_owned()));
+        let of = |name: &String| kept.objects.get(&(namespace.to_owned(), name.clone())).cloned();
+        names.into_iter().flatten().filter_map(of).collect()
+    }
+
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
-        self.lock().values().cloned().collect()
+        self.lock().objects.values().cloned().collect()
     }
 
     /// Does this to each object that comes in from now on. The first to say so is heard.
@@ -83,7 +112,7 @@ impl<K: Resource> Cache<K> {
     pub fn replace(&self, list: Vec<K>, mut told: impl FnMut(Change<'_, K>)) {
         let fresh: BTreeMap<Key, Arc<K>> =
             list.into_iter().map(|object| (key(&object), self.taken_in(object))).collect();
-        let before = std::mem::replace(&mut *self.lock(), fresh.clone());
+        let before = self.lock().take_all(fresh.clone());
         for (key, object) in &fresh {
             told((before.get(key), Some(object)));
         }
@@ -104,8 +133,49 @@ impl<K: Resource> Cache<K> {
         told((Some(&last), None));
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<K>>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Kept<K>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> Kept<K> {
+    fn take_all(&mut self, fresh: BTreeMap<Key, Arc<K>>) -> BTreeMap<Key, Arc<K>> {
+        let before = std::mem::take(&mut self.objects);
+        self.names.clear();
+        for (key, object) in fresh {
+            self.insert(key, object);
+        }
+        before
+    }
+
+    fn insert(&mut self, key: Key, object: Arc<K>) -> Option<Arc<K>> {
+        let words = (self.words)(&object);
+        let before = self.objects.insert(key.clone(), object);
+        if let Some(before) = &before {
+            self.unlist(&key, before);
+        }
+        for word in words {
+            self.names.entry((key.0.clone(), word)).or_default().insert(key.1.clone());
+        }
+        before
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
+        let before = self.objects.remove(key)?;
+        self.unlist(key, &before);
+        Some(before)
+    }
+
+    fn unlist(&mut self, (namespace, name): &Key, object: &K) {
+        for word in (self.words)(object) {
+            let place = (namespace.clone(), word);
+            if let Some(names) = self.names.get_mut(&place) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.names.remove(&place);
+                }
+            }
+        }
     }
 }
 
@@ -214,5 +284,29 @@ mod tests {
         assert!(cache.get("ns", "a").is_none());
         assert_eq!(cache.list("ns").len(), 2);
         assert!(cache.list("n").is_empty());
+    }
+
+    #[test]
+    fn objects_are_found_by_what_they_say_now() {
+        let labelled = |name: &str, label: &str| {
+            let mut broker = broker(name);
+            broker.metadata.labels = Some([("l".to_owned(), label.to_owned())].into());
+            broker
+        };
+        let cache = Cache::found_by(|broker: &Broker| {
+            broker.metadata.labels.iter().flat_map(|labels| labels.values().cloned()).collect()
+        });
+        let found = |ns: &str, word: &str| {
+            let all = cache.having(ns, word);
+            all.iter().filter_map(|one| one.metadata.name.clone()).collect::<Vec<_>>()
+        };
+        cache.replace(vec![labelled("a", "x"), labelled("b", "x"), labelled("c", "y")], |_| {});
+        assert_eq!((found("ns", "x"), found("n", "x")), (vec!["a".into(), "b".into()], vec![]));
+        cache.apply(labelled("a", "y"), |_| {});
+        cache.delete(labelled("c", "whatever"), |_| {});
+        assert_eq!((found("ns", "x"), found("ns", "y")), (vec!["b".into()], vec!["a".into()]));
+        cache.replace(vec![labelled("b", "y")], |_| {});
+        assert_eq!((found("ns", "x"), found("ns", "y")), (vec![], vec!["b".into()]));
+        assert_eq!(cache.lock().names.len(), 1, "words of nobody are kept");
     }
 }

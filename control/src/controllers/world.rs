@@ -22,7 +22,7 @@ use super::resolve::Resolver;
 use super::settings::Maps;
 use super::sugar::Sugar;
 use super::trusts::Trusts;
-use super::{ControlConfig, addresses};
+use super::{ControlConfig, addresses, configuration, pods, route};
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
@@ -159,10 +159,10 @@ impl World {
             core_names: CoreNames::default(),
             services: Cache::default(),
             configurations: Cache::default(),
-            revisions: Cache::default(),
-            pods: Cache::default(),
+            revisions: Cache::found_by(configuration::words),
+            pods: Cache::found_by(pods::words),
             deployments: Cache::default(),
-            routes: Cache::default(),
+            routes: Cache::found_by(route::words),
             domain_mappings: Cache::default(),
             domain_claims: Cache::default(),
             pod_autoscalers: Cache::default(),

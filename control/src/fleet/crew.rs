@@ -57,6 +57,8 @@ pub(super) struct Crew {
     /// No start before this.
     rest_until: Instant,
     pub(super) failure: Option<Gone>,
+    /// [`Crew::wake_at`] as the fleet knows it.
+    pub(super) due: Option<Instant>,
 }
 
 /// Demand was far above what ran, not long ago.
@@ -125,6 +127,7 @@ impl Crew {
             failures: 0,
             rest_until: now,
             failure: None,
+            due: None,
         }
     }
 

@@ -44,10 +44,16 @@ impl Window {
     #[must_use]
     pub fn weighted(&self, now: Instant, span: Duration) -> f64 {
         let coefficient = smoothing(span);
-        let ticks = |at: Instant| (now.duration_since(at).as_secs_f64() / TICK.as_secs_f64()).floor();
+        let Some((newest, _)) = self.samples.back() else { return 0.0 };
+        let ticks = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() / TICK.as_secs_f64();
+        let since = ticks(*newest, now).floor();
         let recent = self.samples.iter().rev().take_while(|(at, _)| now.duration_since(*at) < span);
-        recent
-            .map(|(at, demand)| f64::from(*demand) * coefficient * (1.0 - coefficient).powf(ticks(*at)))
+        // Ticks come a little late, and not equally so: two samples never have the same age.
+        let ages = recent.scan(-1.0_f64, |age, (at, demand)| {
+            *age = ticks(*at, *newest).round().max(*age + 1.0);
+            Some((*age, *demand))
+        });
+        ages.map(|(age, demand)| f64::from(demand) * coefficient * (1.0 - coefficient).powf(since + age))
             .sum()
     }
 
@@ -394,6 +400,25 @@ mod tests {
         let (plain, weighted) = (window.level(at(59), span, false), window.level(at(59), span, true));
         assert!(weighted > 5.0 && plain < 1.0, "{weighted} {plain}");
         assert_eq!(Window::default().level(start, span, true), 0.0);
+    }
+
+    #[test]
+    fn ticks_that_come_late_make_no_demand() {
+        let start = Instant::now();
+        let span = Duration::from_secs(30);
+        let mut window = Window::default();
+        // Each up to 2 ms late, and less so than the one before.
+        let at =
+            |tick: u64| start + Duration::from_secs(tick) + Duration::from_micros(2_000 - 500 * (tick % 4));
+        for tick in 0..60 {
+            window.add(at(tick), 50, span);
+            let found = window.level(at(tick) + Duration::from_millis(1), span, true);
+            assert!(found <= 50.0, "tick {tick}: {found}");
+        }
+        assert!(window.level(at(59), span, true) > 49.9);
+        // A tick that was missed counts as one without demand, and so does one that is due.
+        let missed = window.level(at(60) + Duration::from_millis(5), span, true);
+        assert!((49.9 * (1.0 - smoothing(span))..49.9).contains(&missed), "{missed}");
     }
 
     /// X-AS-02, X-AS-03 and X-AS-07 with the numbers of upstream's own documentation, as (stable, panic, ready,

@@ -1,7 +1,7 @@
 //! The task that owns the fleet: it hears everybody, lets the crew concerned decide, and sleeps until the
 //! next thing is due. Without instances and without mail it does not wake at all.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -21,11 +21,12 @@ pub(super) async fn run(
 ) {
     let (queue, mut reports) = mpsc::unbounded_channel();
     let hands = Hands { runtime, sink, queue, next_id: first_id, epoch: Instant::now() };
-    let mut manager = Manager { crews: HashMap::new(), owners: HashMap::new(), hands, board, leaving: None };
+    let (crews, due, owners) = (HashMap::new(), BTreeSet::new(), HashMap::new());
+    let mut manager = Manager { crews, due, owners, hands, board, leaving: None };
     let mut closed = false;
 
     while !((manager.leaving.is_some() || closed) && manager.crews.is_empty()) {
-        let due = manager.crews.values().filter_map(Crew::wake_at).min();
+        let due = manager.due.first().map(|(at, _)| *at);
         tokio::select! {
             mail = inbox.recv(), if !closed => match mail {
                 Some(mail) => manager.hear(mail, Instant::now()),
@@ -45,6 +46,8 @@ pub(super) async fn run(
 
 struct Manager {
     crews: HashMap<Arc<str>, Crew>,
+    /// The crews that have to be looked at, and when: of many that sleep none is asked.
+    due: BTreeSet<(Instant, Arc<str>)>,
     /// Whose instance an id is.
     owners: HashMap<u64, Arc<str>>,
     hands: Hands,
@@ -92,9 +95,8 @@ impl Manager {
     }
 
     fn wake(&mut self, now: Instant) {
-        let due = |crew: &Crew| crew.wake_at().is_some_and(|at| at <= now);
         let keys: Vec<_> =
-            self.crews.iter().filter(|(_, c)| due(c)).map(|(key, _)| Arc::clone(key)).collect();
+            self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| Arc::clone(key)).collect();
         for key in keys {
             self.with(&key, now, |crew| crew.sample(now));
         }
@@ -121,12 +123,28 @@ impl Manager {
         for id in crew.settle(now, &mut self.hands) {
             self.owners.insert(id, Arc::clone(key));
         }
+        let due = crew.wake_at();
+        let before = std::mem::replace(&mut crew.due, due);
+        if before != due {
+            if let Some(at) = before {
+                self.due.remove(&(at, Arc::clone(key)));
+            }
+            if let Some(at) = due {
+                self.due.insert((at, Arc::clone(key)));
+            }
+        }
         if crew.is_over() {
             if self.leaving.is_none() {
                 crew.forget(&self.hands);
             }
+            if let Some(at) = due {
+                self.due.remove(&(at, Arc::clone(key)));
+            }
             self.crews.remove(key);
             self.board.post(key, None);
+            if self.crews.is_empty() {
+                self.hands.runtime.rest();
+            }
         } else {
             let seen = crew.seen();
             self.board.post(key, Some((crew.observed(), seen)));

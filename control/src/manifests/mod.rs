@@ -17,7 +17,7 @@ use kube::Client;
 
 pub use read::{Complaint, DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, PATH_BYTES_MAX};
 
-use crate::fingerprint;
+use crate::{fingerprint, hand};
 use read::Contents;
 use watch::Watch;
 
@@ -75,7 +75,7 @@ impl Source {
     /// Reading blocks, and a disk may be slow: not on the control thread.
     async fn read(&self) -> Contents {
         let (path, may_be_gone) = (self.path.clone(), !self.is_folder);
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = hand::run("manifests", move || {
             if may_be_gone && !path.exists() { Contents::default() } else { read::read(&path) }
         });
         reading.await.unwrap_or_else(|why| {

@@ -17,6 +17,8 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use super::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOVER_EXIT_MAX};
 use crate::fingerprint;
 
+/// Of the folder of all groups of a data folder; the key follows.
+const PREFIX: &str = "sluicegate-";
 /// Enough that no two data folders of a host meet.
 const KEY_CHARS: usize = 16;
 const STEP: Duration = Duration::from_millis(10);
@@ -56,6 +58,8 @@ pub(super) struct Cgroups {
 /// The group of one instance, in as many hierarchies as it needs.
 #[derive(Debug, Default)]
 pub(super) struct Group {
+    /// Of each of its folders: the instance's id, or that of an earlier one, a hyphen and a number.
+    name: String,
     folders: Vec<PathBuf>,
 }
 
@@ -64,7 +68,7 @@ impl Cgroups {
     pub(super) fn open(data: &Path) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let name = format!("sluicegate-{}", key(data));
+        let name = format!("{PREFIX}{}", key(data));
         // A leaf of ours, or one that a service manager made for us: the groups go beside it.
         let beside = |base: PathBuf| match base.parent() {
             Some(above) if base.ends_with(OWN_LEAF) => above.join(&name),
@@ -86,6 +90,11 @@ impl Cgroups {
         Ok(Self { folders, unified, ports, points: points(&mounts) })
     }
 
+    #[cfg(test)]
+    pub(super) fn at(folder: PathBuf) -> Self {
+        Self { folders: vec![folder.clone()], unified: true, ports: Some(folder), points: Vec::new() }
+    }
+
     /// Makes the folders above the groups, which go with the last group, and has v2 hand its controllers on to them.
     fn prepare(&self) -> io::Result<()> {
         for folder in &self.folders {
@@ -102,24 +111,24 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Gives `group`, of the instance `id`, a port of its own, which is the host's `port.real`.
-    pub(super) fn add_port(&self, group: &mut Group, id: u64, port: &GroupPort<'_>) -> io::Result<()> {
+    /// Gives `group` a port of its own, which is the host's `port.real`.
+    pub(super) fn add_port(&self, group: &mut Group, port: &GroupPort<'_>) -> io::Result<()> {
         let above = self.ports.as_ref().ok_or_else(|| io::Error::other("cgroup v2 is not mounted"))?;
         made(above)?;
-        group.add(std::slice::from_ref(above), id, |folder| {
+        group.add(std::slice::from_ref(above), |folder| {
             let attached = port.attach(fs::File::open(folder)?.as_fd());
             attached.map_err(|why| io::Error::new(why.kind(), format!("bpf at {}: {why}", above.display())))
         })
     }
 
-    /// Holds `group`, of the instance `id`, to `resources`, or says what of them it cannot be held to.
-    pub(super) fn add_resources(&self, group: &mut Group, id: u64, resources: Resources) -> io::Result<()> {
+    /// Holds `group` to `resources`, or says what of them it cannot be held to.
+    pub(super) fn add_resources(&self, group: &mut Group, resources: Resources) -> io::Result<()> {
         if self.folders.is_empty() {
             return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
         }
         self.prepare()?;
         let values = values(resources, self.unified);
-        group.add(&self.folders, id, |folder| {
+        group.add(&self.folders, |folder| {
             values.iter().try_for_each(|(file, value)| put(folder, file, value))
         })?;
         let holds = |file: &str| group.folders.iter().any(|folder| folder.join(file).exists());
@@ -127,6 +136,27 @@ impl Cgroups {
             Some((file, _)) => Err(io::Error::other(format!("no control group has {file}"))),
             None => Ok(()),
         }
+    }
+
+    /// The groups of all appliances that have them beside ours, and the folders above those.
+    pub(super) fn everybodys(&self) -> Vec<PathBuf> {
+        let inside = |folder: &Path| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            folders.map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        let named = |path: &Path, is_ours: fn(&str) -> bool| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(is_ours)
+        };
+        let beside = self.folders.iter().chain(&self.ports).filter_map(|folder| folder.parent());
+        let mut found = Vec::new();
+        for above in beside.flat_map(inside).filter(|above| named(above, is_key)) {
+            found.extend(
+                inside(&above).into_iter().filter(|group| named(group, |name| id_in(name).is_some())),
+            );
+            found.push(above);
+        }
+        found
     }
 
     /// Where the hierarchy is mounted that `folder` is in.
@@ -140,8 +170,7 @@ impl Cgroups {
         for folder in self.folders.iter().chain(&self.ports) {
             let groups = fs::read_dir(folder).into_iter().flatten().flatten();
             let old = groups.filter(|group| {
-                let id = group.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
-                id.is_some_and(|id| id < id_end)
+                id_in(group.file_name().to_str().unwrap_or_default()).is_some_and(|id| id < id_end)
             });
             for group in old {
                 empty(&group.path());
@@ -152,13 +181,22 @@ impl Cgroups {
 }
 
 impl Group {
+    /// None yet, and none is made before something is added.
+    pub(super) fn named(name: String) -> Self {
+        Self { name, folders: Vec::new() }
+    }
+
     /// Makes the group's folders below `above` and sets them up. What could not be set up is not there afterwards, and
     /// what was there before stays.
-    fn add(&mut self, above: &[PathBuf], id: u64, set: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-        let folders: Vec<_> = above.iter().map(|above| above.join(id.to_string())).collect();
+    fn add(&mut self, above: &[PathBuf], set: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        let folders: Vec<_> = above.iter().map(|above| above.join(&self.name)).collect();
         let mut fresh = Self::default(); // takes away what it holds, if this ends early
         for folder in &folders {
-            made(folder)?;
+            if let Err(why) = made(folder) {
+                // Somebody who cleared up took the folder above for one that nobody needs.
+                folder.parent().filter(|_| why.kind() == io::ErrorKind::NotFound).map_or(Err(why), made)?;
+                made(folder)?;
+            }
             if !self.folders.contains(folder) {
                 fresh.folders.push(folder.clone());
             }
@@ -338,6 +376,17 @@ fn empty(folder: &Path) {
     }
 }
 
+/// Whether a folder is one of groups of ours.
+fn is_key(name: &str) -> bool {
+    let key = name.strip_prefix(PREFIX).unwrap_or_default();
+    key.len() == KEY_CHARS && key.chars().all(|c| c.is_ascii_hexdigit())
+}
+
+/// The id by which a group's name begins.
+fn id_in(name: &str) -> Option<u64> {
+    name.split('-').next()?.parse().ok()
+}
+
 /// The appliance's part of the name, the same at every start.
 fn key(data: &Path) -> String {
     let path = data.canonicalize().unwrap_or_else(|_| data.to_owned());
@@ -395,9 +444,7 @@ mod tests {
             fs::write(folder.join("cgroup.controllers"), "cpuset cpu memory pids\n").unwrap();
             fs::write(folder.join("cgroup.subtree_control"), "").unwrap();
         }
-        let cgroups =
-            Cgroups { folders: vec![all.clone()], unified: true, ports: Some(all), points: Vec::new() };
-        (base, cgroups)
+        (base, Cgroups::at(all))
     }
 
     /// SRV-CON-56: instances that came before with no more than a port do not keep later ones from their limits.
@@ -408,9 +455,9 @@ mod tests {
         for file in ["pids.max", "memory.max"] {
             fs::write(own.join(file), "max").unwrap();
         }
-        let mut group = Group::default();
+        let mut group = Group::named("7".into());
         let mut resources = Resources { memory_bytes_max: 64 << 20, ..Resources::default() };
-        cgroups.add_resources(&mut group, 7, resources).unwrap();
+        cgroups.add_resources(&mut group, resources).unwrap();
         let read = |file: PathBuf| fs::read_to_string(file).unwrap();
         for folder in [base.path(), &base.path().join("all")] {
             assert_eq!(read(folder.join("cgroup.subtree_control")), "+memory +cpu +pids");
@@ -418,19 +465,19 @@ mod tests {
         assert_eq!(read(own.join("memory.max")), (64 << 20).to_string());
 
         resources.cpu_milli_max = 100;
-        let why = cgroups.add_resources(&mut group, 7, resources).unwrap_err();
+        let why = cgroups.add_resources(&mut group, resources).unwrap_err();
         assert_eq!(why.to_string(), "no control group has cpu.max");
     }
 
     #[test]
     fn a_step_that_fails_takes_away_what_it_made_and_no_more() {
         let (_base, cgroups) = second_version("6");
-        let mut group = Group::default();
-        group.add(&cgroups.folders, 7, |_| Ok(())).unwrap();
+        let mut group = Group::named("7".into());
+        group.add(&cgroups.folders, |_| Ok(())).unwrap();
         let refuse = |_: &Path| Err(io::Error::other("no"));
-        group.add(&cgroups.folders, 7, refuse).unwrap_err();
+        group.add(&cgroups.folders, refuse).unwrap_err();
         assert!(cgroups.folders[0].join("7").exists());
-        Group::default().add(&cgroups.folders, 8, refuse).unwrap_err();
+        Group::named("8".into()).add(&cgroups.folders, refuse).unwrap_err();
         assert!(!cgroups.folders[0].join("8").exists());
     }
 }

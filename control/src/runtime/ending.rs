@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use rustix::io::Errno;
+
 use super::{Cause, Gone, InstanceSpec};
 
 /// Why an instance's life comes to its end.
@@ -51,5 +53,13 @@ pub(super) fn gone(
 }
 
 pub(super) fn not_started(why: &io::Error) -> Gone {
-    Gone { cause: Cause::NotStarted, message: format!("instance could not be started: {why}") }
+    let advice = match Errno::from_io_error(why) {
+        Some(Errno::AGAIN) => "; the host gives us no more processes: see TasksMax, pids.max and ulimit -u",
+        Some(Errno::MFILE) => "; we may open no more files: see LimitNOFILE and ulimit -n",
+        Some(Errno::NFILE) => "; the host opens no more files: see fs.file-max",
+        Some(Errno::NOMEM) => "; the host has no memory left for it",
+        Some(Errno::NOSPC) => "; free some space in the data folder",
+        _ => "",
+    };
+    Gone { cause: Cause::NotStarted, message: format!("instance could not be started: {why}{advice}") }
 }

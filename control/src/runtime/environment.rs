@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{InstanceSpec, last_words};
+use super::{InstanceSpec, host_name, last_words};
 
 /// Where programs are looked up unless the developer says otherwise; what container images use.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -38,7 +38,12 @@ pub(super) struct Own<'a> {
 /// Every variable of one instance, each name once.
 pub(super) fn environment(spec: &InstanceSpec, own: Own<'_>) -> Vec<(String, String)> {
     let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
-    let mut all: Vec<(String, String)> = vec![("PATH".into(), PATH.into()), ("HOME".into(), home)];
+    let mut all: Vec<(String, String)> = vec![
+        ("PATH".into(), PATH.into()),
+        ("HOME".into(), home),
+        // As containers have it: programs tell each other apart by it, or look up what is meant for them alone.
+        ("HOSTNAME".into(), host_name(own.name).into()),
+    ];
     for (name, value) in &spec.env {
         // A name that no process can have is nobody's variable.
         if !name.is_empty() && !name.contains(['=', '\0']) {
@@ -122,6 +127,7 @@ mod tests {
         }
         let all = environment(&spec, own(4711));
         assert_eq!(value(&all, "PORT").unwrap(), "4711");
+        assert_eq!(value(&all, "HOSTNAME").unwrap(), "hello-00001-deployment-z");
         assert_eq!(value(&all, "K_SERVICE").unwrap(), "hello");
         assert_eq!(value(&all, "K_CONFIGURATION").unwrap(), "hello-conf");
         assert_eq!(value(&all, "K_REVISION").unwrap(), "hello-00001");

@@ -6,20 +6,21 @@
 //! [--user UID] [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
+//!
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... --wait` is the same for an instance that nobody asked
+//! for yet: it does what is the same for all of them, and waits for the other words on its stdin.
 
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
 use rustix::thread::set_no_new_privs;
 
-use super::Identity;
-use super::mounts::{self, Bind};
-use super::read_only;
-use super::views;
+use super::words::{Place, Seat, Told, parse, read};
+use super::{Identity, mounts, read_only, views};
 
 /// The verb that the program's `main` hands to [`run`], with everything behind it.
 pub const VERB: &str = "instance-init";
@@ -33,121 +34,53 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// it said why on stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (message, code) = match parse(arguments) {
-        Ok((parent, place, command)) => become_instance(parent, &place, &command),
+        Ok((parent, told)) => match prepare(parent, told) {
+            Ok(Some(told)) => become_instance(parent, &told),
+            Ok(None) => return ExitCode::SUCCESS, // it waited in vain
+            Err(why) => unprepared(&why),
+        },
         Err(usage) => (usage.to_owned(), EXIT_NOT_RUNNABLE),
     };
     eprintln!("sluicegate: {message}");
     ExitCode::from(code)
 }
 
-/// Where an instance finds itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Control groups to join, before anything else is done.
-    pub(super) cgroups: Vec<Seat>,
-    /// What it is to find as its `/etc/resolv.conf`.
-    pub(super) resolver: Option<PathBuf>,
-    pub(super) binds: Vec<Bind>,
-    /// Entered last, because it may be in a volume.
-    pub(super) working_dir: Option<PathBuf>,
-    pub(super) identity: Identity,
-    /// What it calls itself, where it may: by this, programs tell each other apart.
-    pub(super) hostname: Option<String>,
-    pub(super) read_only_root: bool,
+/// What can be done before it is known what the instance will be, and the wait until it is. `None`: nobody wanted it.
+fn prepare(parent: Pid, told: Told) -> Result<Option<Told>, String> {
+    // A session of its own: one signal reaches the whole family, and there is no terminal.
+    setsid().map_err(|why| why.to_string())?;
+    join(&told.place.cgroups)?;
+    if !told.waits {
+        return Ok(Some(told));
+    }
+    // If that fails now, it fails again when something is to be mounted, and is told.
+    let has_namespace = mounts::enter_namespace().is_ok();
+    let Some(ordered) = wait(parent)? else { return Ok(None) };
+    let (joined, mut place) = (told.place.cgroups, ordered.place);
+    let others: Vec<_> = place.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
+    join(&others)?;
+    place.has_namespace = has_namespace;
+    Ok(Some(Told { place, waits: true, ..ordered }))
 }
 
-/// A control group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seat {
-    pub(super) folder: PathBuf,
-    /// Where its hierarchy is mounted.
-    pub(super) mounted: PathBuf,
+/// The orders that come on stdin. It ends without any when the appliance, or its hand, ends.
+fn wait(parent: Pid) -> Result<Option<Told>, String> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
+    if getppid() != Some(parent) {
+        return Ok(None);
+    }
+    let mut orders = Vec::new();
+    io::stdin().lock().read_to_end(&mut orders).map_err(|why| why.to_string())?;
+    if orders.is_empty() {
+        return Ok(None);
+    }
+    let words = orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
+    Ok(Some(read(words)?))
 }
 
-/// The words of the verb, as the parent writes them.
-pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<OsString> {
-    let mut words: Vec<OsString> =
-        vec![VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
-    for seat in &place.cgroups {
-        words.extend(["--cgroup".into(), seat.folder.clone().into(), seat.mounted.clone().into()]);
-    }
-    if let Some(file) = &place.resolver {
-        words.extend(["--resolver".into(), file.clone().into()]);
-    }
-    for bind in &place.binds {
-        let access = if bind.read_only { "ro" } else { "rw" };
-        words.extend([
-            "--bind".into(),
-            bind.source.clone().into(),
-            bind.target.clone().into(),
-            access.into(),
-        ]);
-    }
-    if let Some(dir) = &place.working_dir {
-        words.extend(["--dir".into(), dir.clone().into()]);
-    }
-    for (word, id) in [("--user", place.identity.user), ("--group", place.identity.group)] {
-        words.extend(id.into_iter().flat_map(|id| [OsString::from(word), id.to_string().into()]));
-    }
-    if let Some(name) = &place.hostname {
-        words.extend(["--hostname".into(), name.into()]);
-    }
-    for (word, set) in [("--never-root", place.identity.never_root), ("--read-only", place.read_only_root)] {
-        words.extend(set.then(|| OsString::from(word)));
-    }
-    words.push("--".into());
-    words.extend(command.iter().map(OsString::from));
-    words
-}
-
-fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Place, Vec<OsString>), &'static str> {
-    const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... \
-                         [--dir DIR] [--user UID] [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...";
-    let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
-    let mut words = arguments.into_iter();
-    if words.next().is_none_or(|word| word != "--parent") {
-        return Err(USAGE);
-    }
-    let parent = words
-        .next()
-        .and_then(|word| word.to_str()?.parse::<i32>().ok())
-        .filter(|pid| *pid > 0)
-        .and_then(Pid::from_raw)
-        .ok_or(USAGE)?;
-    let mut place = Place::default();
-    loop {
-        match words.next().as_ref().and_then(|word| word.to_str()) {
-            Some("--cgroup") => {
-                let mut next = || words.next().ok_or(USAGE);
-                place.cgroups.push(Seat { folder: next()?.into(), mounted: next()?.into() });
-            }
-            Some("--resolver") => place.resolver = Some(words.next().ok_or(USAGE)?.into()),
-            Some("--bind") => {
-                let mut next = || words.next().ok_or(USAGE);
-                let (source, target, access) = (next()?.into(), next()?.into(), next()?);
-                place.binds.push(Bind { source, target, read_only: access != "rw" });
-            }
-            Some("--user") => place.identity.user = Some(id(words.next())?),
-            Some("--group") => place.identity.group = Some(id(words.next())?),
-            Some("--hostname") => {
-                place.hostname = Some(words.next().and_then(|word| word.into_string().ok()).ok_or(USAGE)?);
-            }
-            Some("--never-root") => place.identity.never_root = true,
-            Some("--read-only") => place.read_only_root = true,
-            Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
-            Some("--") => break,
-            _ => return Err(USAGE),
-        }
-    }
-    let command: Vec<OsString> = words.collect();
-    if command.is_empty() { Err(USAGE) } else { Ok((parent, place, command)) }
-}
-
-fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String, u8) {
+fn become_instance(parent: Pid, told: &Told) -> (String, u8) {
+    let Told { place, command, .. } = told;
     let steps = || {
-        // A session of its own: one signal reaches the whole family, and there is no terminal.
-        setsid().map_err(|why| why.to_string())?;
-        join(&place.cgroups)?;
         if let Some(name) = &place.hostname {
             call_itself(name);
         }
@@ -156,11 +89,25 @@ fn become_instance(parent: Pid, place: &Place, command: &[OsString]) -> (String,
         seal(parent).map_err(|why| why.to_string())
     };
     if let Err(why) = steps() {
-        return (format!("cannot prepare the instance: {why}"), EXIT_NOT_RUNNABLE);
+        return unprepared(&why);
     }
-    let why = Command::new(&command[0]).args(&command[1..]).exec();
+    let mut program = Command::new(&command[0]);
+    program.args(&command[1..]);
+    if told.waits {
+        let variables = told.variables.iter().map(|word| {
+            let at = word.as_bytes().iter().position(|byte| *byte == b'=').unwrap_or(word.len());
+            let (name, value) = word.as_bytes().split_at(at);
+            (OsStr::from_bytes(name), OsStr::from_bytes(value.get(1..).unwrap_or_default()))
+        });
+        program.env_clear().envs(variables).stdin(Stdio::null()); // as the parent sets them for others
+    }
+    let why = program.exec();
     let code = if why.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
     (format!("cannot run {}: {why}", command[0].display()), code)
+}
+
+fn unprepared(why: &str) -> (String, u8) {
+    (format!("cannot prepare the instance: {why}"), EXIT_NOT_RUNNABLE)
 }
 
 /// Moves this process, and with it everything it will start.
@@ -220,7 +167,8 @@ fn settle(place: &Place) -> Result<(), String> {
         Some(first) => Some(format!("mountPath {}", first.target.display())),
         None => place.read_only_root.then(|| "readOnlyRootFilesystem".to_owned()),
     };
-    match mounts::enter_namespace() {
+    let entered = if place.has_namespace { Ok(()) } else { mounts::enter_namespace() };
+    match entered {
         Ok(()) => {
             mounts::make(&place.binds)?;
             views::show(place);
@@ -251,55 +199,4 @@ fn close_inherited() -> io::Result<()> {
         let _ = nix::unistd::close(fd); // the listing's own is closed already
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(list: &[&str]) -> Vec<OsString> {
-        list.iter().map(OsString::from).collect()
-    }
-
-    #[test]
-    fn what_the_parent_writes_is_what_init_reads() {
-        let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
-        let bind = |target: &str, read_only| Bind { source: "/a b".into(), target: target.into(), read_only };
-        let seat = |folder: &str| Seat { folder: folder.into(), mounted: "/sys/fs".into() };
-        let place = Place {
-            cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
-            resolver: Some("/etc/res olv".into()),
-            binds: vec![bind("/--", true), bind("/c", false)],
-            working_dir: Some("/work dir".into()),
-            identity: Identity { user: Some(1000), group: Some(0), never_root: true },
-            hostname: Some("a-b".into()),
-            read_only_root: true,
-        };
-        let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
-        assert_eq!(written[0], VERB);
-
-        let (parent, read_place, read) = parse(written[1..].iter().cloned()).unwrap();
-        assert_eq!(parent.as_raw_nonzero().get(), 7);
-        assert_eq!(read_place, place);
-        assert_eq!(read, words(&["sh", "-c", "--"]));
-    }
-
-    #[test]
-    fn anything_else_is_refused() {
-        for bad in [
-            &[][..],
-            &["--parent"],
-            &["--parent", "x", "--", "sh"],
-            &["--parent", "0", "--", "sh"],
-            &["--parent", "-1", "--", "sh"],
-            &["--parent", "7", "sh"],
-            &["--parent", "7", "--"],
-            &["--parent", "7", "--bind", "/a", "/b"],
-            &["--parent", "7", "--dir"],
-            &["--parent", "7", "--user", "root", "--", "sh"],
-            &["--parent", "7", "--group", "-1", "--", "sh"],
-        ] {
-            assert!(parse(words(bad)).is_err(), "{bad:?}");
-        }
-    }
 }

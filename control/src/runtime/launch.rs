@@ -9,8 +9,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, kill_proces
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::init::{self, Place};
 use super::process::Init;
+use super::seats::Waiting;
+use super::words::{self, Place};
 
 /// Makes commands that run through init.
 #[derive(Debug, Clone)]
@@ -20,13 +21,29 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
+    /// Has `waiting` become the instance, or a new process if there is none.
+    pub(super) fn start(
+        &self,
+        waiting: Option<Waiting>,
+        words: &[String],
+        environment: &[(String, String)],
+    ) -> io::Result<Child> {
+        let orders = waiting.as_ref().and_then(|_| words::orders(&self.place, environment, words));
+        if let (Some(waiting), Some(orders)) = (waiting, orders)
+            && let Some(child) = waiting.becomes(&orders)
+        {
+            return Ok(child);
+        }
+        self.command(words, environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    }
+
     /// RT-FD-01, RT-FD-03: stdin is at its end, and there is no terminal.
     pub(super) fn command(&self, words: &[String], environment: &[(String, String)]) -> Command {
         let mut command = Command::new(&self.init.program);
         command
             .arg0("sluicegate")
             .args(&self.init.arguments)
-            .args(init::arguments(getpid(), &self.place, words))
+            .args(words::arguments(getpid(), &self.place, words))
             .env_clear()
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
@@ -36,7 +53,10 @@ impl Launcher {
 
 /// A descriptor that becomes readable when the process ends.
 pub(super) fn pidfd(child: &Child) -> io::Result<AsyncFd<OwnedFd>> {
-    let fd = pidfd_open(pid(child), PidfdFlags::NONBLOCK)?;
+    readable(pidfd_open(pid(child), PidfdFlags::NONBLOCK)?)
+}
+
+pub(super) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
         reason = "the new one is unsafe; an OwnedFd keeps its descriptor, which is all it asks"

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Between the first readiness attempts. A connect to a closed loopback port costs some 20 µs, and the
-/// timer's grain is 1 ms.
-pub const PROBE_STEP_MIN: Duration = Duration::from_millis(1);
+/// Between the first readiness attempts. A connect to a closed loopback port costs some 20 µs; each wait is a tenth
+/// longer than the last, so the time that they add stays a tenth of the start's.
+pub const PROBE_STEP_MIN: Duration = Duration::from_micros(250);
 /// Attempts of a slow starter back off to this; below 25 ms, so that a cold request never waits for
 /// a polling interval that a person could feel.
 pub const PROBE_STEP_MAX: Duration = Duration::from_millis(20);
@@ -18,6 +18,17 @@ pub const PROBE_FAILURES_MAX: u32 = 3;
 pub const PROBE_HEAD_BYTES_MAX: usize = 1024;
 /// A ready instance that refused a connection gets this long to take one again.
 pub const VERIFY_MAX: Duration = Duration::from_secs(5);
+
+/// Processes that wait, seated, for an instance to become. Each costs the host a process and some hundred KiB; two, so that
+/// one is there while the other is made anew.
+pub const SEATS_MAX: usize = 2;
+/// What one is told goes through a pipe, which takes this many bytes before somebody reads; more, and a new process is told
+/// by its command line.
+pub const ORDERS_BYTES_MAX: usize = 64 * 1024;
+/// After an instance became ready and before a process is made that waits for the next: its first request goes first.
+pub const SEAT_PAUSE: Duration = Duration::from_millis(1);
+/// An instance that starts for longer than this does not keep processes from being made for others.
+pub const SEAT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Ports are tried at random; with half of the range taken, 64 misses in a row do not happen.
 pub const PORT_ATTEMPTS_MAX: u32 = 64;
@@ -44,6 +55,9 @@ pub const GROUP_PIDS_MAX: u32 = 4096;
 pub const HOST_NAME_BYTES_MAX: usize = 63;
 /// Processor time is given out anew this often (the kernel's default).
 pub const CPU_PERIOD_US: u64 = 100_000;
+/// A control group in which nobody is goes at an appliance's start if it is still there after this; one that is being
+/// made for an instance has somebody in it within milliseconds.
+pub const STRAY_AFTER: Duration = Duration::from_secs(10);
 /// Tries at removing a control group, 10 ms apart.
 pub const GROUP_REMOVE_ATTEMPTS: u32 = 100;
 

@@ -18,6 +18,7 @@ mod log;
 mod mounts;
 mod orders;
 mod orphans;
+mod pause;
 mod port;
 mod probe;
 mod probe_grpc;
@@ -27,9 +28,12 @@ mod read_only;
 mod room;
 #[cfg(test)]
 pub(crate) mod scripted;
+mod seats;
+mod strays;
 mod sweeper;
 mod views;
 pub mod volumes;
+mod words;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -169,6 +173,8 @@ pub trait Runtime: Send + Sync {
     fn refresh(&self, spec: Arc<InstanceSpec>);
     /// The revision is gone for good: what was kept of its instances may go too. All of them are over.
     fn forget(&self, namespace: &str, revision: &str);
+    /// There is no revision any more: nothing is kept ready for the next start.
+    fn rest(&self) {}
 }
 
 /// The name of a Revision's Deployment; its Pods' names begin with it.

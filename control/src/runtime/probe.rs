@@ -1,10 +1,10 @@
 //! Is the instance well? One attempt, and how attempts follow each other.
 //!
 //! Until the first readiness they follow each other closely from the moment of the start, so that a fast
-//! starter is seen within a millisecond of listening. Later they keep the period of the probe.
+//! starter is seen within a fraction of a millisecond of listening. Later they keep the period of the probe.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,7 +13,9 @@ use tokio::net::TcpStream;
 
 use super::launch::{Launcher, exited};
 use super::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
+use super::pause::pause;
 use super::{Check, Probe, probe_grpc, probe_tls};
+use crate::hand;
 
 /// What is probed, and with what.
 #[derive(Clone, Copy)]
@@ -44,7 +46,7 @@ impl Patient<'_> {
                 return;
             }
             let wait = if pace == Pace::Period { probe.period } else { step };
-            tokio::time::sleep(wait).await;
+            pause(wait).await;
             step = next_step(step);
         }
     }
@@ -80,8 +82,7 @@ impl Patient<'_> {
             match &probe.check {
                 Check::Tcp => connect(self.address).await.map(drop).map_err(|why| why.to_string()),
                 Check::TcpAt { host } => {
-                    let dialled = TcpStream::connect((host.as_str(), self.address.port())).await;
-                    dialled.map(drop).map_err(|why| why.to_string())
+                    connect_to(host, self.address.port()).await.map_err(|why| why.to_string())
                 }
                 Check::Http { path, headers, tls } => {
                     match http_status(self.address, path, headers, *tls).await {
@@ -106,7 +107,7 @@ impl Patient<'_> {
     }
 }
 
-/// A tenth longer than the last, so that some 30 attempts pass before the cap is reached.
+/// A tenth longer than the last, so that some 46 attempts pass before the cap is reached.
 fn next_step(step: Duration) -> Duration {
     (step + step / 10).min(PROBE_STEP_MAX)
 }
@@ -118,6 +119,12 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     Ok(stream)
+}
+
+async fn connect_to(host: &str, port: u16) -> io::Result<()> {
+    let asked = host.to_owned();
+    let addresses = hand::run("look-up", move || (asked, port).to_socket_addrs()).await??;
+    TcpStream::connect(&*addresses.collect::<Vec<_>>()).await.map(drop)
 }
 
 async fn http_status(

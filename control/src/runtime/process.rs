@@ -8,13 +8,13 @@
 //! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
 //! port on loopback (see [`super::room`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -30,7 +30,6 @@ use super::cgroups::{Cgroups, Group};
 use super::ending::{End, gone, not_started};
 use super::environment::{Own, command, environment};
 use super::frost::Frost;
-use super::init::Place;
 use super::last_words::LastWords;
 use super::launch::{Launcher, exited, pid, pidfd, signal_group};
 use super::limits::{OUTPUT_DRAIN_MAX, VERIFY_MAX};
@@ -40,7 +39,10 @@ use super::orders::{Handle, Order, Told, heard, stop_ordered};
 use super::orphans::{Record, Records};
 use super::probe::{Pace, Patient};
 use super::room::{Room, Surroundings};
+use super::seats::{self, Underway, Waiting};
+use super::strays;
 use super::volumes::Shelf;
+use super::words::Place;
 use super::{Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, host_name, may_mount, pod_name};
 
 /// The program that becomes an instance: one whose `main` hands [`super::init::VERB`] to
@@ -124,12 +126,17 @@ impl Runtime for ProcessRuntime {
     fn forget(&self, namespace: &str, revision: &str) {
         let _ = self.jobs.send(Job::Forget { namespace: namespace.into(), revision: revision.into() });
     }
+
+    fn rest(&self) {
+        let _ = self.jobs.send(Job::Rest);
+    }
 }
 
 enum Job {
     Live(Life),
     Refresh(Arc<InstanceSpec>),
     Forget { namespace: String, revision: String },
+    Rest,
 }
 
 struct Life {
@@ -143,11 +150,14 @@ struct Life {
 
 async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
     let mut lives = JoinSet::new();
+    drop(spawn_local(seats::keep(Rc::clone(&room)))); // these end with this thread
+    room.cgroups.iter().for_each(|cgroups| drop(spawn_local(strays::clear(cgroups.clone()))));
     while let Some(job) = jobs.recv().await {
         match job {
             Job::Live(life) => drop(lives.spawn_local(live(Rc::clone(&room), life))),
             Job::Refresh(spec) => refresh(&room, &spec),
             Job::Forget { namespace, revision } => room.records.clear(&namespace, &revision),
+            Job::Rest => seats::dismiss(&room),
         }
         while lives.try_join_next().is_some() {}
     }
@@ -165,10 +175,14 @@ fn refresh(room: &Room, spec: &InstanceSpec) {
 
 /// One instance from start to end.
 async fn live(room: Rc<Room>, mut life: Life) {
-    let port = room.ports.borrow_mut().take(|below| fastrand::u16(..below));
+    let waiting = seats::take(&room, life.id, life.spec.port);
+    let port = match &waiting {
+        Some(waiting) => Ok(waiting.real),
+        None => room.ports.borrow_mut().take(|below| fastrand::u16(..below)),
+    };
     let gone = match port {
         Ok(port) => {
-            let gone = match Process::start(&room, &life, port) {
+            let gone = match Process::start(&room, &life, port, waiting) {
                 Ok(process) => {
                     let _ = life.spawned.set(Instant::now()); // a life is started once
                     process.live(&room, &mut life).await
@@ -201,10 +215,13 @@ struct Process {
     last_words: LastWords,
     /// Where it has its port, and is held to what its manifest allows.
     group: Group,
+    /// Until it was ready once.
+    underway: Cell<Option<Underway>>,
 }
 
 impl Process {
-    fn start(room: &Room, life: &Life, port: u16) -> io::Result<Self> {
+    fn start(room: &Room, life: &Life, port: u16, mut waiting: Option<Waiting>) -> io::Result<Self> {
+        let underway = Cell::new(Some(room.seats.underway()));
         let Life { id, line, ref spec, .. } = *life;
         if spec.command.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
@@ -216,7 +233,9 @@ impl Process {
         let last_words = LastWords::new(&room.records.folder(&spec.namespace, &spec.revision), id);
         let words_at =
             spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;
-        let seat = room.seat(id, spec, port);
+        let has_port = waiting.as_ref().is_some_and(Waiting::has_port);
+        let group = waiting.as_mut().map_or_else(|| Group::named(id.to_string()), Waiting::leave_group);
+        let seat = room.seat(group, has_port, spec, port);
         let name = pod_name(&spec.revision, line);
         let own = Own {
             port: seat.port,
@@ -229,7 +248,7 @@ impl Process {
         let launcher = Launcher {
             init: room.init.clone(),
             place: Place {
-                cgroups: room.groups(&seat),
+                cgroups: room.places(&seat.group),
                 resolver: seat.resolver.filter(|_| may_mount()),
                 hostname: may_mount().then(|| host_name(&name).to_owned()),
                 ..place(spec, &shelf, &last_words)
@@ -238,11 +257,7 @@ impl Process {
         // Written before the start, so that no instance is ever without its record.
         room.records.write(spec, id, &record);
 
-        let mut child = launcher
-            .command(&command(spec, &environment), &environment)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+        let mut child = launcher.start(waiting, &command(spec, &environment), &environment)?;
         let log =
             InstanceLog::open(&room.records.folder(&spec.namespace, &spec.revision), id, &spec.revision);
         let log = Rc::new(RefCell::new(log));
@@ -263,6 +278,7 @@ impl Process {
                     frost: Frost::default(),
                     group: seat.group,
                     last_words,
+                    underway,
                 })
             }
             Err(why) => {
@@ -350,6 +366,7 @@ impl Process {
                     _ => life.reporter.ready(self.address),
                 },
             }
+            self.underway.take();
             tokio::select! {
                 biased;
                 order = life.orders.recv() => match order {
@@ -445,6 +462,7 @@ fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
         identity: spec.identity,
         hostname: None,
         read_only_root: spec.read_only_root,
+        has_namespace: false,
     }
 }
 

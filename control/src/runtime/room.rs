@@ -5,16 +5,18 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use dataplane::group_port::GroupPort;
 
 use super::InstanceSpec;
 use super::cgroups::{Cgroups, Group};
-use super::init;
 use super::orphans::Records;
 use super::port::Ports;
 use super::process::Init;
+use super::seats::Seats;
 use super::sweeper::Sweeper;
+use super::words;
 use crate::names::{self, Gateway};
 
 /// What instances meet on this host.
@@ -24,13 +26,15 @@ pub struct Surroundings {
     pub closed: Vec<u16>,
     /// Where names of Services lead to; or why they lead nowhere.
     pub gateway: Result<Gateway, String>,
+    /// So many processes wait for an instance to become, from the first start on.
+    pub seats: usize,
 }
 
 impl Surroundings {
-    /// Nothing is closed, and nobody answers for names.
+    /// Nothing is closed, nobody answers for names, and nobody waits.
     #[must_use]
     pub fn bare() -> Self {
-        Self { closed: Vec::new(), gateway: Err("nobody answers for names".to_owned()) }
+        Self { closed: Vec::new(), gateway: Err("nobody answers for names".to_owned()), seats: 0 }
     }
 }
 
@@ -39,8 +43,9 @@ pub(super) struct Room {
     pub(super) init: Init,
     pub(super) ports: RefCell<Ports>,
     pub(super) sweeper: Sweeper,
+    pub(super) seats: Rc<Seats>,
     /// Where control groups can be made, or why not.
-    cgroups: Result<Cgroups, String>,
+    pub(super) cgroups: Result<Cgroups, String>,
     around: Surroundings,
     /// What instances find as `/etc/resolv.conf`, by namespace.
     resolvers: RefCell<HashMap<String, PathBuf>>,
@@ -68,27 +73,24 @@ impl Room {
     ) -> Self {
         let (ports, sweeper) = (RefCell::new(Ports::of_this_host()), Sweeper::start());
         let (told, told_of_names) = (Cell::new(false), Cell::new(false));
-        let resolvers = RefCell::default();
-        Self { records, init, ports, sweeper, cgroups, around, resolvers, told, told_of_names }
+        let (resolvers, seats) = (RefCell::default(), Rc::new(Seats::new(around.seats)));
+        Self { records, init, ports, sweeper, seats, cgroups, around, resolvers, told, told_of_names }
     }
 
-    /// RT-PORT-03, RT-ENV-01: a seat where the container port is the host's `real` one. Where that cannot be had the
-    /// instance is told `real` itself, and what cannot be enforced of its resources is not; the log says both.
-    pub(super) fn seat(&self, id: u64, spec: &InstanceSpec, real: u16) -> Seat {
-        let mut group = Group::default();
-        let cgroups = || self.cgroups.as_ref().map_err(Clone::clone);
+    /// RT-PORT-03, RT-ENV-01: a seat in `group` where the container port is the host's `real` one, unless it `has_port`
+    /// already. Where that cannot be had the instance is told `real` itself, and what cannot be enforced of its resources
+    /// is not; the log says both.
+    pub(super) fn seat(&self, mut group: Group, has_port: bool, spec: &InstanceSpec, real: u16) -> Seat {
         if spec.resources.any() {
-            let added = cgroups().and_then(|cgroups| {
-                cgroups.add_resources(&mut group, id, spec.resources).map_err(|why| why.to_string())
+            let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
+            let added = cgroups.and_then(|cgroups| {
+                cgroups.add_resources(&mut group, spec.resources).map_err(|why| why.to_string())
             });
             if let Err(why) = added {
                 tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
             }
         }
-        let (closed, gateway) = (&*self.around.closed, self.around.gateway.as_ref().ok());
-        let rule = GroupPort { named: spec.port, real, closed, gateway: gateway.map(|gateway| gateway.real) };
-        let added = cgroups()
-            .and_then(|cgroups| cgroups.add_port(&mut group, id, &rule).map_err(|why| why.to_string()));
+        let added = if has_port { Ok(()) } else { self.give_port(&mut group, spec.port, real) };
         match added {
             Ok(()) => Seat { group, port: spec.port, resolver: self.resolver(&spec.namespace) },
             Err(why) => {
@@ -100,14 +102,22 @@ impl Room {
         }
     }
 
-    /// The control groups of `seat`, as its process joins and sees them.
-    pub(super) fn groups(&self, seat: &Seat) -> Vec<init::Seat> {
+    /// In `group`, the port `named` is the host's `real` one.
+    pub(super) fn give_port(&self, group: &mut Group, named: u16, real: u16) -> Result<(), String> {
+        let (closed, gateway) = (&*self.around.closed, self.around.gateway.as_ref().ok());
+        let rule = GroupPort { named, real, closed, gateway: gateway.map(|gateway| gateway.real) };
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
+        cgroups.add_port(group, &rule).map_err(|why| why.to_string())
+    }
+
+    /// `group` as its process joins and sees it.
+    pub(super) fn places(&self, group: &Group) -> Vec<words::Seat> {
         let point = |folder: &PathBuf| self.cgroups.as_ref().ok()?.point_of(folder).map(PathBuf::from);
-        let of = |folder: &PathBuf| init::Seat {
+        let of = |folder: &PathBuf| words::Seat {
             folder: folder.clone(),
             mounted: point(folder).unwrap_or_else(|| folder.clone()),
         };
-        seat.group.folders().iter().map(of).collect()
+        group.folders().iter().map(of).collect()
     }
 
     /// What an instance in `namespace` is to find as `/etc/resolv.conf`: written once, and the same for all. Without it

@@ -6,9 +6,10 @@
 
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
-use tokio::task::{spawn_blocking, spawn_local};
+use tokio::task::spawn_local;
 
 use super::orphans::{self, Record};
+use crate::hand;
 
 /// The way to the sweeper. It holds at most one request per instance.
 pub(super) struct Sweeper {
@@ -44,10 +45,14 @@ async fn sweep(mut inbox: UnboundedReceiver<Request>) {
             batch.push(next);
         }
         let records: Vec<Record> = batch.iter().map(|request| request.record.clone()).collect();
-        match spawn_blocking(move || orphans::end(&records)).await {
-            Ok(0) => {}
-            Ok(ended) => tracing::info!(ended, "ended processes that left their instance's group"),
-            Err(why) => tracing::error!(%why, "cannot look for processes left behind"),
+        let of_thread = records.clone();
+        let ended = match hand::run("sweeper", move || orphans::end(&of_thread)).await {
+            Ok(ended) => ended,
+            // No thread to be had, maybe because of whom we are about to end: the others here wait some milliseconds.
+            Err(_) => orphans::end(&records),
+        };
+        if ended > 0 {
+            tracing::info!(ended, "ended processes that left their instance's group");
         }
         for request in batch {
             let _ = request.done.send(()); // who asked may be gone

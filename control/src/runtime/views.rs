@@ -10,8 +10,8 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MoveMountFlags, mount_remount, move_mount};
 
-use super::init::Place;
 use super::mounts::clone_tree;
+use super::words::Place;
 use crate::names::RESOLVER;
 
 pub(super) fn show(place: &Place) {

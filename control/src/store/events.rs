@@ -12,8 +12,11 @@ use super::{Change, Key, Store, StoreError, Stored, View};
 pub const EVENT_SECONDS_MAX: i64 = 3600;
 /// Events of one namespace. The oldest go first, so that one noisy object cannot fill the store.
 pub const EVENTS_PER_NAMESPACE_MAX: usize = 1000;
-/// How often expired events are looked for. Short against an hour, long against the cost of a look.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// Of a namespace that has too many, so many more go at once: who looks at all of them for each new one takes longer the more
+/// there are.
+const EVENTS_AT_ONCE: usize = EVENTS_PER_NAMESPACE_MAX / 10;
+/// Between two looks for expired events, at least.
+const SWEEP_PAUSE_MIN: Duration = Duration::from_secs(30);
 
 const EVENTS: &str = "/events";
 
@@ -27,24 +30,43 @@ pub fn is_event(key: &Key) -> bool {
 pub async fn run(store: Arc<Store>) {
     let weak = Arc::downgrade(&store);
     drop(store);
-    let mut ticks = tokio::time::interval(SWEEP_EVERY);
     loop {
-        ticks.tick().await;
         let Some(store) = weak.upgrade() else { return };
-        match trim(&store, None, Timestamp::now()).await {
-            Ok(()) | Err(StoreError::Full { .. }) => {}
+        let pause = match trim(&store, Timestamp::now()).await {
+            Ok(pause) => pause,
+            Err(StoreError::Full { .. }) => SWEEP_PAUSE_MIN,
             Err(why) => {
                 tracing::error!(error = %why, "no more events are cleared away");
                 return;
             }
-        }
+        };
+        drop(store);
+        tokio::time::sleep(pause).await;
     }
 }
 
-/// Deletes what is expired or too many, in one namespace or in all.
-pub async fn trim(store: &Store, namespace: Option<&str>, now: Timestamp) -> Result<(), StoreError> {
-    let events = store.read().list(&Arc::from(EVENTS), namespace).items;
-    for object in doomed(&events, now) {
+/// Deletes what is expired; returns after how long more may be.
+pub async fn trim(store: &Store, now: Timestamp) -> Result<Duration, StoreError> {
+    let events = store.read().list(&Arc::from(EVENTS), None).items;
+    let (gone, oldest) = expired(&events, now);
+    delete(store, gone).await?;
+    // Whatever is told meanwhile stays for longer than that.
+    let left = oldest.map_or(EVENT_SECONDS_MAX, |seen| EVENT_SECONDS_MAX + 1 - (now.as_second() - seen));
+    Ok(Duration::from_secs(u64::try_from(left).unwrap_or(0)).max(SWEEP_PAUSE_MIN))
+}
+
+/// Deletes the oldest of a namespace that has too many.
+pub async fn make_room(store: &Store, namespace: &str) -> Result<(), StoreError> {
+    let resource = Arc::from(EVENTS);
+    if store.read().count(&resource, Some(namespace)) <= EVENTS_PER_NAMESPACE_MAX {
+        return Ok(());
+    }
+    let events = store.read().list(&resource, Some(namespace)).items;
+    delete(store, surplus(events)).await
+}
+
+async fn delete(store: &Store, events: Vec<Arc<Stored>>) -> Result<(), StoreError> {
+    for object in events {
         let decide = move |view: &View| {
             let there = view.get(&object.key);
             Ok::<_, StoreError>(match there.filter(|now| now.resource_version == object.resource_version) {
@@ -58,18 +80,25 @@ pub async fn trim(store: &Store, namespace: Option<&str>, now: Timestamp) -> Res
     Ok(())
 }
 
-/// Which of the events go. They come in the order of their namespaces.
-fn doomed(events: &[Arc<Stored>], now: Timestamp) -> Vec<Arc<Stored>> {
-    let mut found = Vec::new();
-    for in_namespace in events.chunk_by(|one, other| one.key.namespace == other.key.namespace) {
-        let expired = |object: &Arc<Stored>| now.as_second() - last_seen(object) > EVENT_SECONDS_MAX;
-        let (gone, mut left): (Vec<_>, Vec<_>) = in_namespace.iter().cloned().partition(expired);
-        found.extend(gone);
-        let surplus = left.len().saturating_sub(EVENTS_PER_NAMESPACE_MAX);
-        left.sort_by_key(|object| object.resource_version);
-        found.extend(left.into_iter().take(surplus));
+/// The events that are, and when the oldest of the others was last seen, in seconds.
+fn expired(events: &[Arc<Stored>], now: Timestamp) -> (Vec<Arc<Stored>>, Option<i64>) {
+    let (mut found, mut oldest) = (Vec::new(), None);
+    for event in events {
+        let seen = last_seen(event);
+        if now.as_second() - seen > EVENT_SECONDS_MAX {
+            found.push(Arc::clone(event));
+        } else {
+            oldest = Some(oldest.map_or(seen, |oldest: i64| oldest.min(seen)));
+        }
     }
-    found
+    (found, oldest)
+}
+
+/// Which go of a namespace's events that are too many.
+fn surplus(mut events: Vec<Arc<Stored>>) -> Vec<Arc<Stored>> {
+    events.sort_by_key(|object| object.resource_version);
+    events.truncate((events.len() + EVENTS_AT_ONCE).saturating_sub(EVENTS_PER_NAMESPACE_MAX));
+    events
 }
 
 /// The latest of the times that an event names, in seconds.
@@ -95,12 +124,22 @@ mod tests {
     }
 
     #[test]
-    fn the_expired_go_and_then_the_oldest_beyond_the_limit_of_their_namespace() {
+    fn the_expired_go_and_the_next_look_is_when_another_is() {
         let now = Timestamp::from_second(10_000).unwrap();
-        let mut events = vec![event("a", 1, 10_000 - EVENT_SECONDS_MAX - 1), event("a", 2, 9_000)];
-        let surplus = u64::try_from(EVENTS_PER_NAMESPACE_MAX).unwrap() + 2;
-        events.extend((10..10 + surplus).rev().map(|version| event("b", version, 10_000)));
-        let gone: Vec<u64> = doomed(&events, now).iter().map(|object| object.resource_version).collect();
-        assert_eq!(gone, [1, 10, 11]);
+        let events =
+            [event("a", 1, 10_000 - EVENT_SECONDS_MAX - 1), event("a", 2, 9_000), event("b", 3, 9_500)];
+        let (gone, oldest) = expired(&events, now);
+        assert_eq!(gone.iter().map(|object| object.resource_version).collect::<Vec<_>>(), [1]);
+        assert_eq!(oldest, Some(9_000));
+        assert!(expired(&[], now).1.is_none());
+    }
+
+    #[test]
+    fn beyond_the_limit_the_oldest_go_some_at_a_time() {
+        let count = u64::try_from(EVENTS_PER_NAMESPACE_MAX).unwrap() + 1;
+        let events: Vec<_> = (10..10 + count).rev().map(|version| event("b", version, 10_000)).collect();
+        let gone = surplus(events);
+        assert_eq!(gone.len(), EVENTS_AT_ONCE + 1);
+        assert_eq!((gone[0].resource_version, gone[EVENTS_AT_ONCE].resource_version), (10, 110));
     }
 }

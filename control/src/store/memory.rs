@@ -90,6 +90,12 @@ impl Memory {
         Listing { revision: self.revision, items }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self, resource: &Arc<str>, namespace: Option<&str>) -> usize {
+        self.range(resource, namespace).count()
+    }
+
     /// The same as they were when `revision` was the newest, by undoing what came after.
     pub fn list_at(
         &self,

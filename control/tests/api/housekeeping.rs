@@ -39,10 +39,10 @@ async fn old_events_go_and_young_ones_stay() {
     let now = Timestamp::now();
     house.ask(Method::POST, EVENTS, &event("young", "a", now)).await;
     let later = Timestamp::from_second(now.as_second() + events::EVENT_SECONDS_MAX - 60).unwrap();
-    events::trim(&house.store, None, later).await.unwrap();
+    events::trim(&house.store, later).await.unwrap();
     assert_eq!(house.get(&format!("{EVENTS}/young")).await.0, 200);
     let later = Timestamp::from_second(now.as_second() + events::EVENT_SECONDS_MAX + 60).unwrap();
-    events::trim(&house.store, None, later).await.unwrap();
+    events::trim(&house.store, later).await.unwrap();
     assert_eq!(house.get(&format!("{EVENTS}/young")).await.0, 404);
 }
 

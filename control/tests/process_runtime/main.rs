@@ -7,6 +7,7 @@ mod common;
 mod identity;
 mod ports;
 mod probes;
+mod seats;
 mod volumes;
 
 use std::fs;
@@ -41,10 +42,12 @@ impl House {
 
     /// Its guests do not reach the ports `closed`.
     fn without(closed: Vec<u16>) -> Self {
+        Self::in_surroundings(Surroundings { closed, ..Surroundings::bare() })
+    }
+
+    fn in_surroundings(around: Surroundings) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let runtime =
-            ProcessRuntime::open(dir.path(), init(), Surroundings { closed, ..Surroundings::bare() })
-                .unwrap();
+        let runtime = ProcessRuntime::open(dir.path(), init(), around).unwrap();
         Self { dir, runtime }
     }
 
@@ -145,6 +148,7 @@ async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
     let documented = [
         "GREETING",
         "HOME",
+        "HOSTNAME",
         "K_CONFIGURATION",
         "K_REVISION",
         "K_SERVICE",

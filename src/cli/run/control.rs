@@ -17,7 +17,7 @@ use control::fleet::Fleet;
 use control::manifests::Manifests;
 use control::names::Gateway;
 use control::publish::Publisher;
-use control::runtime::{Init, ProcessRuntime, Surroundings};
+use control::runtime::{self, Init, ProcessRuntime, Surroundings};
 use control::store::Store;
 use control::{api, kinds, store};
 use dataplane::signal::{Signal, Signals};
@@ -198,11 +198,15 @@ async fn furnish(parts: &Parts) -> Result<House> {
 
     let data = &parts.config.data;
     let open = if parts.beside { ProcessRuntime::open_beside } else { ProcessRuntime::open };
-    let around = Surroundings { closed: control_ports(parts), gateway: parts.gateway.clone() };
-    let runtime = open(data, Init::this_program(), around)
+    let around = Surroundings {
+        closed: control_ports(parts),
+        gateway: parts.gateway.clone(),
+        seats: runtime::limits::SEATS_MAX,
+    };
+    let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
-    let (fleet, work) = Fleet::new(Arc::new(runtime), sink, parts.first_instance);
+    let (fleet, work) = Fleet::new(Arc::new(processes), sink, parts.first_instance);
     tokio::task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),

@@ -16,7 +16,7 @@ use super::revision;
 use super::world::{Error, World, now};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use crate::kinds::shared::{controller, name, namespace};
 use children::{make_revision, revision_name};
 use collect::collect;
 use reconcile::{Latest, adopt, status};
@@ -32,13 +32,18 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         return Ok(());
     }
     let latest = latest(world, item, &configuration).await?;
-    let mut owned = world.revisions.list(&item.namespace);
-    owned.retain(|revision| is_controlled_by(&revision.metadata, &configuration.metadata));
+    let uid = configuration.metadata.uid.as_deref();
+    let owned = uid.map(|uid| world.revisions.having(&item.namespace, uid)).unwrap_or_default();
 
     let mut after = (*configuration).clone();
     after.status = Some(status(&configuration, &latest, &owned, now()));
     world.set_status(&*configuration, &after).await?;
     sweep(world, &after, owned).await
+}
+
+/// Revisions are found by the uid of whoever controls them.
+pub fn words(revision: &Revision) -> Vec<String> {
+    controller(&revision.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
 /// Between two looks at Configurations for no other reason than that time has passed.

@@ -7,7 +7,7 @@ pub mod rules;
 mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use super::cache::Cache;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
+use crate::hand;
 use crate::kinds::networking::ingress::{Ingress, Split};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
@@ -151,10 +152,11 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
         reason: "NameNotResolved",
         message: format!("The name {host} is not resolved: {why}."),
     };
-    let found = tokio::time::timeout(LOOK_UP_MAX, tokio::net::lookup_host((host, port))).await;
-    let mut addresses: Vec<_> = match found {
-        Ok(Ok(addresses)) => addresses.take(NAME_ADDRESSES_MAX).collect(),
-        Ok(Err(why)) => return Err(failed(&why)),
+    let asked = host.to_owned();
+    let looking = hand::run("look-up", move || (asked, port).to_socket_addrs());
+    let mut addresses: Vec<_> = match tokio::time::timeout(LOOK_UP_MAX, looking).await {
+        Ok(Ok(Ok(addresses))) => addresses.take(NAME_ADDRESSES_MAX).collect(),
+        Ok(Ok(Err(why)) | Err(why)) => return Err(failed(&why)),
         Err(_) => return Err(failed(&"no answer within 5 s")),
     };
     addresses.sort_unstable();

@@ -35,7 +35,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let seen = world.fleet.instances(&format!("{ns}/{revision}"));
     let wanted: Vec<Pod> =
         owner.iter().flat_map(|owner| seen.iter().map(|one| make::pod(owner, one))).collect();
-    let there: Vec<Arc<Pod>> = of(world, ns, revision).collect();
+    let there: Vec<Arc<Pod>> = world.pods.having(ns, revision);
     for pod in &there {
         if !wanted.iter().any(|one| name(&one.metadata) == name(&pod.metadata)) {
             world.api::<Pod>(ns).delete(name(&pod.metadata), &DeleteParams::default()).await?;
@@ -121,6 +121,7 @@ pub fn restore(world: &World) {
     }
 }
 
-fn of<'a>(world: &World, ns: &str, revision: &'a str) -> impl Iterator<Item = Arc<Pod>> + use<'a> {
-    world.pods.list(ns).into_iter().filter(move |pod| label(&pod.metadata, REVISION) == Some(revision))
+/// Pods are found by the Revision that they run.
+pub fn words(pod: &Pod) -> Vec<String> {
+    label(&pod.metadata, REVISION).map(str::to_owned).into_iter().collect()
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
-use super::{managers, pods};
+use super::{managers, pods, route};
 use crate::kinds::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTING_STATE, ROUTING_STATE_MODIFIED,
 };
@@ -135,13 +135,7 @@ pub(super) fn is_routed(world: &World, revision: &Revision) -> bool {
         generation == parent.metadata.generation || ready == Some(own)
     });
     let followed = followed.as_ref().map(|parent| name(&parent.metadata));
-    world.routes.list(ns).iter().any(|route| {
-        let shown = route.status.iter().flat_map(|status| &status.traffic);
-        route.spec.traffic.iter().chain(shown).any(|target| {
-            target.revision() == Some(own)
-                || target.configuration().is_some_and(|configuration| Some(configuration) == followed)
-        })
-    })
+    route::sends_to(world, ns, own, followed)
 }
 
 /// Keeps the label that tells whether requests reach the Revision; `None` when it is right.

@@ -131,29 +131,59 @@ pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
 
 /// The Routes whose traffic may change with a Configuration.
 pub fn of_configuration(world: &World, ns: &str, configuration: &str) -> Vec<Item> {
-    items(world, ns, |route| route.spec.traffic.iter().any(|t| t.configuration() == Some(configuration)))
+    items(ns, world.routes.having(ns, &wants_configuration(configuration)))
 }
 
 /// The Routes whose traffic may change with a Revision.
 pub fn of_revision(world: &World, revision: &Revision) -> Vec<Item> {
-    let wanted = revision.metadata.name.as_deref();
+    let ns = namespace(&revision.metadata);
+    let by_name = world.routes.having(ns, &wants_revision(name(&revision.metadata)));
     let configuration = label(&revision.metadata, CONFIGURATION);
-    items(world, namespace(&revision.metadata), |route| {
-        route.spec.traffic.iter().any(|target| {
-            target.revision().is_some_and(|name| Some(name) == wanted)
-                || target.configuration().is_some_and(|name| Some(name) == configuration)
-        })
-    })
+    let by_parent = configuration.map(|parent| world.routes.having(ns, &wants_configuration(parent)));
+    items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
+}
+
+/// Whether a Route sends to `revision`, or to `configuration`, or is shown to.
+pub fn sends_to(world: &World, ns: &str, revision: &str, configuration: Option<&str>) -> bool {
+    let words = [wants_revision(revision), has_revision(revision)];
+    let of_parent = configuration.map(|parent| [wants_configuration(parent), has_configuration(parent)]);
+    words.iter().chain(of_parent.iter().flatten()).any(|word| !world.routes.having(ns, word).is_empty())
+}
+
+/// Routes are found by what they ask for, and by what they are shown to send to.
+pub fn words(route: &Route) -> Vec<String> {
+    let wanted = route.spec.traffic.iter().flat_map(|target| {
+        [target.revision().map(wants_revision), target.configuration().map(wants_configuration)]
+    });
+    let shown = route.status.iter().flat_map(|status| &status.traffic).flat_map(|target| {
+        [target.revision().map(has_revision), target.configuration().map(has_configuration)]
+    });
+    wanted.chain(shown).flatten().collect()
+}
+
+fn wants_revision(name: &str) -> String {
+    format!("wants revision {name}")
+}
+
+fn wants_configuration(name: &str) -> String {
+    format!("wants configuration {name}")
+}
+
+fn has_revision(name: &str) -> String {
+    format!("has revision {name}")
+}
+
+fn has_configuration(name: &str) -> String {
+    format!("has configuration {name}")
 }
 
 fn refused(world: &World, ns: &str) -> impl Iterator<Item = Item> {
     let not_owned = |route: &Route| route.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
-    items(world, ns, not_owned).into_iter()
+    items(ns, world.routes.list(ns).into_iter().filter(|route| not_owned(route))).into_iter()
 }
 
-fn items(world: &World, ns: &str, wanted: impl Fn(&Route) -> bool) -> Vec<Item> {
-    let routes = world.routes.list(ns);
-    routes.iter().filter(|r| wanted(r)).map(|r| Item::new(Kind::Route, ns, name(&r.metadata))).collect()
+fn items(ns: &str, routes: impl IntoIterator<Item = Arc<Route>>) -> Vec<Item> {
+    routes.into_iter().map(|route| Item::new(Kind::Route, ns, name(&route.metadata))).collect()
 }
 
 fn ways<'a>(naming: Naming<'a>, settings: &Settings) -> Ways<'a> {

@@ -1,0 +1,248 @@
+//! What an instance's first step is told, in words: written by the appliance, read in the instance's own process.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::process::Pid;
+
+use super::mounts::Bind;
+use super::{Identity, init};
+
+/// What a first step is told.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) place: Place,
+    /// The rest comes later.
+    pub(super) waits: bool,
+    /// `NAME=VALUE`, if it waited: then the parent has set none.
+    pub(super) variables: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
+}
+
+/// Where an instance finds itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Control groups to join, before anything else is done.
+    pub(super) cgroups: Vec<Seat>,
+    /// What it is to find as its `/etc/resolv.conf`.
+    pub(super) resolver: Option<PathBuf>,
+    pub(super) binds: Vec<Bind>,
+    /// Entered last, because it may be in a volume.
+    pub(super) working_dir: Option<PathBuf>,
+    pub(super) identity: Identity,
+    /// What it calls itself, where it may: by this, programs tell each other apart.
+    pub(super) hostname: Option<String>,
+    pub(super) read_only_root: bool,
+    /// It is in a mount namespace of its own already.
+    pub(super) has_namespace: bool,
+}
+
+/// A control group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) folder: PathBuf,
+    /// Where its hierarchy is mounted.
+    pub(super) mounted: PathBuf,
+}
+
+/// The words of the verb, as the parent writes them.
+pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<OsString> {
+    let mut words: Vec<OsString> =
+        vec![init::VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
+    describe(&mut words, place);
+    words.push("--".into());
+    words.extend(command.iter().map(OsString::from));
+    words
+}
+
+/// The words of one that waits in `cgroups`.
+pub(super) fn waiting(parent: Pid, cgroups: Vec<Seat>) -> Vec<OsString> {
+    let place = Place { cgroups, ..Place::default() };
+    let mut words = arguments(parent, &place, &[]);
+    words.pop();
+    words.push("--wait".into());
+    words
+}
+
+/// What somebody who waits is told: words with NULs between them. `None` if one has a NUL in it, which no process can be
+/// told.
+pub(super) fn orders(place: &Place, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
+    let mut words = Vec::new();
+    describe(&mut words, place);
+    for (name, value) in variables {
+        words.extend(["--variable".into(), format!("{name}={value}").into()]);
+    }
+    words.push("--".into());
+    words.extend(command.iter().map(OsString::from));
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    (!words.iter().any(|word| word.contains(&0))).then(|| words.join(&0))
+}
+
+fn describe(words: &mut Vec<OsString>, place: &Place) {
+    for seat in &place.cgroups {
+        words.extend(["--cgroup".into(), seat.folder.clone().into(), seat.mounted.clone().into()]);
+    }
+    if let Some(file) = &place.resolver {
+        words.extend(["--resolver".into(), file.clone().into()]);
+    }
+    for bind in &place.binds {
+        let access = if bind.read_only { "ro" } else { "rw" };
+        words.extend([
+            "--bind".into(),
+            bind.source.clone().into(),
+            bind.target.clone().into(),
+            access.into(),
+        ]);
+    }
+    if let Some(dir) = &place.working_dir {
+        words.extend(["--dir".into(), dir.clone().into()]);
+    }
+    for (word, id) in [("--user", place.identity.user), ("--group", place.identity.group)] {
+        words.extend(id.into_iter().flat_map(|id| [OsString::from(word), id.to_string().into()]));
+    }
+    if let Some(name) = &place.hostname {
+        words.extend(["--hostname".into(), name.into()]);
+    }
+    for (word, set) in [("--never-root", place.identity.never_root), ("--read-only", place.read_only_root)] {
+        words.extend(set.then(|| OsString::from(word)));
+    }
+}
+
+const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... \
+                     [--dir DIR] [--user UID] [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]... \
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... --wait";
+
+/// What stands behind the verb.
+pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Told), &'static str> {
+    let mut words = arguments.into_iter();
+    if words.next().is_none_or(|word| word != "--parent") {
+        return Err(USAGE);
+    }
+    let parent = words
+        .next()
+        .and_then(|word| word.to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid > 0)
+        .and_then(Pid::from_raw)
+        .ok_or(USAGE)?;
+    Ok((parent, read(words)?))
+}
+
+/// Words up to the command, or to the word that says that it comes later.
+pub(super) fn read(mut words: impl Iterator<Item = OsString>) -> Result<Told, &'static str> {
+    let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
+    let mut told = Told::default();
+    let place = &mut told.place;
+    loop {
+        match words.next().as_ref().and_then(|word| word.to_str()) {
+            Some("--cgroup") => {
+                let mut next = || words.next().ok_or(USAGE);
+                place.cgroups.push(Seat { folder: next()?.into(), mounted: next()?.into() });
+            }
+            Some("--resolver") => place.resolver = Some(words.next().ok_or(USAGE)?.into()),
+            Some("--bind") => {
+                let mut next = || words.next().ok_or(USAGE);
+                let (source, target, access) = (next()?.into(), next()?.into(), next()?);
+                place.binds.push(Bind { source, target, read_only: access != "rw" });
+            }
+            Some("--user") => place.identity.user = Some(id(words.next())?),
+            Some("--group") => place.identity.group = Some(id(words.next())?),
+            Some("--hostname") => {
+                place.hostname = Some(words.next().and_then(|word| word.into_string().ok()).ok_or(USAGE)?);
+            }
+            Some("--never-root") => place.identity.never_root = true,
+            Some("--read-only") => place.read_only_root = true,
+            Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
+            Some("--variable") => told.variables.push(words.next().ok_or(USAGE)?),
+            Some("--wait") => told.waits = true,
+            Some("--") => break,
+            None if told.waits => return Ok(told),
+            _ => return Err(USAGE),
+        }
+    }
+    told.command = words.collect();
+    if told.command.is_empty() || told.waits { Err(USAGE) } else { Ok(told) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    fn words(list: &[&str]) -> Vec<OsString> {
+        list.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn what_the_parent_writes_is_what_init_reads() {
+        let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
+        let bind = |target: &str, read_only| Bind { source: "/a b".into(), target: target.into(), read_only };
+        let seat = |folder: &str| Seat { folder: folder.into(), mounted: "/sys/fs".into() };
+        let place = Place {
+            cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
+            resolver: Some("/etc/res olv".into()),
+            binds: vec![bind("/--", true), bind("/c", false)],
+            working_dir: Some("/work dir".into()),
+            identity: Identity { user: Some(1000), group: Some(0), never_root: true },
+            hostname: Some("a-b".into()),
+            read_only_root: true,
+            has_namespace: false,
+        };
+        let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
+        assert_eq!(written[0], init::VERB);
+
+        let (parent, told) = parse(written[1..].iter().cloned()).unwrap();
+        assert_eq!(parent.as_raw_nonzero().get(), 7);
+        assert_eq!(told.place, place);
+        assert_eq!(told.command, words(&["sh", "-c", "--"]));
+
+        let variables = [("A".to_owned(), "b=c".to_owned()), ("EMPTY".to_owned(), String::new())];
+        let orders = orders(&place, &variables, &command).unwrap();
+        let later =
+            read(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
+        assert_eq!(later.variables, words(&["A=b=c", "EMPTY="]));
+        assert_eq!(Told { variables: Vec::new(), ..later }, told);
+    }
+
+    #[test]
+    fn one_that_waits_is_told_where_and_no_command() {
+        let seat = Seat { folder: "/a".into(), mounted: "/".into() };
+        let written = waiting(Pid::from_raw(7).unwrap(), vec![seat.clone()]);
+        let (_, told) = parse(written[1..].iter().cloned()).unwrap();
+        assert!(told.waits);
+        assert_eq!(told.place.cgroups, [seat]);
+    }
+
+    /// A manifest's text cannot become words of ours.
+    #[test]
+    fn orders_have_no_nul_within_a_word() {
+        let place = Place::default();
+        let of = |value: &str, word: &str| {
+            orders(&place, &[("A".to_owned(), value.to_owned())], &["sh".to_owned(), word.to_owned()])
+        };
+        assert!(of("b", "").is_some());
+        assert!(of("b\0--bind", "c").is_none() && of("b", "c\0--user").is_none());
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for bad in [
+            &[][..],
+            &["--parent"],
+            &["--parent", "x", "--", "sh"],
+            &["--parent", "0", "--", "sh"],
+            &["--parent", "-1", "--", "sh"],
+            &["--parent", "7", "sh"],
+            &["--parent", "7", "--"],
+            &["--parent", "7", "--bind", "/a", "/b"],
+            &["--parent", "7", "--dir"],
+            &["--parent", "7", "--user", "root", "--", "sh"],
+            &["--parent", "7", "--group", "-1", "--", "sh"],
+            &["--parent", "7", "--wait", "--", "sh"],
+            &["--parent", "7", "--cgroup", "/a", "/b"],
+        ] {
+            assert!(parse(words(bad)).is_err(), "{bad:?}");
+        }
+    }
+}
