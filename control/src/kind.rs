@@ -18,7 +18,7 @@ use crate::kinds::settings::Settings;
 use crate::schema;
 
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
-const UNKNOWN_TOLD_MAX: usize = 100;
+pub(crate) const UNKNOWN_TOLD_MAX: usize = 100;
 
 /// Fields that hold a map of texts.
 const TEXT_MAPS: [&str; 7] =
@@ -289,7 +289,7 @@ impl Entry {
     /// Defaults and validates a whole object.
     pub fn judge(&self, new: Value, before: Option<&Value>, requester: &Requester) -> Result<Value, Denied> {
         match self.custom {
-            Some(custom) => custom.admit(new),
+            Some(custom) => custom.admit(new, before),
             None => (self.admit)(new, before, requester),
         }
     }
@@ -303,7 +303,7 @@ impl Entry {
     /// The kind's schema, in the dialect of Kubernetes.
     #[must_use]
     pub fn shape(&self) -> Value {
-        self.custom.map_or_else(|| (self.schema)(), Custom::schema)
+        self.custom.map_or_else(|| (self.schema)(), |custom| custom.schema().clone())
     }
 
     /// Authors are told what `warnings` finds in their objects.

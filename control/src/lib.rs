@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod api;
+mod cel;
 mod child_name;
 pub mod controllers;
 pub mod events_recorder;

@@ -44,6 +44,22 @@ pub struct Account {
     pub namespace: String,
     pub name: String,
     pub uid: String,
+    /// A token may be good only as long as this object of the same namespace is there.
+    pub bound: Option<Bound>,
+}
+
+/// What a token dies with, beside its account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    pub kind: BoundKind,
+    pub name: String,
+    pub uid: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BoundKind {
+    Pod,
+    Secret,
 }
 
 /// What Kubernetes says of the account in a claim of its own.
@@ -52,6 +68,10 @@ pub(super) struct About {
     namespace: String,
     /// With the account's uid, so that a token dies with it and not with its name.
     serviceaccount: Named,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod: Option<Named>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<Named>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -129,6 +149,8 @@ impl Signer {
             about: Some(About {
                 namespace: account.namespace.clone(),
                 serviceaccount: Named { name: account.name.clone(), uid: account.uid.clone() },
+                pod: account.named(BoundKind::Pod),
+                secret: account.named(BoundKind::Secret),
             }),
         };
         let kid = self.public["kid"].as_str().map(str::to_owned);
@@ -152,12 +174,20 @@ impl Signer {
         if claims.iss != ISSUER || good_for.is_empty() {
             return None;
         }
-        let About { namespace, serviceaccount: Named { name, uid } } = claims.about?;
-        Some((Account { namespace, name, uid }, good_for))
+        let About { namespace, serviceaccount: Named { name, uid }, pod, secret } = claims.about?;
+        let bound = pod.map(|pod| (BoundKind::Pod, pod));
+        let bound = bound.or_else(|| secret.map(|secret| (BoundKind::Secret, secret)));
+        let bound = bound.map(|(kind, Named { name, uid })| Bound { kind, name, uid });
+        Some((Account { namespace, name, uid, bound }, good_for))
     }
 }
 
 impl Account {
+    fn named(&self, kind: BoundKind) -> Option<Named> {
+        let bound = self.bound.as_ref().filter(|bound| bound.kind == kind)?;
+        Some(Named { name: bound.name.clone(), uid: bound.uid.clone() })
+    }
+
     /// As whom the account acts.
     #[must_use]
     pub fn user(&self) -> User {
@@ -175,7 +205,7 @@ mod tests {
     use super::*;
 
     fn robot() -> Account {
-        Account { namespace: "ns".into(), name: "robot".into(), uid: "u-1".into() }
+        Account { namespace: "ns".into(), name: "robot".into(), uid: "u-1".into(), bound: None }
     }
 
     #[test]
@@ -191,6 +221,9 @@ mod tests {
         assert_eq!(Signer::open(&other).unwrap().read(&token, now), None);
         assert_eq!(signer.read(&token, now + 600), None);
         assert_eq!(signer.read(&signer.sign(&robot(), &["vault".into()], now, 600).unwrap(), now), None);
+        let secret = Bound { kind: BoundKind::Secret, name: "s".into(), uid: "u-2".into() };
+        let bound = Account { bound: Some(secret), ..robot() };
+        assert_eq!(signer.read(&signer.sign(&bound, &[], now, 600).unwrap(), now), Some(bound));
         let mut cut = token.clone();
         cut.pop();
         for bad in [cut.as_str(), "", "a.b.c", "eyJhbGciOiJub25lIn0.e30."] {

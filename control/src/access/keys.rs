@@ -127,7 +127,7 @@ mod tests {
         let signer = |name: &str| Signer::open(&folder.path().join(name)).unwrap();
         let (ours, other) = (signer("a"), signer("b"));
         let keys = KeySet::parse(&ours.published()).unwrap();
-        let account = Account { namespace: "ns".into(), name: "robot".into(), uid: "1".into() };
+        let account = Account { namespace: "ns".into(), name: "robot".into(), uid: "1".into(), bound: None };
         let token = ours.sign(&account, &["x".into(), "y".into()], 1_000, 600).unwrap();
         let bearer = keys.read(&token, 1_000).unwrap();
         assert_eq!((&*bearer.subject, bearer.until_s), ("system:serviceaccount:ns:robot", 1_600));

@@ -3,15 +3,54 @@
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use serde_json::{Value, json};
 
-use crate::access::accounts::{Account, SECONDS_DEFAULT, SECONDS_MAX, SECONDS_MIN};
-use crate::kind::Resource as _;
+use crate::access::accounts::{Account, Bound, BoundKind, SECONDS_DEFAULT, SECONDS_MAX, SECONDS_MIN};
+use crate::kind::{KindMeta, Resource as _};
+use crate::kinds::core::CORE;
 use crate::store::Key;
 
 use super::errors::Refusal;
 use super::{Server, accept, body, object};
+
+/// What a request for a token is called when it is refused.
+static REQUEST: KindMeta = KindMeta {
+    group: "authentication.k8s.io",
+    kind: "TokenRequest",
+    plural: "tokenrequests",
+    singular: "tokenrequest",
+    ..CORE
+};
+
+/// The object that the token is to die with, if one is named.
+fn bound(server: &Server, namespace: &str, said: &Value) -> Result<Option<Bound>, Refusal> {
+    if said.is_null() {
+        return Ok(None);
+    }
+    let text = |name: &str| said[name].as_str().unwrap_or("").to_owned();
+    let (kind, meta, resource) = match text("kind").as_str() {
+        "Pod" => (BoundKind::Pod, &Pod::META, "/pods"),
+        "Secret" => (BoundKind::Secret, &Secret::META, "/secrets"),
+        other => {
+            return Err(Refusal::bad_request(format!(
+                "cannot bind token for account to object of type {other}"
+            )));
+        }
+    };
+    let name = text("name");
+    let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.as_str().into() };
+    let found = server.store.read().get(&key).cloned().ok_or_else(|| Refusal::not_found(meta, &name))?;
+    let uid = text("uid");
+    if !uid.is_empty() && *uid != *found.head.uid {
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
+             been deleted and then recreated"
+        );
+        return Err(Refusal::conflict(meta, &name, &why));
+    }
+    Ok(Some(Bound { kind, name, uid: found.head.uid.to_string() }))
+}
 
 /// The account that a path of this kind names.
 pub(super) fn named(path: &str) -> Option<(&str, &str)> {
@@ -35,6 +74,11 @@ pub(super) fn answer(
     let stored = server.store.read().get(&key).cloned();
     let stored = stored.ok_or_else(|| Refusal::not_found(meta, name))?;
     let mut request = body::object(headers, "TokenRequest", bytes)?;
+    if let Some(other) = request["metadata"]["name"].as_str().filter(|other| ![name, ""].contains(other)) {
+        let why = format!("Invalid value: {other:?}: must match the service account name if specified");
+        return Err(Refusal::invalid_field(&REQUEST, name, "metadata.name", why));
+    }
+    let bound = bound(server, namespace, &request["spec"]["boundObjectRef"])?;
     let spec = &request["spec"];
     let audiences: Vec<String> = spec["audiences"]
         .as_array()
@@ -47,11 +91,16 @@ pub(super) fn answer(
         asked => asked.as_i64().unwrap_or(0),
     };
     if !(SECONDS_MIN..=SECONDS_MAX).contains(&seconds) {
-        let why = format!("Invalid value: {seconds}: must be between {SECONDS_MIN} and {SECONDS_MAX}");
-        return Err(Refusal::invalid_field(meta, name, "spec.expirationSeconds", why));
+        let why = if seconds < SECONDS_MIN {
+            "may not specify a duration less than 10 minutes".to_owned()
+        } else {
+            format!("may not specify a duration larger than {SECONDS_MAX} seconds")
+        };
+        let why = format!("Invalid value: {seconds}: {why}");
+        return Err(Refusal::invalid_field(&REQUEST, "", "spec.expirationSeconds", why));
     }
     let account =
-        Account { namespace: namespace.into(), name: name.into(), uid: stored.head.uid.to_string() };
+        Account { namespace: namespace.into(), name: name.into(), uid: stored.head.uid.to_string(), bound };
     let now = Timestamp::now().as_second();
     let token = signer
         .sign(&account, &audiences, now, seconds)

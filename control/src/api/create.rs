@@ -33,8 +33,8 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         if let Some(namespace) = &namespace {
             check_home(view, meta, &key.name, namespace)?;
         }
-        if view.get(&key).is_some() {
-            return Err(Refusal::already_exists(meta, &key.name));
+        if let Some(there) = view.get(&key) {
+            return Err(Refusal::already_exists(meta, &key.name, there.head.deleting));
         }
         let change = apply::track(Change::Put(key, object), None, &writer);
         Ok(if dry_run { rehearse(change) } else { change })

@@ -15,6 +15,10 @@ use super::errors::Refusal;
 use super::selectors::Selector;
 use super::{Call, SEED_NAMESPACES, body, customs, faces, get, list, object, rehearse};
 
+const OPTIONS: &str = "DeleteOptions";
+/// Kinds of which the answer to a deletion shows the object, as Kubernetes has it.
+const SHOWN: [&str; 2] = ["services", "serviceaccounts"];
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Raw {
@@ -58,7 +62,8 @@ pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     }
     let written = remove(call, key, options).await?;
     let object = written.object();
-    if matches!(written, Written::Put(_)) || lifecycle::is_held(&object.key, &object.value()) {
+    let shown = meta.group.is_empty() && SHOWN.contains(&meta.plural);
+    if shown || matches!(written, Written::Put(_)) || lifecycle::is_held(&object.key, &object.value()) {
         return Ok(get::one(call, StatusCode::OK, object));
     }
     let mut details = json!({
@@ -91,7 +96,11 @@ pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Respo
     if across_namespaces || !has_collection(meta) {
         return Err(Refusal::method_not_allowed());
     }
-    let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;
+    let selector = Selector::parse(
+        &call.target.entry,
+        &call.parameters.label_selector,
+        &call.parameters.field_selector,
+    )?;
     let options = parse(call, bytes)?;
     let mut listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
     listing.items.iter_mut().for_each(|object| *object = faces::shown(&call.target.entry, object));
@@ -120,16 +129,17 @@ async fn remove(call: &Call, key: crate::store::Key, options: Options) -> Result
 
 fn check_preconditions(meta: &KindMeta, before: &Opened, wanted: &Preconditions) -> Result<(), Refusal> {
     let metadata = &before.value["metadata"];
-    for (wanted, found, said) in [
-        (&wanted.uid, &metadata["uid"], "UID"),
-        (&wanted.resource_version, &metadata["resourceVersion"], "ResourceVersion"),
+    for (wanted, found, said, guess) in [
+        (&wanted.uid, &metadata["uid"], "UID", "deleted and then recreated"),
+        (&wanted.resource_version, &metadata["resourceVersion"], "ResourceVersion", "modified"),
     ] {
         if let Some(wanted) = wanted
             && found != wanted
         {
             let found = found.as_str().unwrap_or("");
             let why = format!(
-                "Precondition failed: {said} in precondition: {wanted}, {said} in object meta: {found}"
+                "the {said} in the precondition ({wanted}) does not match the {said} in record ({found}). The object \
+                 might have been {guess}"
             );
             return Err(Refusal::conflict(meta, &before.key.name, &why));
         }
@@ -142,8 +152,12 @@ fn parse(call: &Call, bytes: &[u8]) -> Result<Options, Refusal> {
     let raw: Raw = if bytes.is_empty() {
         Raw::default()
     } else {
-        serde_json::from_value(body::object(&call.headers, "DeleteOptions", bytes)?)
-            .map_err(|why| Refusal::bad_request(format!("error decoding DeleteOptions: {why}")))?
+        let options = body::object(&call.headers, OPTIONS, bytes)?;
+        if let Some(kind) = options["kind"].as_str().filter(|kind| ![OPTIONS, ""].contains(kind)) {
+            return Err(Refusal::bad_request(format!("the body has to be {OPTIONS}, and is a {kind}")));
+        }
+        serde_json::from_value(options)
+            .map_err(|why| Refusal::bad_request(format!("error decoding {OPTIONS}: {why}")))?
     };
     if raw.grace_period_seconds.is_some_and(|seconds| seconds < 0) {
         return Err(Refusal::bad_request("gracePeriodSeconds must not be negative"));
@@ -151,19 +165,29 @@ fn parse(call: &Call, bytes: &[u8]) -> Result<Options, Refusal> {
     let dry_run = match raw.dry_run.as_deref() {
         None | Some([]) => call.parameters.dry_run,
         Some([all]) if all == "All" => true,
-        Some(other) => return Err(Refusal::bad_request(format!("invalid dryRun: {other:?}"))),
+        Some(other) => {
+            let why = format!("Unsupported value: {}: supported values: \"All\"", json!(other));
+            return Err(Refusal::invalid_option(OPTIONS, "dryRun", &why));
+        }
     };
     let orphan = raw.orphan_dependents.or(call.parameters.orphan_dependents);
     let policy = raw.propagation_policy.or_else(|| call.parameters.propagation_policy.clone());
     let policy = match (policy.as_deref(), orphan) {
         (Some(_), Some(_)) => {
-            return Err(Refusal::bad_request("orphanDependents and propagationPolicy cannot be both set"));
+            let why = format!(
+                "Invalid value: {:?}: orphanDependents and deletionPropagation cannot be both set",
+                policy.unwrap_or_default()
+            );
+            return Err(Refusal::invalid_option(OPTIONS, "propagationPolicy", &why));
         }
         (None | Some("Background"), None | Some(false)) => Policy::Background,
         (Some("Foreground"), None) => Policy::Foreground,
         (Some("Orphan"), None) | (None, Some(true)) => Policy::Orphan,
         (Some(other), _) => {
-            return Err(Refusal::bad_request(format!("invalid propagationPolicy: {other:?}")));
+            let why = format!(
+                "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+            );
+            return Err(Refusal::invalid_option(OPTIONS, "propagationPolicy", &why));
         }
     };
     Ok(Options { policy, preconditions: raw.preconditions.unwrap_or_default(), dry_run })

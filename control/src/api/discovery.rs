@@ -14,6 +14,7 @@ use super::{Server, accept, delete, openapi};
 /// The release of Kubernetes whose behaviour is meant.
 const MAJOR: &str = "1";
 const MINOR: &str = "34";
+const SCALE_VERBS: [&str; 3] = ["get", "patch", "update"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Answers paths that are not about objects; `None` for those that are.
@@ -22,9 +23,9 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
     let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     let found = match parts.as_slice() {
         [""] => Ok(document(&paths(registry))),
-        ["healthz" | "livez", ..] => Ok(text("ok")),
+        [check @ ("healthz" | "livez"), ..] => Ok(health(check, head)),
         ["readyz", ..] => Ok(match server.store.health() {
-            Ok(()) => text("ok"),
+            Ok(()) => health("readyz", head),
             Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_string()).into_response(),
         }),
         ["version"] => Ok(document(&version())),
@@ -172,6 +173,12 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
                 "verbs": status_verbs(entry),
             }));
         }
+        if has_scale(entry) {
+            resources.push(json!({
+                "name": format!("{}/scale", meta.plural), "singularName": "", "namespaced": meta.namespaced,
+                "kind": "Scale", "group": "autoscaling", "version": "v1", "verbs": SCALE_VERBS,
+            }));
+        }
     }
     if resources.iter().any(|resource| resource["name"] == "pods") {
         resources.push(json!({
@@ -194,6 +201,10 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
         "groupVersion": group_version,
         "resources": resources,
     })))
+}
+
+fn has_scale(entry: &Entry) -> bool {
+    entry.custom.is_some_and(|custom| custom.scale().is_some())
 }
 
 fn status_verbs(entry: &Entry) -> &'static [&'static str] {
@@ -270,17 +281,37 @@ fn aggregated_resource(entry: &Entry) -> Value {
         "shortNames": meta.short_names,
         "categories": meta.categories,
     });
+    let mut parts = Vec::new();
     if meta.has_status {
-        resource["subresources"] =
-            json!([{ "subresource": "status", "responseKind": kind, "verbs": status_verbs(entry) }]);
+        parts.push(json!({ "subresource": "status", "responseKind": kind, "verbs": status_verbs(entry) }));
+    }
+    if has_scale(entry) {
+        let kind = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
+        parts.push(json!({ "subresource": "scale", "responseKind": kind, "verbs": SCALE_VERBS }));
     }
     if meta.plural == "pods" {
-        resource["subresources"] = json!([{ "subresource": "log", "responseKind": kind, "verbs": ["get"] }]);
+        parts.push(json!({ "subresource": "log", "responseKind": kind, "verbs": ["get"] }));
+    }
+    if meta.plural == "serviceaccounts" {
+        let kind = json!({ "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest" });
+        parts.push(json!({ "subresource": "token", "responseKind": kind, "verbs": ["create"] }));
+    }
+    if !parts.is_empty() {
+        resource["subresources"] = parts.into();
     }
     resource
 }
 
-fn text(text: &'static str) -> Response {
+/// `ok`, in more words for who asks with `verbose`.
+fn health(check: &str, head: &Parts) -> Response {
+    let verbose =
+        head.uri.query().unwrap_or("").split('&').any(|part| part.split('=').next() == Some("verbose"));
+    let text = if verbose {
+        let store = if check == "readyz" { "[+]store ok\n" } else { "" };
+        format!("[+]ping ok\n{store}{check} check passed\n")
+    } else {
+        "ok".to_owned()
+    };
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 

@@ -26,7 +26,10 @@ impl Refusal {
     }
 
     fn about(mut self, kind: &str, group: &str, name: &str) -> Self {
-        let mut details = json!({ "name": name, "kind": kind });
+        let mut details = json!({ "kind": kind });
+        if !name.is_empty() {
+            details["name"] = name.into();
+        }
         if !group.is_empty() {
             details["group"] = group.into();
         }
@@ -47,8 +50,10 @@ impl Refusal {
         refusal
     }
 
-    pub(super) fn already_exists(meta: &KindMeta, name: &str) -> Self {
-        let message = format!("{} \"{name}\" already exists", qualified(meta));
+    /// `leaving`: it will be gone, and has not gone yet.
+    pub(super) fn already_exists(meta: &KindMeta, name: &str, leaving: bool) -> Self {
+        let leaving = if leaving { "object is being deleted: " } else { "" };
+        let message = format!("{leaving}{} \"{name}\" already exists", qualified(meta));
         Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(meta.plural, meta.group, name)
     }
 
@@ -168,6 +173,13 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", why)
     }
 
+    pub(super) fn internal(why: &str) -> Self {
+        let why = format!("Internal error occurred: {why}");
+        let mut refusal = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", why.clone());
+        refusal.details = json!({ "causes": [{ "message": why }] });
+        refusal
+    }
+
     pub(super) fn method_not_allowed() -> Self {
         let why = "the server does not allow this method on the requested resource";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why)
@@ -206,6 +218,20 @@ impl Refusal {
         let why = format!("the server rejected our request due to an error in our request: {why}");
         let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why);
         refusal.details = json!({});
+        refusal
+    }
+
+    /// The same refusal, of an object that a patch made: one without the kind's shape is the patch's fault.
+    pub(super) fn of_patch(self) -> Self {
+        let shape =
+            [" cannot be handled as a ", " in the data ("].iter().any(|words| self.message.contains(words));
+        if self.code != StatusCode::BAD_REQUEST || !shape {
+            return self;
+        }
+        let why = format!("Invalid value: {}", self.message);
+        let mut refusal =
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!(" \"\" is invalid: patch: {why}"));
+        refusal.details = json!({ "causes": [{ "reason": reason(&why), "message": why, "field": "patch" }] });
         refusal
     }
 

@@ -53,10 +53,10 @@ fn strict(meta: &KindMeta, found: &[String]) -> Refusal {
 }
 
 /// Adds the warnings to an answer, in the form that kubectl prints.
-pub(super) fn warn(mut response: Response, warnings: &[String]) -> Response {
+pub(super) fn warn(mut response: Response, warnings: &[impl AsRef<str>]) -> Response {
     let mut bytes = 0;
     for warning in warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        let quoted = warning.as_ref().replace('\\', "\\\\").replace('"', "\\\"");
         bytes += quoted.len();
         if bytes > WARNING_BYTES_MAX {
             break;
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_warning_is_quoted_and_never_breaks_the_header() {
-        let response = warn("".into_response(), &["unknown field \"a\"".into(), "a\nb".into()]);
+        let response = warn("".into_response(), &["unknown field \"a\"", "a\nb"]);
         let found: Vec<_> = response.headers().get_all(WARNING).iter().collect();
         assert_eq!(found, [r#"299 - "unknown field \"a\"""#]);
     }

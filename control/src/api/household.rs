@@ -1,5 +1,6 @@
 //! What every namespace has, as Kubernetes makes it: the account `default`, and the ConfigMap `kube-root-ca.crt`
-//! with whom to believe of the API. Who deletes or changes them gets them back.
+//! with whom to believe of the API. Who deletes or changes them gets them back. Secrets that ask for an account's token
+//! get it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::store::upkeep::{self, Skip};
 use crate::store::{Change, Event, Key, Store, StoreError, View, lifecycle};
 
 use super::errors::Refusal;
-use super::{create, object, seed};
+use super::identity::Signer;
+use super::{account_secrets, create, object, seed};
 
 /// The account of whoever names none.
 const ACCOUNT: &str = "default";
@@ -25,8 +27,8 @@ const AUTHORITY_KEY: &str = "ca.crt";
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Keeps every namespace's things until the store is shut or fails. `authority` is PEM, or empty where there is
-/// none to tell of.
-pub async fn keep_house(store: Arc<Store>, authority: Arc<str>) {
+/// none to tell of; without a `signer` there are no tokens.
+pub async fn keep_house(store: Arc<Store>, authority: Arc<str>, signer: Option<Arc<Signer>>) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     drop(store);
@@ -35,7 +37,7 @@ pub async fn keep_house(store: Arc<Store>, authority: Arc<str>) {
         news.mark_unchanged();
         let Some(store) = weak.upgrade() else { return };
         let (homes, now) = unsettled(&store, reached);
-        match settle(&store, homes, &authority).await {
+        match settle(&store, homes, &authority, signer.as_ref()).await {
             Ok(()) => reached = Some(now),
             Err(StoreError::Full { .. }) => {
                 drop(store);
@@ -72,6 +74,9 @@ fn concerned(event: &Event) -> Option<Box<str>> {
     if lifecycle::is_namespace(key) {
         return event.before.is_none().then(|| key.name.clone());
     }
+    if account_secrets::concerned(event) {
+        return Some(key.namespace.clone());
+    }
     let account = event.deleted && *key == account(&key.namespace);
     let changed = event.before.is_some() && *key == authority_map(&key.namespace);
     (account || changed).then(|| key.namespace.clone())
@@ -89,8 +94,16 @@ fn key(resource: &Arc<str>, namespace: &str, name: &str) -> Key {
     Key { resource: Arc::clone(resource), namespace: namespace.into(), name: name.into() }
 }
 
-async fn settle(store: &Store, homes: BTreeSet<Box<str>>, authority: &Arc<str>) -> Result<(), StoreError> {
+async fn settle(
+    store: &Store,
+    homes: BTreeSet<Box<str>>,
+    authority: &Arc<str>,
+    signer: Option<&Arc<Signer>>,
+) -> Result<(), StoreError> {
     for home in homes {
+        if let Some(signer) = signer {
+            account_secrets::settle(store, &home, authority, signer).await?;
+        }
         let (accounts, authority) = (home.clone(), Arc::clone(authority));
         upkeep::write(store, move |view| furnish_account(view, &accounts)).await?;
         upkeep::write(store, move |view| furnish_authority(view, &home, &authority)).await?;
@@ -150,7 +163,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(folder.path()).unwrap());
         seed::seed(&store, &kinds::registry()).await.unwrap();
-        let keeper = tokio::spawn(keep_house(Arc::clone(&store), "PEM".into()));
+        let keeper = tokio::spawn(keep_house(Arc::clone(&store), "PEM".into(), None));
         let account = account("default");
         let first = object(&store, &account).await;
         let map = object(&store, &authority_map("knative-serving")).await;

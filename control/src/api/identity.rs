@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use jiff::Timestamp;
 
-use crate::access::accounts::{Account, ISSUER};
+use crate::access::accounts::{Account, BoundKind, ISSUER};
 use crate::access::{AUTHENTICATED, MASTERS, User, rbac, tokens::Tokens};
 use crate::kind::Requester;
 use crate::store::{Key, Store};
@@ -99,14 +99,25 @@ pub(super) fn review(
     lives(&server.store, &account).then(|| (account.user(), account.uid, good_for))
 }
 
-/// A token is as good as its account: deleted and made anew, it is another one.
+/// A token is as good as its account, and what it is bound to: deleted and made anew, they are others.
 fn lives(store: &Store, account: &Account) -> bool {
-    let key = Key {
-        resource: "/serviceaccounts".into(),
-        namespace: account.namespace.as_str().into(),
-        name: account.name.as_str().into(),
+    let memory = store.read();
+    let is_there = |resource: &str, name: &str, uid: &str| {
+        let key = Key {
+            resource: resource.into(),
+            namespace: account.namespace.as_str().into(),
+            name: name.into(),
+        };
+        memory.get(&key).is_some_and(|found| *found.head.uid == *uid)
     };
-    store.read().get(&key).is_some_and(|found| *found.head.uid == *account.uid)
+    is_there("/serviceaccounts", &account.name, &account.uid)
+        && account.bound.as_ref().is_none_or(|bound| {
+            let resource = match bound.kind {
+                BoundKind::Pod => "/pods",
+                BoundKind::Secret => "/secrets",
+            };
+            is_there(resource, &bound.name, &bound.uid)
+        })
 }
 
 /// `kubectl --as`: who may impersonate counts as whom he names.
@@ -139,7 +150,8 @@ fn put_on(server: &Server, headers: &HeaderMap, user: User) -> Result<User, Refu
     let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
     let mut all = groups;
     if let Some((namespace, account)) = account {
-        let account = Account { namespace: namespace.into(), name: account.into(), uid: String::new() };
+        let account =
+            Account { namespace: namespace.into(), name: account.into(), uid: String::new(), bound: None };
         all.extend(account.user().groups);
     } else {
         all.push(AUTHENTICATED.into());

@@ -26,7 +26,15 @@ struct Token {
 }
 
 pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
-    let selector = Selector::parse(&call.parameters.label_selector, &call.parameters.field_selector)?;
+    if call.parameters.send_initial_events.is_some() {
+        let why = "Forbidden: sendInitialEvents is forbidden for list";
+        return Err(Refusal::invalid_option("ListOptions", "sendInitialEvents", why));
+    }
+    let selector = Selector::parse(
+        &call.target.entry,
+        &call.parameters.label_selector,
+        &call.parameters.field_selector,
+    )?;
     let (listing, after) = snapshot(call)?;
     let mut items: Vec<Arc<Stored>> = listing.items;
     if let Some((namespace, name)) = &after {

@@ -4,6 +4,7 @@
 //! process, without a socket ([`client`]). Who asks through which door is the only difference.
 
 mod accept;
+mod account_secrets;
 mod account_tokens;
 mod aggregate;
 mod apply;
@@ -26,7 +27,6 @@ mod identity;
 mod jsonpath;
 mod list;
 mod logs;
-mod names;
 mod object;
 mod openapi;
 mod parameters;
@@ -37,6 +37,7 @@ mod protobuf_fields;
 mod protobuf_traffic;
 mod reviews;
 mod rules;
+mod scale;
 mod seed;
 mod seed_roles;
 mod selectors;
@@ -62,6 +63,7 @@ use http::{HeaderMap, Method, header};
 
 use crate::access::Action;
 use crate::kind::{Access, Registry, Requester};
+use crate::kinds::custom::Custom;
 use crate::store::{Change, Key, Store, Stored};
 
 use accept::Format;
@@ -194,8 +196,10 @@ impl Call {
         apply::Writer {
             manager,
             status: self.target.status,
+            scale: self.target.scale.is_some(),
             now: object::now(),
             meta: self.target.entry.stored_meta(),
+            schema: self.target.entry.custom.map(Custom::schema),
         }
     }
 
@@ -275,7 +279,8 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
         return backup::answer(&server, &head.method, body.unwrap_or_default()).await;
     }
     let target = path::parse(path, &server.registry)?;
-    let parameters = Parameters::parse(&head.uri)?;
+    let mut parameters = Parameters::parse(&head.uri, &head.method)?;
+    parameters.watch |= target.watch;
     let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
     grant::check(&server, &who, &target.action(verb))?;
     let format = accept::negotiate(&head.headers)?;
@@ -284,7 +289,15 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     }
     let call = Call { server, target, parameters, headers: head.headers, format };
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
+    let answered = answered.map(|response| fields::warn(response, deprecated(&call)));
     answered.map_err(|refusal| refusal.of_method(call.target.entry.meta, verb))
+}
+
+/// What Kubernetes says whenever somebody looks at Endpoints.
+fn deprecated(call: &Call) -> &'static [&'static str] {
+    let meta = call.target.entry.meta;
+    let old = meta.group.is_empty() && meta.plural == "endpoints" && !call.server.requester.internal;
+    if old { &["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"] } else { &[] }
 }
 
 async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response, Refusal> {
@@ -300,6 +313,9 @@ async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response,
             return Err(Refusal::method_not_allowed());
         }
         Access::ReadOnly | Access::Derived | Access::Full => {}
+    }
+    if let Some(scale) = call.target.scale {
+        return scale::answer(call, method, scale, &body::read(body).await?).await;
     }
     if reads {
         return match named {

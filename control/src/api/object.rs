@@ -7,12 +7,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::kind::{Denied, Entry, KindMeta, Problem, Requester};
+use crate::kinds::custom::Custom;
 use crate::store::lifecycle::{finish, has_generation};
 use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::rules::{
-    check_finalizers, check_identity, check_metadata, check_name, check_namespace, check_shape, text,
+    check_finalizers, check_identity, check_metadata, check_name, check_namespace, check_shape,
+    check_system_fields, drop_empty, text,
 };
 use super::{apply, customs, seed};
 
@@ -71,6 +73,7 @@ pub(super) fn prepare_new(
         return Err(Refusal::bad_request("resourceVersion should not be set on objects to be created"));
     }
     check_namespace(metadata, namespace)?;
+    check_system_fields(meta, metadata)?;
     for field in SYSTEM_FIELDS {
         metadata.remove(field);
     }
@@ -132,7 +135,11 @@ pub(super) fn prepare_update(
     let mut ruled = before.value.clone();
     if meta.has_status {
         remove(&mut new, "status");
-        remove(&mut ruled, "status");
+        // The rules of a client's own kind may look at it.
+        match before.value.get("status").filter(|_| entry.custom.is_some()) {
+            Some(status) => new["status"] = status.clone(),
+            None => remove(&mut ruled, "status"),
+        }
     }
     entry.store(&mut new);
     let mut object = admit(entry, new, Some(&ruled), requester, &before.key.name)?;
@@ -171,8 +178,10 @@ pub(super) fn prepare_status(
         Err(denied @ Denied::Malformed(_)) => Err(Refusal::denied(meta, &before.key.name, denied)),
         // A kind with nothing but a schema has it for its status too.
         Err(Denied::Invalid(problems)) if entry.custom.is_some() => {
-            let of_status = |problem: &Problem| problem.field.starts_with("status");
-            let wrong: Vec<Problem> = problems.into_iter().filter(of_status).collect();
+            let of_status = |problem: &Problem| Custom::is_of_status(&problem.field);
+            let alone = problems.iter().all(of_status);
+            let of_it = |problem: &Problem| problem.field.starts_with("status") || alone;
+            let wrong: Vec<Problem> = problems.into_iter().filter(of_it).collect();
             if wrong.is_empty() {
                 Ok(finish(before, object))
             } else {
@@ -201,6 +210,7 @@ fn admit(
         entry.judge(new, before, requester).map_err(|denied| Refusal::denied(meta, name, denied))?;
     let metadata = check_shape(entry.stored_meta(), &mut object)?;
     check_metadata(meta, name, metadata)?;
+    drop_empty(metadata);
     Ok(object)
 }
 

@@ -1,7 +1,7 @@
 //! The query string, parsed once.
 
 use axum::extract::Query;
-use http::Uri;
+use http::{Method, Uri};
 use serde::Deserialize;
 
 use super::errors::Refusal;
@@ -74,40 +74,75 @@ pub(super) enum IncludeObject {
     Object,
 }
 
+/// What Kubernetes calls the parameters of a method.
+fn options(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "CreateOptions",
+        Method::PUT => "UpdateOptions",
+        Method::PATCH => "PatchOptions",
+        Method::DELETE => "DeleteOptions",
+        _ => "ListOptions",
+    }
+}
+
+/// What a word stands for; refused with what there is.
+fn choose<T: Copy>(
+    options: &str,
+    option: &str,
+    said: Option<&str>,
+    known: &[(&str, T)],
+) -> Result<Option<T>, Refusal> {
+    let said = said.unwrap_or("");
+    if let Some((_, meant)) = known.iter().find(|(word, _)| *word == said) {
+        return Ok(Some(*meant));
+    }
+    if said.is_empty() {
+        return Ok(None);
+    }
+    let all: Vec<String> = known.iter().map(|(word, _)| format!("{word:?}")).collect();
+    let why = format!("Unsupported value: {said:?}: supported values: {}", all.join(", "));
+    Err(Refusal::invalid_option(options, option, &why))
+}
+
+/// Who a write says it is by.
+fn manager(options: &str, name: String) -> Result<String, Refusal> {
+    let why = if name.len() > MANAGER_BYTES_MAX {
+        format!("Too long: may not be more than {MANAGER_BYTES_MAX} bytes")
+    } else if let Some((at, letter)) = name.char_indices().find(|(_, letter)| letter.is_control()) {
+        let code = u32::from(letter);
+        format!("Invalid value: {name:?}: invalid character U+{code:04X} (at position {at})")
+    } else {
+        return Ok(name);
+    };
+    Err(Refusal::invalid_option(options, "fieldManager", &why))
+}
+
 impl Parameters {
-    pub(super) fn parse(uri: &Uri) -> Result<Self, Refusal> {
+    pub(super) fn parse(uri: &Uri, method: &Method) -> Result<Self, Refusal> {
         let raw = read(uri)?;
-        let resource_version_match = match raw.resource_version_match.as_deref() {
-            None | Some("") => None,
-            Some("Exact") => Some(Match::Exact),
-            Some("NotOlderThan") => Some(Match::NotOlderThan),
-            Some(other) => return Err(unknown("resourceVersionMatch", other)),
-        };
+        let options = options(method);
+        let matches = [("Exact", Match::Exact), ("NotOlderThan", Match::NotOlderThan)];
+        let resource_version_match =
+            choose(options, "resourceVersionMatch", raw.resource_version_match.as_deref(), &matches)?;
         let include_object = match raw.include_object.as_deref() {
             None | Some("" | "Metadata") => IncludeObject::Metadata,
             Some("None") => IncludeObject::None,
             Some("Object") => IncludeObject::Object,
             Some(other) => return Err(unknown("includeObject", other)),
         };
-        let dry_run = match raw.dry_run.as_deref() {
-            None | Some("") => false,
-            Some("All") => true,
-            Some(other) => return Err(unknown("dryRun", other)),
-        };
-        let field_validation = match raw.field_validation.as_deref() {
-            None | Some("") => FieldValidation::default(),
-            Some("Ignore") => FieldValidation::Ignore,
-            Some("Warn") => FieldValidation::Warn,
-            Some("Strict") => FieldValidation::Strict,
-            Some(other) => return Err(unknown("fieldValidation", other)),
-        };
-        let field_manager = raw.field_manager.unwrap_or_default();
-        if field_manager.len() > MANAGER_BYTES_MAX || field_manager.chars().any(char::is_control) {
-            return Err(unknown("fieldManager", &field_manager));
-        }
+        let dry_run = choose(options, "dryRun", raw.dry_run.as_deref(), &[("All", true)])?.unwrap_or(false);
+        let validations = [
+            ("Ignore", FieldValidation::Ignore),
+            ("Strict", FieldValidation::Strict),
+            ("Warn", FieldValidation::Warn),
+        ];
+        let validation = raw.field_validation.as_deref();
+        let field_validation =
+            choose(options, "fieldValidation", validation, &validations)?.unwrap_or_default();
+        let field_manager = manager(options, raw.field_manager.unwrap_or_default())?;
         number::<i64>("gracePeriodSeconds", raw.grace_period_seconds.as_deref())?;
         Ok(Self {
-            watch: flag("watch", raw.watch.as_deref())?.unwrap_or(false),
+            watch: flag(raw.watch.as_deref()).unwrap_or(false),
             label_selector: raw.label_selector.unwrap_or_default(),
             field_selector: raw.field_selector.unwrap_or_default(),
             resource_version: number("resourceVersion", raw.resource_version.as_deref())?,
@@ -116,14 +151,14 @@ impl Parameters {
                 .map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             continue_token: raw.r#continue.filter(|token| !token.is_empty()),
             timeout_seconds: count("timeoutSeconds", raw.timeout_seconds.as_deref())?,
-            bookmarks: flag("allowWatchBookmarks", raw.allow_watch_bookmarks.as_deref())?.unwrap_or(false),
-            send_initial_events: flag("sendInitialEvents", raw.send_initial_events.as_deref())?,
+            bookmarks: flag(raw.allow_watch_bookmarks.as_deref()).unwrap_or(false),
+            send_initial_events: flag(raw.send_initial_events.as_deref()),
             dry_run,
             field_validation,
             field_manager,
-            force: flag("force", raw.force.as_deref())?,
+            force: flag(raw.force.as_deref()),
             propagation_policy: raw.propagation_policy.filter(|policy| !policy.is_empty()),
-            orphan_dependents: flag("orphanDependents", raw.orphan_dependents.as_deref())?,
+            orphan_dependents: flag(raw.orphan_dependents.as_deref()),
             include_object,
         })
     }
@@ -149,14 +184,9 @@ fn count(name: &str, text: Option<&str>) -> Result<Option<u64>, Refusal> {
     Ok(number::<i64>(name, text)?.and_then(|number| u64::try_from(number).ok()))
 }
 
-/// A bare `?watch` counts as yes.
-fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Refusal> {
-    match text {
-        None => Ok(None),
-        Some("" | "1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(Some(true)),
-        Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(Some(false)),
-        Some(other) => Err(unknown(name, other)),
-    }
+/// Everything but a plain no is a yes, a bare `?watch` too, as Kubernetes takes it.
+fn flag(text: Option<&str>) -> Option<bool> {
+    text.map(|text| text != "0" && !text.eq_ignore_ascii_case("false"))
 }
 
 fn number<N: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Option<N>, Refusal> {
@@ -175,7 +205,7 @@ mod tests {
     use super::*;
 
     fn parsed(query: &str) -> Result<Parameters, Refusal> {
-        Parameters::parse(&format!("/x?{query}").parse().unwrap())
+        Parameters::parse(&format!("/x?{query}").parse().unwrap(), &Method::POST)
     }
 
     #[test]
@@ -185,6 +215,33 @@ mod tests {
         assert_eq!(parsed("limit=-1").unwrap().limit, 0);
         assert_eq!(parsed("timeoutSeconds=-1").unwrap().timeout_seconds, None);
         assert_eq!(parsed("limit=x").unwrap_err().code, 400);
-        assert_eq!(parsed("dryRun=Some").unwrap_err().code, 400);
+        assert!(parsed("watch").unwrap().watch && parsed("watch=yes").unwrap().watch);
+        assert!(!parsed("watch=False").unwrap().watch && !parsed("watch=0").unwrap().watch);
+    }
+
+    /// APP-28: an option that is not known is told with those that are.
+    #[test]
+    fn a_word_that_means_nothing_is_refused_with_those_that_do() {
+        let long = format!("fieldManager={}", "a".repeat(MANAGER_BYTES_MAX + 1));
+        for (query, field, why) in [
+            ("dryRun=Some", "dryRun", r#"Unsupported value: "Some": supported values: "All""#),
+            (
+                "fieldValidation=x",
+                "fieldValidation",
+                r#"Unsupported value: "x": supported values: "Ignore", "Strict", "Warn""#,
+            ),
+            (&long, "fieldManager", "Too long: may not be more than 128 bytes"),
+            (
+                "fieldManager=%01",
+                "fieldManager",
+                r#"Invalid value: "\u{1}": invalid character U+0001 (at position 0)"#,
+            ),
+        ] {
+            let refusal = parsed(query).unwrap_err();
+            assert_eq!(refusal.code, 422, "{query}");
+            assert!(refusal.message.starts_with("CreateOptions.meta.k8s.io"), "{}", refusal.message);
+            assert_eq!(refusal.details["causes"][0]["field"], field);
+            assert_eq!(refusal.details["causes"][0]["message"], why);
+        }
     }
 }

@@ -29,7 +29,7 @@ const ACCEPTED_CORE: &str = "application/json-patch+json, application/merge-patc
      application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 #[derive(Debug)]
-enum Patch {
+pub(super) enum Patch {
     /// RFC 7386
     Merge(Value),
     /// RFC 6902
@@ -59,36 +59,48 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let tell = Arc::clone(&warnings);
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
-        let new = lay(&patch, entry.show(before.value.clone())).map_err(|why| Refusal::unfit_patch(&why))?;
-        let found = fields::check(&entry, validation, &new, Vec::new())?;
+        let new = lay(&patch, entry.show(before.value.clone()))?;
+        let found = fields::check(&entry, validation, &new, Vec::new()).map_err(Refusal::of_patch)?;
         tell.get_or_init(|| found);
         let change = if status {
-            object::prepare_status(&entry, &before, new, &requester)?
+            object::prepare_status(&entry, &before, new, &requester)
         } else {
-            object::prepare_update(&entry, &before, new, &requester)?
+            object::prepare_update(&entry, &before, new, &requester)
         };
+        let change = change.map_err(Refusal::of_patch)?;
         let change = apply::track(change, Some(&before), &writer);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());
-    Ok(fields::warn(response, warnings.get().map_or(&[], Vec::as_slice)))
+    Ok(fields::warn(response, warnings.get().map_or(&[][..], Vec::as_slice)))
 }
 
-fn parse(meta: &KindMeta, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
+pub(super) fn parse(meta: &KindMeta, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
     let core = meta.group.is_empty() || meta.group.ends_with("k8s.io");
     match media {
         "application/merge-patch+json" => one_object(bytes).map(Patch::Merge),
         "application/strategic-merge-patch+json" if core => one_object(bytes).map(Patch::Strategic),
         "application/json-patch+json" => {
-            let patch: json_patch::Patch = serde_json::from_slice(bytes)
+            let operations: Vec<Value> = serde_json::from_slice(bytes)
                 .map_err(|why| Refusal::bad_request(format!("error decoding patch: {why}")))?;
-            if patch.0.len() > OPERATIONS_MAX {
-                return Err(Refusal::too_many_operations(patch.0.len(), OPERATIONS_MAX));
+            if operations.len() > OPERATIONS_MAX {
+                return Err(Refusal::too_many_operations(operations.len(), OPERATIONS_MAX));
             }
-            Ok(Patch::Json(patch))
+            let patch: Result<Vec<PatchOperation>, _> = operations.into_iter().map(operation).collect();
+            let patch = patch.map_err(|why| Refusal::unfit_patch(&why.to_string()))?;
+            Ok(Patch::Json(json_patch::Patch(patch)))
         }
         _ => Err(Refusal::unsupported_media_type(if core { ACCEPTED_CORE } else { ACCEPTED })),
     }
+}
+
+/// One operation. A value that is left out is `null`, as Kubernetes reads it.
+fn operation(mut said: Value) -> Result<PatchOperation, serde_json::Error> {
+    let takes = matches!(said["op"].as_str(), Some("add" | "replace" | "test"));
+    if let Some(fields) = said.as_object_mut().filter(|_| takes) {
+        fields.entry("value").or_insert(Value::Null);
+    }
+    serde_json::from_value(said)
 }
 
 fn one_object(bytes: &[u8]) -> Result<Value, Refusal> {
@@ -100,7 +112,12 @@ fn one_object(bytes: &[u8]) -> Result<Value, Refusal> {
     }
 }
 
-fn lay(patch: &Patch, mut object: Value) -> Result<Value, String> {
+/// `object` with what the patch changes of it.
+pub(super) fn lay(patch: &Patch, object: Value) -> Result<Value, Refusal> {
+    put(patch, object).map_err(|why| Refusal::unfit_patch(&why))
+}
+
+fn put(patch: &Patch, mut object: Value) -> Result<Value, String> {
     match patch {
         Patch::Merge(patch) => json_patch::merge(&mut object, patch),
         Patch::Strategic(patch) => strategic::merge(&mut object, patch)?,
@@ -172,7 +189,7 @@ mod tests {
     use super::*;
 
     fn json_patch(object: Value, operations: Value) -> Result<Value, String> {
-        lay(&Patch::Json(serde_json::from_value(operations).unwrap()), object)
+        put(&Patch::Json(serde_json::from_value(operations).unwrap()), object)
     }
 
     /// APP-28: JSON patch.
@@ -191,6 +208,21 @@ mod tests {
         assert_eq!(patched.unwrap(), json!({ "a": { "c": [1, 2] }, "d": 1 }));
         let refused = json_patch(object, json!([{ "op": "test", "path": "/a/b", "value": 2 }]));
         assert!(refused.is_err());
+    }
+
+    /// APP-28: what is no operation does not fit any object, and a value that is left out is null.
+    #[test]
+    fn an_operation_that_is_none_is_refused_as_a_patch_that_does_not_fit() {
+        let media = "application/json-patch+json";
+        let meta = crate::kinds::core::NAMESPACE;
+        for wrong in
+            [r#"[{"op":"frob","path":"/a"}]"#, r#"[{"op":"add","value":1}]"#, r#"[{"op":"add","path":"a"}]"#]
+        {
+            assert_eq!(parse(&meta, media, wrong.as_bytes()).unwrap_err().code, 422, "{wrong}");
+        }
+        assert_eq!(parse(&meta, media, b"{}").unwrap_err().code, 400);
+        let patch = parse(&meta, media, br#"[{"op":"add","path":"/a"}]"#).unwrap();
+        assert_eq!(put(&patch, json!({})).unwrap(), json!({ "a": null }));
     }
 
     #[test]

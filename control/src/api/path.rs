@@ -2,6 +2,7 @@
 
 use crate::access::Action;
 use crate::kind::{Entry, Registry};
+use crate::kinds::custom::{Custom, Scale};
 
 use super::errors::Refusal;
 
@@ -13,6 +14,10 @@ pub(super) struct Target {
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
     pub(super) status: bool,
+    /// What the object keeps of its number, if that alone is meant.
+    pub(super) scale: Option<&'static Scale>,
+    /// By the old path of watches, `…/watch/…`.
+    pub(super) watch: bool,
 }
 
 impl Target {
@@ -26,7 +31,11 @@ impl Target {
             verb,
             group: meta.group,
             resource: meta.plural,
-            subresource: if self.status { "status" } else { "" },
+            subresource: match (self.status, self.scale) {
+                (true, _) => "status",
+                (_, Some(_)) => "scale",
+                _ => "",
+            },
             namespace: self.namespace.as_deref().unwrap_or(if itself { name } else { "" }),
             name,
         }
@@ -41,23 +50,33 @@ pub(super) fn parse(path: &str, registry: &Registry) -> Result<Target, Refusal> 
         ["apis", group, version, rest @ ..] if !group.is_empty() => (*group, *version, rest),
         _ => return Err(Refusal::unknown_path()),
     };
+    let (watch, rest) = match rest {
+        ["watch", behind @ ..] if !behind.is_empty() => (true, behind),
+        _ => (false, rest),
+    };
     let (namespace, rest) = match rest {
         // `/namespaces/NAME/status` is about the namespace itself.
         ["namespaces", _, "status"] if group.is_empty() => (None, rest),
         ["namespaces", namespace, inside @ ..] if !inside.is_empty() => (Some(*namespace), inside),
         _ => (None, rest),
     };
-    let (plural, name, status) = match rest {
-        [plural] => (*plural, None, false),
-        [plural, name] => (*plural, Some(*name), false),
-        [plural, name, "status"] => (*plural, Some(*name), true),
+    let (plural, name, part) = match rest {
+        [plural] => (*plural, None, ""),
+        [plural, name] => (*plural, Some(*name), ""),
+        [plural, name, part @ ("status" | "scale")] if !watch => (*plural, Some(*name), *part),
         _ => return Err(Refusal::unknown_path()),
     };
     let entry = *registry.find(group, version, plural).ok_or_else(Refusal::unknown_path)?;
     let misplaced =
         if entry.meta.namespaced { name.is_some() && namespace.is_none() } else { namespace.is_some() };
-    if misplaced || (status && !entry.meta.has_status) {
+    let (status, scale) = match part {
+        "status" => (true, None),
+        "scale" => (false, entry.custom.and_then(Custom::scale)),
+        _ => (false, None),
+    };
+    if misplaced || (status && !entry.meta.has_status) || (part == "scale" && scale.is_none()) {
         return Err(Refusal::unknown_path());
     }
-    Ok(Target { entry, namespace: namespace.map(Into::into), name: name.map(Into::into), status })
+    let (namespace, name) = (namespace.map(Into::into), name.map(Into::into));
+    Ok(Target { entry, namespace, name, status, scale, watch })
 }

@@ -8,13 +8,17 @@ use crate::access::{Action, rbac};
 use crate::kind::Requester;
 
 use super::errors::Refusal;
-use super::{Call, accept, body, fields, identity};
+use super::{Call, accept, body, fields, identity, rules};
 
 pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let meta = call.target.entry.meta;
     let validation = call.validation();
-    let (asked, duplicates) = body::written(&call.headers, meta.kind, bytes, validation)?;
+    let (mut asked, duplicates) = body::written(&call.headers, meta.kind, bytes, validation)?;
     let warnings = fields::check(&call.target.entry, validation, &asked, duplicates)?;
+    rules::check_shape(meta, &mut asked)?;
+    if let Some(fields) = asked.as_object_mut() {
+        fields.remove("apiVersion"); // the older versions have the same shape by another name
+    }
     let requester = &call.requester();
     let mut review = call
         .target

@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kind::{KindMeta, Problems};
+use crate::kind::{Denied, KindMeta, Problems};
+use crate::kinds::labels;
 use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns1035_label, wrong_with_1035_label, wrong_with_label};
 use crate::store::Opened;
 use crate::store::lifecycle::{FOREGROUND, ORPHAN};
 
 use super::errors::Refusal;
-use super::names;
 
 /// Bytes of all annotations of an object, keys and values; Kubernetes' figure.
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
@@ -39,6 +39,36 @@ pub(super) fn check_shape<'a>(
     metadata.as_object_mut().ok_or_else(|| Refusal::bad_request("metadata has to be an object"))
 }
 
+/// What belongs to the server has its shape too, though nobody's word counts there.
+pub(super) fn check_system_fields(meta: &KindMeta, metadata: &Map<String, Value>) -> Result<(), Refusal> {
+    let wrong = metadata.iter().find(|(name, value)| match (name.as_str(), value) {
+        (_, Value::Null) => false,
+        ("creationTimestamp" | "deletionTimestamp", value) => {
+            value.as_str().is_none_or(|text| text.parse::<jiff::Timestamp>().is_err())
+        }
+        ("generation" | "deletionGracePeriodSeconds", value) => !value.is_i64(),
+        ("managedFields", value) => !value.is_array(),
+        ("uid" | "resourceVersion" | "selfLink", value) => !value.is_string(),
+        _ => false,
+    });
+    match wrong {
+        Some((name, value)) => {
+            let why = format!("metadata.{name} cannot be {value}");
+            Err(Refusal::denied(meta, "", Denied::Malformed(why)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Drops lists and maps of metadata that are empty: they say nothing, and Kubernetes keeps none.
+pub(super) fn drop_empty(metadata: &mut Map<String, Value>) {
+    let hollow = |value: &Value| {
+        value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+    };
+    let names = ["labels", "annotations", "ownerReferences", "finalizers"];
+    metadata.retain(|name, value| !(names.contains(&name.as_str()) && hollow(value)));
+}
+
 /// The same object, and not an older view of it.
 pub(super) fn check_identity<'a>(
     meta: &KindMeta,
@@ -49,13 +79,19 @@ pub(super) fn check_identity<'a>(
     let name = &*before.key.name;
     check_namespace(metadata, meta.namespaced.then_some(&*before.key.namespace))?;
     match text(metadata, "name")? {
+        None | Some("") => {
+            let why = format!(
+                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            );
+            return Err(Refusal::bad_request(why));
+        }
         Some(found) if found != name => {
             return Err(Refusal::bad_request(format!(
                 "the name of the object ({found}) does not match the name on the URL ({name})"
             )));
         }
-        _ => metadata.insert("name".into(), name.into()),
-    };
+        Some(_) => {}
+    }
     let old = &before.value["metadata"];
     if let Some(uid) = text(metadata, "uid")?.filter(|uid| !uid.is_empty())
         && old["uid"] != uid
@@ -124,12 +160,12 @@ fn wrong_with_name(meta: &KindMeta, name: &str) -> Option<String> {
             "." | ".." => Some(format!("may not be '{name}'")),
             _ => ['/', '%'].iter().find(|no| name.contains(**no)).map(|no| format!("may not contain '{no}'")),
         },
-        ("", "Namespace") => (!names::is_dns_label(name)).then(|| wrong_with_label(name)),
+        ("", "Namespace") => (!labels::is_dns_label(name)).then(|| wrong_with_label(name)),
         // These become names of hosts, and no service account or client could use another.
         ("", "Service") => (!is_dns1035_label(name)).then(|| wrong_with_1035_label(name)),
-        _ if names::is_subdomain(name) => None,
-        _ if name.len() > names::NAME_CHARS_MAX => {
-            Some(format!("must be no more than {} bytes", names::NAME_CHARS_MAX))
+        _ if labels::is_subdomain(name) => None,
+        _ if name.len() > labels::NAME_CHARS_MAX => {
+            Some(format!("must be no more than {} bytes", labels::NAME_CHARS_MAX))
         }
         _ => Some(NOT_A_SUBDOMAIN.into()),
     }
@@ -151,7 +187,7 @@ pub(super) fn check_metadata(
 fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
     for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
         let value = value.as_str().unwrap_or("");
-        let wrong = [(key.as_str(), names::wrong_with_key(key)), (value, names::wrong_with_value(value))];
+        let wrong = [(key.as_str(), labels::wrong_with_key(key)), (value, labels::wrong_with_value(value))];
         for (text, why) in wrong.into_iter().filter_map(|(text, why)| Some((text, why?))) {
             problems.add("metadata.labels", format!("Invalid value: {text:?}: {why}"));
         }
@@ -160,7 +196,7 @@ fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
     for (key, value) in metadata.get("annotations").and_then(Value::as_object).into_iter().flatten() {
         bytes += key.len() + value.as_str().unwrap_or("").len();
         // Kubernetes takes annotation keys in any case.
-        if let Some(why) = names::wrong_with_key(&key.to_ascii_lowercase()) {
+        if let Some(why) = labels::wrong_with_key(&key.to_ascii_lowercase()) {
             problems.add("metadata.annotations", format!("Invalid value: {key:?}: {why}"));
         }
     }
@@ -203,7 +239,7 @@ fn check_finalizer_names(metadata: &Map<String, Value>, problems: &mut Problems)
     let list = metadata.get("finalizers").and_then(Value::as_array);
     let names = || list.into_iter().flatten().filter_map(Value::as_str);
     for name in names() {
-        if let Some(why) = names::wrong_with_key(name) {
+        if let Some(why) = labels::wrong_with_key(name) {
             problems.add(AT, format!("Invalid value: {name:?}: {why}"));
         }
     }

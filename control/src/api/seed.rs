@@ -110,7 +110,8 @@ async fn forget_others(store: &Store, definitions: &[Value]) -> Result<(), Refus
 
 /// One definition for each kind that is ours; Kubernetes' own have none.
 fn definitions(registry: &Registry) -> Vec<Value> {
-    let ours = |entry: &&Entry| !entry.meta.group.is_empty() && !entry.meta.group.ends_with("k8s.io");
+    // `apps` is a group without a dot; no client can define a kind in such a one.
+    let ours = |entry: &&Entry| entry.meta.group.contains('.') && !entry.meta.group.ends_with("k8s.io");
     let mut kinds: Vec<(&KindMeta, Vec<&Entry>)> = Vec::new();
     for entry in registry.entries.iter().filter(ours) {
         let same = |known: &KindMeta| known.group == entry.meta.group && known.plural == entry.meta.plural;

@@ -29,6 +29,9 @@ const ADDRESSABLE: [(&str, &[&str]); 4] = [
     ("flows.knative.dev", &["sequences", "sequences/status", "parallels", "parallels/status"]),
 ];
 
+/// Kinds that bring events in.
+const SOURCES: [&str; 4] = ["apiserversources", "containersources", "pingsources", "sinkbindings"];
+
 /// Channels, for whoever subscribes to them: by upstream's names.
 const CHANNELABLE: [(&str, [&str; 2]); 2] = [
     ("meta-channelable-manipulator", ["channels", "channels/status"]),
@@ -70,6 +73,10 @@ pub(super) fn roles() -> Vec<Value> {
         one["metadata"]["labels"] = json!({ "duck.knative.dev/channelable": "true" });
         one
     }));
+    let rules = json!([{ "apiGroups": ["sources.knative.dev"], "resources": SOURCES, "verbs": READ }]);
+    let mut observer = role("eventing-sources-source-observer", &[], rules);
+    observer["metadata"]["labels"] = json!({ "duck.knative.dev/source": "true" });
+    roles.push(observer);
     roles.extend(ADDRESSABLE.map(|(group, resources)| {
         let component = group.split('.').next().unwrap_or(group);
         let rules = json!([{ "verbs": READ, "apiGroups": [group], "resources": resources }]);

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::kind::Entry;
+use crate::kinds::labels;
 use crate::store::Stored;
 
 use super::errors::Refusal;
@@ -39,41 +41,51 @@ struct FieldRequirement {
     value: String,
 }
 
-/// Fields that can be selected by; those of events are how `kubectl describe` finds what happened to an
-/// object. Where an object has no such field it counts as empty.
-const FIELDS: [(&str, &str); 21] = [
-    ("metadata.name", "/metadata/name"),
-    ("metadata.namespace", "/metadata/namespace"),
-    ("involvedObject.kind", "/involvedObject/kind"),
-    ("involvedObject.namespace", "/involvedObject/namespace"),
-    ("involvedObject.name", "/involvedObject/name"),
-    ("involvedObject.uid", "/involvedObject/uid"),
-    ("involvedObject.apiVersion", "/involvedObject/apiVersion"),
-    ("involvedObject.resourceVersion", "/involvedObject/resourceVersion"),
-    ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
-    ("regarding.kind", "/regarding/kind"),
-    ("regarding.namespace", "/regarding/namespace"),
-    ("regarding.name", "/regarding/name"),
-    ("regarding.uid", "/regarding/uid"),
-    ("regarding.apiVersion", "/regarding/apiVersion"),
-    ("regarding.resourceVersion", "/regarding/resourceVersion"),
-    ("reportingController", "/reportingController"),
-    ("reason", "/reason"),
-    ("reportingComponent", "/reportingComponent"),
-    ("source", "/source/component"),
-    ("type", "/type"),
-    ("status.phase", "/status/phase"),
+/// Fields that objects of some kinds can be selected by, beside name and namespace: the kind, the field, and where it
+/// is. Those of events are how `kubectl describe` finds what happened to an object. Where an object has no such field
+/// it counts as empty.
+const FIELDS: [(&str, &str, &str); 29] = [
+    ("events", "involvedObject.kind", "/involvedObject/kind"),
+    ("events", "involvedObject.namespace", "/involvedObject/namespace"),
+    ("events", "involvedObject.name", "/involvedObject/name"),
+    ("events", "involvedObject.uid", "/involvedObject/uid"),
+    ("events", "involvedObject.apiVersion", "/involvedObject/apiVersion"),
+    ("events", "involvedObject.resourceVersion", "/involvedObject/resourceVersion"),
+    ("events", "involvedObject.fieldPath", "/involvedObject/fieldPath"),
+    ("events", "regarding.kind", "/regarding/kind"),
+    ("events", "regarding.namespace", "/regarding/namespace"),
+    ("events", "regarding.name", "/regarding/name"),
+    ("events", "regarding.uid", "/regarding/uid"),
+    ("events", "regarding.apiVersion", "/regarding/apiVersion"),
+    ("events", "regarding.resourceVersion", "/regarding/resourceVersion"),
+    ("events", "reportingController", "/reportingController"),
+    ("events", "reason", "/reason"),
+    ("events", "reportingComponent", "/reportingComponent"),
+    ("events", "source", "/source/component"),
+    ("events", "type", "/type"),
+    ("namespaces", "status.phase", "/status/phase"),
+    ("pods", "spec.nodeName", "/spec/nodeName"),
+    ("pods", "spec.restartPolicy", "/spec/restartPolicy"),
+    ("pods", "spec.schedulerName", "/spec/schedulerName"),
+    ("pods", "spec.serviceAccountName", "/spec/serviceAccountName"),
+    ("pods", "status.nominatedNodeName", "/status/nominatedNodeName"),
+    ("pods", "status.phase", "/status/phase"),
+    ("pods", "status.podIP", "/status/podIP"),
+    ("secrets", "type", "/type"),
+    ("services", "spec.clusterIP", "/spec/clusterIP"),
+    ("services", "spec.type", "/spec/type"),
 ];
 const NAME: &str = "/metadata/name";
 const NAMESPACE: &str = "/metadata/namespace";
 
 impl Selector {
-    pub(super) fn parse(labels: &str, fields: &str) -> Result<Self, Refusal> {
+    /// Of a request for objects of the kind `entry`.
+    pub(super) fn parse(entry: &Entry, labels: &str, fields: &str) -> Result<Self, Refusal> {
         Ok(Self {
             labels: parse_labels(labels).map_err(|why| {
                 Refusal::bad_request(format!("unable to parse requirement: {why} in {labels:?}"))
             })?,
-            fields: parse_fields(fields)?,
+            fields: parse_fields(entry, fields)?,
         })
     }
 
@@ -92,7 +104,15 @@ impl Selector {
                     NAMESPACE => &*object.key.namespace,
                     field => {
                         let value: &Value = opened.get_or_insert_with(|| object.value());
-                        value.pointer(field).and_then(Value::as_str).unwrap_or("")
+                        match value.pointer(field) {
+                            Some(Value::String(text)) => text,
+                            // A number or a truth of a client's own kind.
+                            Some(plain @ (Value::Number(_) | Value::Bool(_))) => {
+                                let plain = plain.to_string();
+                                return (plain == part.value) == part.equal;
+                            }
+                            _ => "",
+                        }
                     }
                 };
                 (found == part.value) == part.equal
@@ -117,7 +137,7 @@ fn number(label: Option<&str>) -> Option<i64> {
     label?.parse().ok()
 }
 
-fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+fn parse_fields(entry: &Entry, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
@@ -129,12 +149,28 @@ fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
                 return Err(Refusal::bad_request(format!("invalid field selector: {part:?}")));
             };
             let name = name.trim();
-            let field = FIELDS.iter().find(|(label, _)| *label == name).map(|(_, pointer)| *pointer);
-            let field =
-                field.ok_or_else(|| Refusal::bad_request(format!("field label not supported: {name}")))?;
+            let field = pointer(entry, name)?;
             Ok(FieldRequirement { field, equal, value: value.trim().into() })
         })
         .collect()
+}
+
+/// Where a field of a kind is that its objects can be selected by.
+fn pointer(entry: &Entry, name: &str) -> Result<&'static str, Refusal> {
+    let own = || FIELDS.iter().filter(|(kind, ..)| *kind == entry.meta.plural && entry.custom.is_none());
+    match name {
+        "metadata.name" => return Ok(NAME),
+        "metadata.namespace" => return Ok(NAMESPACE),
+        _ => {}
+    }
+    let known = own().find(|(_, field, _)| *field == name).map(|(.., pointer)| *pointer);
+    known.or_else(|| entry.custom.and_then(|custom| custom.selectable(name))).ok_or_else(|| {
+        Refusal::bad_request(if own().next().is_some() || entry.custom.is_some() {
+            format!("field label not supported: {name}")
+        } else {
+            format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+        })
+    })
 }
 
 /// `a=b,c in (d,e),!f,g!=h,i notin (j),k,l>1,m<2`
@@ -200,7 +236,7 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
 
 fn label_key(text: &str) -> Result<String, String> {
     let key = text.trim();
-    if super::names::is_qualified_name(key) {
+    if labels::is_qualified_name(key) {
         Ok(key.into())
     } else {
         Err(format!("found {key:?}, expected a label key"))
@@ -209,7 +245,7 @@ fn label_key(text: &str) -> Result<String, String> {
 
 fn label_value(text: &str) -> Result<String, String> {
     let value = text.trim();
-    if super::names::is_label_value(value) {
+    if labels::is_label_value(value) {
         Ok(value.into())
     } else {
         Err(format!("found {value:?}, expected a label value"))
@@ -224,6 +260,10 @@ mod tests {
     use super::*;
     use crate::store::Key;
 
+    fn of_event(labels: &str, fields: &str) -> Result<Selector, Refusal> {
+        Selector::parse(&crate::kinds::news::entry(), labels, fields)
+    }
+
     fn stored(object: &Value) -> Stored {
         let key = Key { resource: "/things".into(), namespace: "s".into(), name: "n".into() };
         Stored::new(key, 1, object)
@@ -231,7 +271,7 @@ mod tests {
 
     fn matches(selector: &str, labels: &Value) -> bool {
         let object = stored(&json!({ "metadata": { "labels": labels } }));
-        Selector::parse(selector, "").unwrap().matches(&object)
+        of_event(selector, "").unwrap().matches(&object)
     }
 
     /// APP-25: equality and set form, joined by commas.
@@ -259,7 +299,7 @@ mod tests {
             assert!(!matches(fails, &labels), "{fails}");
         }
         for broken in ["n>", "n>x", "n>1.5", ">1", "n>=1", "n><1", "n!=1>2", "n>9223372036854775808"] {
-            assert_eq!(Selector::parse(broken, "").unwrap_err().code, 400, "{broken}");
+            assert_eq!(of_event(broken, "").unwrap_err().code, 400, "{broken}");
         }
     }
 
@@ -290,7 +330,7 @@ mod tests {
             }
             let text = text.join(",");
             prop_assert_eq!(matches(&text, &json!(labels)), expected, "{}", text);
-            let _ = Selector::parse(&noise, &noise).map(|selector| selector.matches(&stored(&json!({}))));
+            let _ = of_event(&noise, &noise).map(|selector| selector.matches(&stored(&json!({}))));
         }
     }
 
@@ -305,7 +345,7 @@ mod tests {
         for broken in
             ["a in (b", "a in b)", "a b", ",", "a,", "=b", "a=b=c", "a in ()(", "a is (b)", "-a", "a=ü", "!"]
         {
-            let refusal = Selector::parse(broken, "").expect_err(broken);
+            let refusal = of_event(broken, "").expect_err(broken);
             assert_eq!(refusal.code, 400, "{broken}");
         }
     }
@@ -314,11 +354,14 @@ mod tests {
     #[test]
     fn a_field_selector_knows_name_and_namespace() {
         let object = stored(&json!({ "metadata": { "name": "n", "namespace": "s" }, "type": "Normal" }));
-        let matches = |fields: &str| Selector::parse("", fields).unwrap().matches(&object);
+        let matches = |fields: &str| of_event("", fields).unwrap().matches(&object);
         assert!(matches("metadata.name=n,metadata.namespace==s"));
         assert!(!matches("metadata.name!=n"));
         assert!(!matches("metadata.namespace=x"));
         assert!(matches("type=Normal,reason!=x,metadata.name=n") && !matches("type=Warning"));
-        assert_eq!(Selector::parse("", "spec.x=1").unwrap_err().code, 400);
+        assert_eq!(of_event("", "spec.x=1").unwrap_err().message, "field label not supported: spec.x");
+        let map = Entry::of::<k8s_openapi::api::core::v1::ConfigMap>();
+        let refusal = Selector::parse(&map, "", "type=a").unwrap_err();
+        assert!(refusal.message.starts_with("\"type\" is not a known field selector"), "{}", refusal.message);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! For core kinds only, whose lists are known; what kubectl sends for them.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 const DIRECTIVE: &str = "$patch";
@@ -10,12 +12,11 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// In what, which lists of objects are merged by a key; all other lists are replaced, an EndpointSlice's ports too.
-const KEYED_LISTS: [(&str, &str, &str); 5] = [
+const KEYED_LISTS: [(&str, &str, &str); 4] = [
     ("metadata", "ownerReferences", "uid"),
     ("status", "conditions", "type"),
     ("spec", "ports", "port"),
     ("", "secrets", "name"),
-    ("", "imagePullSecrets", "name"),
 ];
 /// Lists of plain values that are merged as sets.
 const SETS: [(&str, &str); 1] = [("metadata", "finalizers")];
@@ -61,7 +62,42 @@ fn merge_into(target: &mut Value, patch: &Value, parent: &str) -> Result<(), Str
     for (name, value) in fields {
         merge_field(into, parent, name, value)?;
     }
+    for (name, order) in
+        fields.iter().filter_map(|(name, order)| Some((name.strip_prefix(ELEMENT_ORDER)?, order)))
+    {
+        let order = order.as_array().ok_or("$setElementOrder has to be a list")?;
+        if let (Some(key), Some(Value::Array(list))) = (merging(parent, name), into.get_mut(name)) {
+            let merged = std::mem::take(list);
+            *list = in_order(merged.clone(), order, &merged, key);
+        }
+    }
     Ok(())
+}
+
+/// The elements that `order` names in its order, and the others as they were: each before what it was before.
+fn in_order(merged: Vec<Value>, order: &[Value], original: &[Value], key: Option<&str>) -> Vec<Value> {
+    let identity = |item: &Value| key.map_or(item, |key| &item[key]).to_string();
+    let places = |list: &[Value]| -> HashMap<String, usize> {
+        list.iter().enumerate().rev().map(|(place, item)| (identity(item), place)).collect()
+    };
+    let (order, original) = (places(order), places(original));
+    let (mut named, mut others): (Vec<Value>, Vec<Value>) =
+        merged.into_iter().partition(|item| order.contains_key(&identity(item)));
+    named.sort_by_cached_key(|item| order.get(&identity(item)).copied());
+    others.sort_by_cached_key(|item| original.get(&identity(item)).copied());
+    let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
+    let mut found = Vec::new();
+    loop {
+        let first = match (others.peek(), named.peek()) {
+            (None, None) => return found,
+            (Some(other), Some(name)) => {
+                let was = |item: &Value| original.get(&identity(item));
+                was(name).is_some_and(|name| was(other).is_some_and(|other| other < name))
+            }
+            (other, _) => other.is_some(),
+        };
+        found.extend(if first { others.next() } else { named.next() });
+    }
 }
 
 fn merge_field(into: &mut Map<String, Value>, parent: &str, name: &str, value: &Value) -> Result<(), String> {
@@ -72,12 +108,15 @@ fn merge_field(into: &mut Map<String, Value>, parent: &str, name: &str, value: &
         }
         return Ok(());
     }
-    // The order of a keyed list means nothing to any kind here.
+    // Orders are for when everything else is done.
     if name == DIRECTIVE || name == RETAIN_KEYS || name.starts_with(ELEMENT_ORDER) {
         return Ok(());
     }
     match value {
         Value::Null => {
+            into.remove(name);
+        }
+        Value::Object(inner) if inner.get(DIRECTIVE).is_some_and(|said| said == "delete") => {
             into.remove(name);
         }
         Value::Object(_) => merge_into(into.entry(name).or_insert(Value::Null), value, name)?,
@@ -175,7 +214,7 @@ mod tests {
         let target = json!({ "data": { "a": 1, "b": 2 } });
         for (patch, expected) in [
             (json!({ "data": { "$patch": "replace", "c": 3 } }), json!({ "data": { "c": 3 } })),
-            (json!({ "data": { "$patch": "delete" } }), json!({ "data": {} })),
+            (json!({ "data": { "$patch": "delete" } }), json!({})),
             (json!({ "data": { "$retainKeys": ["a"] } }), json!({ "data": { "a": 1 } })),
             (json!({ "data": null }), json!({})),
         ] {

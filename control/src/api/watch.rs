@@ -59,7 +59,8 @@ struct Watcher {
 
 pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
     let parameters = &call.parameters;
-    let mut selector = Selector::parse(&parameters.label_selector, &parameters.field_selector)?;
+    let mut selector =
+        Selector::parse(&call.target.entry, &parameters.label_selector, &parameters.field_selector)?;
     if let Some(name) = &call.target.name {
         selector.and_name(name);
     }
@@ -120,6 +121,10 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
 fn wants_initial_events(call: &Call) -> Result<Option<bool>, Refusal> {
     let parameters = &call.parameters;
     let matched = parameters.resource_version_match;
+    if parameters.continue_token.is_some() {
+        let why = "Forbidden: continue is forbidden for watch";
+        return Err(Refusal::invalid_option("ListOptions", "continue", why));
+    }
     let why = match parameters.send_initial_events {
         None if matched.is_some() => {
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"

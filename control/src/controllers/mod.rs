@@ -35,6 +35,7 @@ pub mod route;
 pub mod service;
 pub mod settings;
 pub mod sink;
+pub mod sources;
 pub mod subscription;
 pub mod sugar;
 pub mod trigger;
@@ -123,7 +124,8 @@ pub async fn run(
         .chain(messaging::watches(&world))
         .chain(settings::watches(&world))
         .chain(ingress::watches(&world))
-        .chain(domain_mapping::watches(&world));
+        .chain(domain_mapping::watches(&world))
+        .chain(sources::watches(&world));
     for task in all {
         tasks.push(task);
     }
@@ -352,6 +354,10 @@ async fn work(world: &World) {
             Kind::Ingress => ingress::reconcile(world, &item).await,
             Kind::Namespace => sugar::reconcile(world, &item).await,
             Kind::Parallel => flows::reconcile_parallel(world, &item).await,
+            Kind::PingSource => sources::reconcile(world, &world.sources.pings, &item).await,
+            Kind::ApiServerSource => sources::reconcile(world, &world.sources.api_servers, &item).await,
+            Kind::ContainerSource => sources::reconcile(world, &world.sources.containers, &item).await,
+            Kind::SinkBinding => sources::reconcile(world, &world.sources.bindings, &item).await,
         };
         match result {
             Ok(()) => world.queue.done(&item),

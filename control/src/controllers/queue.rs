@@ -39,6 +39,10 @@ pub enum Kind {
     Ingress,
     /// One that may get a Broker.
     Namespace,
+    PingSource,
+    ApiServerSource,
+    ContainerSource,
+    SinkBinding,
 }
 
 /// One object to look at.

@@ -20,6 +20,7 @@ use super::passes::Passes;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
 use super::settings::Maps;
+use super::sources::Sources;
 use super::sugar::Sugar;
 use super::trusts::Trusts;
 use super::{ControlConfig, addresses, configuration, pods, route};
@@ -90,6 +91,7 @@ pub struct World {
     pub event_policies: Cache<EventPolicy>,
     pub sequences: Cache<Sequence>,
     pub parallels: Cache<Parallel>,
+    pub sources: Sources,
     pub ingress: Room,
 }
 
@@ -176,6 +178,7 @@ impl World {
             event_policies: Cache::default(),
             sequences: Cache::default(),
             parallels: Cache::default(),
+            sources: Sources::default(),
             ingress: Room::default(),
         }
     }

@@ -7,14 +7,14 @@ use serde_json::Value;
 use super::{column, secrets, settings};
 use crate::kind::{COUNT, Column, Entry, KindMeta, Problems, Requester, Resource, STAMP, UnknownFields};
 
-pub(super) const AGE: Column =
+pub(crate) const AGE: Column =
     Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
 
 pub(super) const CREATED_AT: Column =
     Column { name: "Created At", path: ".metadata.creationTimestamp", format: STAMP, priority: 0 };
 
 /// What all core kinds have in common.
-pub(super) const CORE: KindMeta = KindMeta {
+pub(crate) const CORE: KindMeta = KindMeta {
     group: "",
     version: "v1",
     kind: "",
@@ -50,7 +50,7 @@ pub fn entries() -> Vec<Entry> {
         Entry::of::<Namespace>(),
         Entry::of::<ConfigMap>(),
         Entry::of::<Secret>(),
-        Entry::of::<Service>(),
+        Entry::of::<Service>().warned(super::services::warnings),
         Entry::of::<ServiceAccount>(),
     ]
 }

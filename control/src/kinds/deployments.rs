@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::column;
 use super::core::{AGE, CORE};
 use super::pods;
-use crate::kind::{Column, Entry, KindMeta, PAIR, Problems, Requester, Resource};
+use crate::kind::{Column, Entry, KindMeta, LABELS, PAIR, Problems, Requester, Resource};
 use crate::schema;
 
 /// The row of deployments.
@@ -37,6 +37,9 @@ impl Resource for Deployment {
             Column { format: "integer", ..column("Up-to-date", ".status.updatedReplicas") },
             Column { format: "integer", ..column("Available", ".status.availableReplicas") },
             AGE,
+            Column { priority: 1, ..column("Containers", ".spec.template.spec.containers[*].name") },
+            Column { priority: 1, ..column("Images", ".spec.template.spec.containers[*].image") },
+            Column { format: LABELS, priority: 1, ..column("Selector", ".spec.selector.matchLabels") },
         ],
         ..CORE
     };

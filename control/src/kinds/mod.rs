@@ -14,6 +14,7 @@ pub mod duration;
 pub mod endpoints;
 pub mod eventing;
 pub mod flows;
+pub(crate) mod labels;
 pub mod messaging;
 pub mod names;
 pub mod networking;
@@ -27,6 +28,7 @@ pub mod services;
 pub mod serving;
 pub mod settings;
 pub mod shared;
+pub mod sources;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -62,6 +64,7 @@ pub fn registry() -> Registry {
         Entry::of::<networking::ingress::Ingress>(),
         Entry::of::<networking::serverless_service::ServerlessService>(),
     ]);
+    entries.extend(sources::entries());
     entries.extend(data::entries());
     entries.push(news::entry());
     Registry { entries }

@@ -59,6 +59,8 @@ impl Resource for Pod {
             AGE,
             Column { priority: 1, ..column("IP", ".status.podIP") },
             Column { priority: 1, ..column("Node", ".spec.nodeName") },
+            Column { priority: 1, ..column("Nominated Node", ".status.nominatedNodeName|=<none>") },
+            Column { priority: 1, ..column("Readiness Gates", "=<none>") },
         ],
         ..CORE
     };

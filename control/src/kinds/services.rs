@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::column;
 use super::core::{AGE, CORE};
+use super::labels;
 use super::names::{self, NOT_A_SUBDOMAIN};
 use crate::kind::{Column, KindMeta, LABELS, Problems, Requester, Resource, SERVICE_OUTSIDE, SERVICE_PORTS};
 
@@ -69,7 +70,19 @@ impl Resource for Service {
         validate_ports(spec, problems);
         validate_addresses(spec, before, problems);
         validate_affinity(spec, problems);
+        validate_families(spec, problems);
     }
+}
+
+/// What an author should know of a Service that is taken as it is.
+#[must_use]
+pub fn warnings(service: &serde_json::Value) -> Vec<String> {
+    let spec = &service["spec"];
+    let named = spec["externalName"].as_str().is_some_and(|name| !name.is_empty());
+    if named && spec["type"] != EXTERNAL_NAME {
+        return vec![r#"spec.externalName is ignored when spec.type is not "ExternalName""#.into()];
+    }
+    Vec::new()
 }
 
 fn is(spec: &ServiceSpec, kind: &str) -> bool {
@@ -120,7 +133,9 @@ fn set_address(spec: &mut ServiceSpec, before: Option<&ServiceSpec>) {
     if is(spec, CLUSTER_IP) {
         if unsaid {
             let first = spec.cluster_ips.as_ref().and_then(|ips| ips.first().cloned());
-            spec.cluster_ip = was.or(first).or(Some(HEADLESS.into()));
+            let headless =
+                || spec.ports.as_ref().is_some_and(|ports| !ports.is_empty()).then(|| HEADLESS.into());
+            spec.cluster_ip = was.or(first).or_else(headless);
         }
     } else if kept && spec.cluster_ip.as_deref() == Some(HEADLESS) && before.is_some() {
         // Nobody asked for it, and these types cannot have it.
@@ -200,6 +215,11 @@ fn validate_ports(spec: &ServiceSpec, problems: &mut Problems) {
 fn validate_port(port: &ServicePort, at: &str, problems: &mut Problems) {
     number(port.port, &format!("{at}.port"), problems);
     one_of(&format!("{at}.protocol"), port.protocol.as_deref().unwrap_or(""), &PROTOCOLS, problems);
+    if let Some(protocol) = &port.app_protocol
+        && let Some(why) = labels::wrong_with_key(protocol)
+    {
+        problems.add(format!("{at}.appProtocol"), format!("Invalid value: {protocol:?}: {why}"));
+    }
     match &port.target_port {
         Some(IntOrString::Int(target)) => number(*target, &format!("{at}.targetPort"), problems),
         Some(IntOrString::String(name)) => {
@@ -265,6 +285,35 @@ fn validate_affinity(spec: &ServiceSpec, problems: &mut Problems) {
         let value = spec.external_traffic_policy.as_deref().unwrap_or("");
         let why = format!("Invalid value: {value:?}: may only be set for externally-accessible services");
         problems.add("spec.externalTrafficPolicy", why);
+    }
+}
+
+fn validate_families(spec: &ServiceSpec, problems: &mut Problems) {
+    for (key, value) in spec.selector.iter().flatten() {
+        let wrong = [(key, labels::wrong_with_key(key)), (value, labels::wrong_with_value(value))];
+        for (text, why) in wrong.into_iter().filter_map(|(text, why)| Some((text, why?))) {
+            problems.add("spec.selector", format!("Invalid value: {text:?}: {why}"));
+        }
+    }
+    for (index, family) in spec.ip_families.iter().flatten().enumerate() {
+        one_of(&format!("spec.ipFamilies[{index}]"), family, &["IPv4", "IPv6"], problems);
+    }
+    if let Some(policy) = &spec.ip_family_policy {
+        let all = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+        one_of("spec.ipFamilyPolicy", policy, &all, problems);
+    }
+    for (index, range) in spec.load_balancer_source_ranges.iter().flatten().enumerate() {
+        let range = range.trim();
+        let good = range.split_once('/').is_some_and(|(address, bits)| {
+            let most = if address.contains(':') { 128 } else { 32 };
+            address.parse::<IpAddr>().is_ok() && bits.parse::<u8>().is_ok_and(|bits| bits <= most)
+        });
+        if !good {
+            let why = format!(
+                "Invalid value: {range:?}: must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+            );
+            problems.add(format!("spec.LoadBalancerSourceRanges[{index}]"), why);
+        }
     }
 }
 
@@ -348,9 +397,18 @@ mod tests {
                 json!({ "type": "NodePort", "clusterIP": "None", "ports": [{ "port": 1 }] }),
                 "spec.clusterIPs[0]",
             ),
-            (json!({ "externalIPs": ["x"] }), "spec.externalIPs[0]"),
-            (json!({ "sessionAffinity": "X" }), "spec.sessionAffinity"),
-            (json!({ "externalTrafficPolicy": "Local" }), "spec.externalTrafficPolicy"),
+            (json!({}), "spec.ports"),
+            (json!({ "clusterIP": "None", "externalIPs": ["x"] }), "spec.externalIPs[0]"),
+            (json!({ "clusterIP": "None", "sessionAffinity": "X" }), "spec.sessionAffinity"),
+            (json!({ "clusterIP": "None", "externalTrafficPolicy": "Local" }), "spec.externalTrafficPolicy"),
+            (json!({ "clusterIP": "None", "selector": { "a b": "c" } }), "spec.selector"),
+            (json!({ "clusterIP": "None", "ipFamilies": ["IPv5"] }), "spec.ipFamilies[0]"),
+            (json!({ "clusterIP": "None", "ipFamilyPolicy": "Some" }), "spec.ipFamilyPolicy"),
+            (json!({ "ports": [{ "port": 1, "appProtocol": "a b" }] }), "spec.ports[0].appProtocol"),
+            (
+                json!({ "type": "LoadBalancer", "ports": [{ "port": 1 }], "loadBalancerSourceRanges": ["10.0.0.0/40"] }),
+                "spec.LoadBalancerSourceRanges[0]",
+            ),
             (json!({ "type": "ExternalName" }), "spec.externalName"),
         ] {
             let mut problems = Problems::default();

@@ -112,7 +112,8 @@ pub fn is_namespace(key: &Key) -> bool {
 #[must_use]
 pub fn has_generation(key: &Key) -> bool {
     let group = key.resource.split('/').next().unwrap_or("");
-    !group.is_empty() && (!group.ends_with("k8s.io") || group == "apiextensions.k8s.io")
+    let counted = ["apiextensions.k8s.io", "discovery.k8s.io"];
+    !group.is_empty() && (!group.ends_with("k8s.io") || counted.contains(&group))
 }
 
 fn choose(finalizers: &mut Vec<Value>, chosen: &str, other: &str) {

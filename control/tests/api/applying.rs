@@ -47,10 +47,10 @@ async fn a_field_of_another_owner_is_a_conflict_until_it_is_taken_by_force() {
     apply(&house, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
     let (code, refusal) = apply(&house, &path, "fieldManager=b", &map(json!({ "x": "2" }))).await;
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "{refusal}");
-    assert_eq!(refusal["message"], r#"Apply failed with 1 conflict: conflict with "a" using v1: .data.x"#);
+    assert_eq!(refusal["message"], r#"Apply failed with 1 conflict: conflict with "a": .data.x"#);
     assert_eq!(
         refusal["details"]["causes"],
-        json!([{ "reason": "FieldManagerConflict", "message": r#"conflict with "a" using v1"#, "field": ".data.x" }])
+        json!([{ "reason": "FieldManagerConflict", "message": r#"conflict with "a""#, "field": ".data.x" }])
     );
     let (code, shared) = apply(&house, &path, "fieldManager=b", &map(json!({ "x": "1" }))).await;
     assert_eq!(code, 200, "the same value is no conflict: {shared}");

@@ -127,3 +127,108 @@ async fn a_status_keeps_to_the_schema() {
     let (code, refusal) = house.ask(Method::PATCH, &path, &json!({ "status": { "phase": 1 } })).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("status.phase")));
 }
+
+/// The definition with what its objects can be scaled, selected and judged by.
+fn wide_definition() -> Value {
+    let mut definition = definition();
+    let version = &mut definition["spec"]["versions"][0];
+    version["subresources"]["scale"] = json!({ "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector" });
+    version["selectableFields"] = json!([{ "jsonPath": ".spec.cron" }]);
+    let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["properties"]["parts"] = json!({ "type": "array", "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"], "items": { "type": "object", "required": ["name"], "properties": {
+            "name": { "type": "string" }, "n": { "type": "integer" } } } });
+    spec["x-kubernetes-validations"] = json!([
+        { "rule": "self.replicas != 4", "message": "four is no number of replicas" },
+        { "rule": "self.cron == oldSelf.cron", "message": "cron stays", "fieldPath": ".cron" },
+    ]);
+    definition
+}
+
+/// APP-36: `kubectl scale` and autoscalers work on a kind whose definition says where it keeps its number.
+#[tokio::test]
+async fn a_kind_that_says_how_is_scaled() {
+    let house = House::real().await;
+    let (code, made) = house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
+    assert_eq!(code, 201, "{made}");
+    let (_, list) = house.get("/apis/example.com/v1").await;
+    let scale =
+        list["resources"].as_array().unwrap().iter().find(|one| one["name"] == "crons/scale").unwrap();
+    assert_eq!((&scale["group"], &scale["kind"]), (&json!("autoscaling"), &json!("Scale")));
+    house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 2 }))).await;
+    let path = format!("{CRONS}/a/scale");
+    let (code, scale) = house.get(&path).await;
+    assert_eq!(
+        (code, &scale["spec"], &scale["status"]),
+        (200, &json!({ "replicas": 2 }), &json!({ "replicas": 0 }))
+    );
+    let (code, more) = house.ask(Method::PATCH, &path, &json!({ "spec": { "replicas": 3 } })).await;
+    assert_eq!((code, &more["spec"]["replicas"]), (200, &json!(3)), "{more}");
+    assert_eq!(house.get(&format!("{CRONS}/a")).await.1["spec"]["replicas"], 3);
+    let (code, refusal) = house.ask(Method::PUT, &path, &scale).await;
+    assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "an older version: {refusal}");
+    for (number, field) in [(-1, "spec.replicas"), (9, "spec.replicas"), (4, "spec")] {
+        let mut wanted =
+            json!({ "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": { "name": "a" } });
+        wanted["spec"] = json!({ "replicas": number });
+        let (code, refusal) = house.ask(Method::PUT, &path, &wanted).await;
+        assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!(field)), "{refusal}");
+    }
+    let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
+    assert_eq!(house.get_as(&path, table).await.1["rows"][0]["cells"][1], 3);
+    let owners = house.get(&format!("{CRONS}/a")).await.1["metadata"]["managedFields"].to_string();
+    assert!(owners.contains(r#""subresource":"scale""#), "{owners}");
+    assert_eq!(house.get(&format!("{CRONS}/none/scale")).await.0, 404);
+    assert_eq!(house.get("/api/v1/namespaces/default/configmaps/a/scale").await.0, 404);
+}
+
+/// APP-36: the definition's own rules, the fields that objects are selected by, and the keys of its lists hold.
+#[tokio::test]
+async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
+    let house = House::real().await;
+    house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
+    let (code, refusal) =
+        house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 4 }))).await;
+    let why =
+        r#"Cron.example.com "a" is invalid: spec: Invalid value: "object": four is no number of replicas"#;
+    assert_eq!((code, &refusal["message"]), (422, &json!(why)));
+    for (name, at) in [("a", "x"), ("b", "y")] {
+        assert_eq!(house.ask(Method::POST, CRONS, &cron(name, json!({ "cron": at }))).await.0, 201);
+    }
+    let path = format!("{CRONS}/a");
+    let (code, refusal) = house.ask(Method::PATCH, &path, &json!({ "spec": { "cron": "z" } })).await;
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.cron")), "{refusal}");
+    let (_, found) = house.get(&format!("{CRONS}?fieldSelector=spec.cron%3Dy")).await;
+    assert_eq!(
+        (found["items"].as_array().unwrap().len(), &found["items"][0]["metadata"]["name"]),
+        (1, &json!("b"))
+    );
+    assert_eq!(house.get(&format!("{CRONS}?fieldSelector=spec.replicas%3D1")).await.0, 400);
+
+    let apply = |manager: &str, parts: Value| {
+        let body = cron("a", json!({ "parts": parts })).to_string();
+        let path = format!("{path}?fieldManager={manager}");
+        let house = &house;
+        async move { house.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", body).await }
+    };
+    let (code, one) = apply("one", json!([{ "name": "p", "n": 1 }])).await;
+    assert_eq!(code, 200, "{one}");
+    let (code, both) = apply("two", json!([{ "name": "q", "n": 2 }])).await;
+    assert_eq!((code, both["spec"]["parts"].as_array().unwrap().len()), (200, 2), "{both}");
+    let (code, conflict) = apply("two", json!([{ "name": "p", "n": 7 }])).await;
+    assert_eq!((code, &conflict["reason"]), (409, &json!("Conflict")), "{conflict}");
+    let (_, left) = apply("one", json!([])).await;
+    assert_eq!(left["spec"]["parts"], json!([{ "name": "q", "n": 2 }]));
+
+    let mut wrong = wide_definition();
+    wrong["metadata"]["name"] = json!("others.example.com");
+    wrong["spec"]["names"] = json!({ "plural": "others", "kind": "Other" });
+    wrong["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] =
+        json!([{ "rule": "frob(self)" }]);
+    let (code, refusal) = house.ask(Method::POST, DEFINITIONS, &wrong).await;
+    assert!(
+        code == 422 && refusal["message"].as_str().unwrap().contains("undeclared reference"),
+        "{refusal}"
+    );
+}

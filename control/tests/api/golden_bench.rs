@@ -144,7 +144,8 @@ impl Bench {
     /// A generation is counted for kinds that have more than data.
     pub(crate) fn has_generation(&self) -> bool {
         let group = self.meta().group;
-        group == "apiextensions.k8s.io" || !(group.is_empty() || group.ends_with("k8s.io"))
+        ["apiextensions.k8s.io", "discovery.k8s.io"].contains(&group)
+            || !(group.is_empty() || group.ends_with("k8s.io"))
     }
 
     pub(crate) fn is_core(&self) -> bool {

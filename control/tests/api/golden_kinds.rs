@@ -43,7 +43,46 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.extend(rights_rows());
     rows.extend(serving_rows());
     rows.extend(eventing_rows());
+    rows.extend(source_rows());
     rows
+}
+
+fn source_rows() -> Vec<Row> {
+    let source = |mut spec: Value| {
+        spec["sink"] = json!({ "uri": "http://sink.test" });
+        json!({ "spec": spec })
+    };
+    let nowhere = || json!({ "spec": { "sink": null } });
+    let moved = || json!({ "spec": { "sink": { "uri": "http://other.test" } } });
+    let columns = &["Name", "Sink", "Age", "Ready", "Reason"];
+    let subject = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p" });
+    let template = json!({ "spec": { "containers": [{ "image": "a/b" }] } });
+    vec![
+        row(
+            "PingSource",
+            &["Name", "Sink", "Schedule", "Age", "Ready", "Reason"],
+            source(json!({})),
+            moved(),
+        )
+        .wrong(json!({ "spec": { "schedule": "soon" } }), "spec.schedule", INVALID),
+        row(
+            "ApiServerSource",
+            columns,
+            source(json!({ "resources": [{ "apiVersion": "v1", "kind": "Event" }] })),
+            moved(),
+        )
+        .wrong(json!({ "spec": { "resources": [] } }), "spec.resources", REQUIRED),
+        row("ContainerSource", columns, source(json!({ "template": template })), moved()).wrong(
+            nowhere(),
+            "spec.sink",
+            INVALID,
+        ),
+        row("SinkBinding", columns, source(json!({ "subject": subject })), moved()).wrong(
+            nowhere(),
+            "spec.sink",
+            INVALID,
+        ),
+    ]
 }
 
 fn note() -> Value {

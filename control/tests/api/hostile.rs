@@ -133,17 +133,20 @@ async fn query_parameters_that_make_no_sense_are_refused() {
     let house = House::open().await;
     for query in [
         "limit=x",
-        "watch=maybe",
         "resourceVersion=abc",
-        "resourceVersionMatch=Nearly&resourceVersion=1",
         "labelSelector=a%20in%20(b",
         "fieldSelector=spec.size%3D1",
         "continue=%25%25",
         "includeObject=Some",
-        "fieldValidation=Maybe",
         "timeoutSeconds=soon",
     ] {
         let (code, status) = house.get(&format!("{WIDGETS}?{query}")).await;
         assert_eq!((code, &status["reason"]), (400, &json!("BadRequest")), "{query}");
+    }
+    for query in
+        ["resourceVersionMatch=Nearly&resourceVersion=1", "fieldValidation=Maybe", "sendInitialEvents=true"]
+    {
+        let (code, status) = house.get(&format!("{WIDGETS}?{query}")).await;
+        assert_eq!((code, &status["reason"]), (422, &json!("Invalid")), "{query}");
     }
 }

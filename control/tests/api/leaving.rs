@@ -70,8 +70,13 @@ async fn a_deletion_with_a_precondition_that_fails_conflicts() {
         let (code, refusal) = house.ask(Method::DELETE, &path, &json!({ "preconditions": wrong })).await;
         assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")));
     }
-    for wrong in [json!({ "propagationPolicy": "Sideways" }), json!({ "gracePeriodSeconds": "x" })] {
-        assert_eq!(house.ask(Method::DELETE, &path, &wrong).await.0, 400);
+    for (wrong, refused) in [
+        (json!({ "propagationPolicy": "Sideways" }), 422),
+        (json!({ "dryRun": ["Some"] }), 422),
+        (json!({ "gracePeriodSeconds": "x" }), 400),
+        (json!({ "kind": "Widget" }), 400),
+    ] {
+        assert_eq!(house.ask(Method::DELETE, &path, &wrong).await.0, refused, "{wrong}");
     }
     let right = json!({ "preconditions": { "uid": made["metadata"]["uid"] } });
     assert_eq!(house.ask(Method::DELETE, &path, &right).await.0, 200);

@@ -142,3 +142,17 @@ async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
     assert_eq!(rules(&house, "small", 1).await[0]["resources"], json!(["pods"]));
     assert_eq!(rules(&house, "all-too-much", 0).await, json!([]));
 }
+
+/// APP-33: `kubectl auth whoami` of older clients asks by an older name.
+#[tokio::test]
+async fn who_asks_is_told_by_the_older_version_too() {
+    let house = House::real().await;
+    for version in ["v1", "v1beta1"] {
+        let path = format!("/apis/authentication.k8s.io/{version}/selfsubjectreviews");
+        let body =
+            json!({ "apiVersion": format!("authentication.k8s.io/{version}"), "kind": "SelfSubjectReview" });
+        let (code, told) = house.ask(Method::POST, &path, &body).await;
+        assert_eq!((code, &told["apiVersion"]), (201, &body["apiVersion"]), "{told}");
+        assert!(told["status"]["userInfo"]["username"].is_string(), "{told}");
+    }
+}

@@ -125,7 +125,7 @@ async fn status_and_spec_are_written_through_their_own_doors() {
     );
     let wrong = json!({ "status": { "conditions": "none" } });
     let (code, _) = house.ask(Method::PATCH, &format!("{path}/status"), &wrong).await;
-    assert_eq!(code, 400, "a status of the wrong shape");
+    assert_eq!(code, 422, "a patch that makes a status of the wrong shape");
 }
 
 /// APP-28, SRV-API-35: merge patch, JSON patch, and 415 for the rest.
@@ -144,7 +144,7 @@ async fn patches_are_merged_applied_or_refused_by_their_type() {
     assert_eq!((code, &patched["spec"]["size"]), (200, &json!(4)));
     let (code, refusal) = json_patch(json!([{ "op": "test", "path": "/spec/size", "value": 5 }])).await;
     assert_eq!((code, &refusal["reason"]), (422, &json!("Invalid")));
-    assert_eq!(json_patch(json!([{ "op": "jump" }])).await.0, 400);
+    assert_eq!(json_patch(json!([{ "op": "jump" }])).await.0, 422);
     assert_eq!(
         json_patch(json!([{ "op": "replace", "path": "/metadata/name", "value": "two" }])).await.0,
         400
@@ -188,7 +188,7 @@ async fn a_dry_run_answers_as_if_and_stores_nothing() {
     assert_eq!((code, &patched["spec"]["size"]), (200, &json!(9)));
     assert_eq!(house.delete(&path).await.0, 200);
     assert_eq!(house.get(&format!("{WIDGETS}/real")).await.1, real);
-    assert_eq!(house.ask(Method::POST, &format!("{WIDGETS}?dryRun=Some"), &body).await.0, 400);
+    assert_eq!(house.ask(Method::POST, &format!("{WIDGETS}?dryRun=Some"), &body).await.0, 422);
 }
 
 /// APP-19: 422 names every field.

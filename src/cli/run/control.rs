@@ -152,6 +152,8 @@ async fn live(
 struct House {
     /// `None` when the objects are a cluster's.
     store: Option<Arc<Store>>,
+    /// Makes the tokens of accounts, in an API of our own.
+    signer: Option<Arc<api::Signer>>,
     client: kube::Client,
     /// The API as everybody else meets it.
     outside: kube::Client,
@@ -163,7 +165,11 @@ impl House {
     /// Keeps what every namespace has, in an API of our own.
     fn keep(&self, authority: &str) {
         if let Some(store) = &self.store {
-            tokio::task::spawn_local(api::keep_house(Arc::clone(store), authority.into()));
+            tokio::task::spawn_local(api::keep_house(
+                Arc::clone(store),
+                authority.into(),
+                self.signer.clone(),
+            ));
         }
     }
 
@@ -180,7 +186,7 @@ impl House {
 
 async fn furnish(parts: &Parts) -> Result<House> {
     let registry = Arc::new(kinds::registry());
-    let (store, client, router) = match &parts.config.kubeconfig {
+    let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
             api::seed(&store, &registry).await?;
@@ -190,10 +196,10 @@ async fn furnish(parts: &Parts) -> Result<House> {
             let signer = entrance::signer(&parts.config)?;
             let client =
                 api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
-            let surroundings = entrance::surroundings(&parts.config, signer)?;
-            (Some(Arc::clone(&store)), client, api::router_in(store, registry, surroundings))
+            let surroundings = entrance::surroundings(&parts.config, Arc::clone(&signer))?;
+            (Some(Arc::clone(&store)), Some(signer), client, api::router_in(store, registry, surroundings))
         }
-        Some(file) => (None, cluster(file).await?, Router::new()),
+        Some(file) => (None, None, cluster(file).await?, Router::new()),
     };
 
     let data = &parts.config.data;
@@ -212,7 +218,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         Some(_) => kube::Client::new(router.clone(), "default"),
         None => client.clone(),
     };
-    Ok(House { store, client, outside, router, fleet })
+    Ok(House { store, signer, client, outside, router, fleet })
 }
 
 /// RT-LIFE-11: the ports by which who comes over loopback controls the appliance, without saying who he is.

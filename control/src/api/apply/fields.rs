@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::lists::elements;
+use super::lists::{At, elements};
 
 /// A set of fields as a tree. `owned`: the field at this place itself is in the set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,25 +20,25 @@ impl Fields {
         Self { owned: true, below: BTreeMap::new() }
     }
 
-    /// All fields of `value`, which stands in the field `name`.
+    /// All fields of a whole object.
     #[cfg(test)]
-    pub(super) fn of(name: &str, value: &Value) -> Self {
-        Self::changed(name, None, value)
+    pub(super) fn of(value: &Value) -> Self {
+        Self::changed(At::whole(None), None, value)
     }
 
     /// The fields of `after` that are not so in `before`.
-    pub(super) fn changed(name: &str, before: Option<&Value>, after: &Value) -> Self {
+    pub(super) fn changed(at: At<'_>, before: Option<&Value>, after: &Value) -> Self {
         if before == Some(after) {
             return Self::default();
         }
         let mut found = Self::default();
-        let below = children(name, after);
+        let below = children(at, after);
         if below.is_empty() {
             return Self::leaf();
         }
         for (element, inner) in below {
-            let old = before.and_then(|before| child(name, before, &element));
-            let mut inside = Self::changed(field(&element), old, inner);
+            let old = before.and_then(|before| child(at, before, &element));
+            let mut inside = Self::changed(at.below(&element), old, inner);
             // An element of a list is there or not; a field of an object only has a value.
             inside.owned |= !element.starts_with("f:") && old.is_none();
             if !inside.is_empty() {
@@ -107,11 +107,12 @@ impl Fields {
         self.below.retain(|_, inner| !inner.is_empty());
     }
 
-    /// Takes out what a client's `wanted` still has, by its fields `mine`. A map that it sends empty is still
+    /// Takes out what a client's `wanted` still has, by its fields `mine`. A map or list that it sends empty is still
     /// there; what was in it is not.
-    pub(super) fn subtract_wanted(&mut self, name: &str, mine: &Self, wanted: Option<&Value>) {
+    pub(super) fn subtract_wanted(&mut self, at: At<'_>, mine: &Self, wanted: Option<&Value>) {
         if mine.is_leaf() {
-            let emptied = wanted.is_some_and(Value::is_object) && !self.below.is_empty();
+            let holds = |value: &Value| value.is_object() || value.is_array();
+            let emptied = wanted.is_some_and(holds) && !self.below.is_empty();
             self.owned = false;
             if !emptied {
                 self.below.clear();
@@ -123,18 +124,18 @@ impl Fields {
         }
         for (element, inner) in &mine.below {
             if let Some(last) = self.below.get_mut(element) {
-                let wanted = wanted.and_then(|wanted| child(name, wanted, element));
-                last.subtract_wanted(field(element), inner, wanted);
+                let wanted = wanted.and_then(|wanted| child(at, wanted, element));
+                last.subtract_wanted(at.below(element), inner, wanted);
             }
         }
         self.below.retain(|_, inner| !inner.is_empty());
     }
 
     /// Keeps what `value` has.
-    pub(super) fn keep_existing(&mut self, name: &str, value: &Value) {
-        self.below.retain(|element, inner| match child(name, value, element) {
+    pub(super) fn keep_existing(&mut self, at: At<'_>, value: &Value) {
+        self.below.retain(|element, inner| match child(at, value, element) {
             Some(there) => {
-                inner.keep_existing(field(element), there);
+                inner.keep_existing(at.below(element), there);
                 !inner.is_empty()
             }
             None => false,
@@ -148,22 +149,23 @@ pub(super) fn field(element: &str) -> &str {
 }
 
 /// The parts of a value with their names in the notation; none of what is one value.
-fn children<'a>(name: &str, value: &'a Value) -> Vec<(String, &'a Value)> {
+fn children<'a>(at: At<'_>, value: &'a Value) -> Vec<(String, &'a Value)> {
     match value {
+        Value::Object(_) if at.is_one_value() => Vec::new(),
         Value::Object(fields) => fields.iter().map(|(name, inner)| (format!("f:{name}"), inner)).collect(),
         Value::Array(items) => {
-            elements(name, items).map_or_else(Vec::new, |names| names.into_iter().zip(items).collect())
+            elements(at, items).map_or_else(Vec::new, |names| names.into_iter().zip(items).collect())
         }
         _ => Vec::new(),
     }
 }
 
 /// The part of a value that has this name.
-pub(super) fn child<'a>(name: &str, value: &'a Value, element: &str) -> Option<&'a Value> {
+pub(super) fn child<'a>(at: At<'_>, value: &'a Value, element: &str) -> Option<&'a Value> {
     match value {
         Value::Object(fields) => fields.get(element.strip_prefix("f:")?),
         Value::Array(items) => {
-            let place = elements(name, items)?.iter().position(|one| one == element)?;
+            let place = elements(at, items)?.iter().position(|one| one == element)?;
             items.get(place)
         }
         _ => None,
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn a_set_survives_being_written_and_read() {
         let object = json!({ "a": 1, "env": [{ "name": "x", "value": "y" }], "list": [1, 2], "empty": {} });
-        let set = Fields::of("", &object);
+        let set = Fields::of(&object);
         let written = set.write();
         assert_eq!(
             written,
@@ -192,7 +194,7 @@ mod tests {
         let before = json!({ "a": 1, "b": { "c": 1, "d": 2 }, "env": [{ "name": "x", "value": "1" }] });
         let after = json!({ "a": 1, "b": { "c": 2, "d": 2 },
             "env": [{ "name": "x", "value": "2" }, { "name": "z" }] });
-        let changed = Fields::changed("", Some(&before), &after).write();
+        let changed = Fields::changed(At::whole(None), Some(&before), &after).write();
         assert_eq!(
             changed,
             json!({ "f:b": { "f:c": {} }, "f:env": {

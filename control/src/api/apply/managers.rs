@@ -7,11 +7,14 @@ use crate::store::{Change, Opened};
 
 use super::super::parameters::MANAGER_BYTES_MAX;
 use super::fields::Fields;
+use super::lists::At;
 
 /// Writers (not appliers) that are remembered apart; Kubernetes' figure. The oldest beyond it share one
 /// entry.
 const WRITERS_MAX: usize = 10;
 const ANCIENT: &str = "ancient-changes";
+/// Who stands for the writers of an object for which nobody is noted.
+const BEFORE: &str = "before-first-apply";
 
 /// In these groups a list of conditions is one value, as upstream's schemas have it; elsewhere each has an
 /// owner. It also keeps the bookkeeping of our controllers' statuses small.
@@ -40,15 +43,19 @@ pub(in super::super) struct Writer {
     pub(in super::super) manager: String,
     /// Whether the subresource is written.
     pub(in super::super) status: bool,
+    /// The number of a scale is written, and nothing else.
+    pub(in super::super) scale: bool,
     pub(in super::super) now: String,
     pub(in super::super) meta: &'static KindMeta,
+    /// Of a kind that a client defined.
+    pub(in super::super) schema: Option<&'static Value>,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Owner {
-    pub(super) manager: String,
+    manager: String,
     operation: String,
-    pub(super) api_version: String,
+    api_version: String,
     time: String,
     subresource: String,
     pub(super) fields: Fields,
@@ -69,7 +76,7 @@ impl Writer {
             let old = before.and_then(|before| before.get(name));
             let mut inside = match name.as_str() {
                 "metadata" => changed_metadata(old, inner),
-                _ => Fields::changed(name, old, inner),
+                _ => Fields::changed(self.at().below(&format!("f:{name}")), old, inner),
             };
             if of_status && self.meta.group.ends_with(CONDITIONS_ARE_ONE) {
                 inside.close("f:conditions");
@@ -79,6 +86,19 @@ impl Writer {
             }
         }
         found
+    }
+
+    pub(super) fn at(&self) -> At<'static> {
+        At::whole(self.schema)
+    }
+
+    /// The subresource that is written; empty: the object itself.
+    fn part(&self) -> &'static str {
+        match (self.status, self.scale) {
+            (true, _) => "status",
+            (_, true) => "scale",
+            _ => "",
+        }
     }
 
     /// Whether the two differ in nothing that this writer can own.
@@ -92,15 +112,26 @@ impl Writer {
             operation: operation.into(),
             api_version: self.meta.api_version(),
             time: self.now.clone(),
-            subresource: if self.status { "status".into() } else { String::new() },
+            subresource: self.part().into(),
             fields,
         }
     }
 
     fn is(&self, owner: &Owner, operation: &str) -> bool {
-        owner.manager == self.manager
-            && owner.operation == operation
-            && owner.subresource == if self.status { "status" } else { "" }
+        owner.manager == self.manager && owner.operation == operation && owner.subresource == self.part()
+    }
+}
+
+impl Owner {
+    /// What somebody is told whose fields these are.
+    pub(super) fn told(&self) -> String {
+        let part = match self.subresource.as_str() {
+            "" => String::new(),
+            part => format!(" with subresource {part:?}"),
+        };
+        let using =
+            if self.operation == APPLY { String::new() } else { format!(" using {}", self.api_version) };
+        format!("conflict with {:?}{part}{using}", self.manager)
     }
 }
 
@@ -152,9 +183,16 @@ fn write(object: &mut Value, owners: &[Owner]) {
 }
 
 /// What the writer applied last, and what all others own.
+///
+/// Of an object that nobody is noted for, all belongs to those who wrote it before: it is not lost without a word.
 pub(super) fn split(object: &Value, writer: &Writer) -> (Fields, Vec<Owner>) {
+    let mut known = owners(object);
+    if known.is_empty() && !writer.status && !writer.scale {
+        let unknown = Writer { manager: BEFORE.into(), ..writer.clone() };
+        known.push(unknown.owner(UPDATE, unknown.changed(None, object)));
+    }
     let (mine, others): (Vec<Owner>, Vec<Owner>) =
-        owners(object).into_iter().partition(|owner| writer.is(owner, APPLY));
+        known.into_iter().partition(|owner| writer.is(owner, APPLY));
     (mine.into_iter().next().map(|owner| owner.fields).unwrap_or_default(), others)
 }
 
@@ -195,7 +233,7 @@ fn note_written(object: &mut Value, before: Option<&Value>, writer: &Writer) {
         if !writer.is(owner, UPDATE) {
             owner.fields.subtract(&changed);
         }
-        owner.fields.keep_existing("", object);
+        owner.fields.keep_existing(writer.at(), object);
     }
     if !changed.below.is_empty() {
         let mine = owners.iter().position(|owner| writer.is(owner, UPDATE));
@@ -233,7 +271,9 @@ fn changed_metadata(before: Option<&Value>, after: &Value) -> Fields {
     let mut found = Fields::default();
     let fields = after.as_object().into_iter().flatten();
     for (name, inner) in fields.filter(|(name, _)| !NOT_OWNED.contains(&name.as_str())) {
-        let inside = Fields::changed(name, before.and_then(|before| before.get(name)), inner);
+        let element = format!("f:{name}");
+        let at = At::whole(None).below("f:metadata").below(&element);
+        let inside = Fields::changed(at, before.and_then(|before| before.get(name)), inner);
         if !inside.is_empty() {
             found.below.insert(format!("f:{name}"), inside);
         }

@@ -3,51 +3,73 @@
 use serde_json::{Map, Value};
 
 use super::fields::{Fields, child, field};
-use super::lists::{elements, told};
+use super::lists::{At, elements, told};
 
-/// `live` with the fields of `wanted`, which stand in the field `name`.
-pub(super) fn merge(name: &str, live: Option<&Value>, wanted: &Value) -> Value {
+/// `live` with the fields of `wanted`.
+pub(super) fn merge(at: At<'_>, live: Option<&Value>, wanted: &Value) -> Value {
     match (live, wanted) {
-        (Some(Value::Object(live)), Value::Object(wanted)) => {
+        (Some(Value::Object(live)), Value::Object(wanted)) if !at.is_one_value() => {
             let mut merged = live.clone();
             for (name, value) in wanted {
-                merged.insert(name.clone(), merge(name, live.get(name), value));
+                let element = format!("f:{name}");
+                merged.insert(name.clone(), merge(at.below(&element), live.get(name), value));
             }
             merged.into()
         }
-        (Some(Value::Array(live)), Value::Array(wanted)) => merge_lists(name, live, wanted),
+        (Some(Value::Array(live)), Value::Array(wanted)) => merge_lists(at, live, wanted),
         _ => wanted.clone(),
     }
 }
 
-/// The elements of a keyed list, in the order of the client first; any other list is replaced.
-fn merge_lists(name: &str, live: &[Value], wanted: &[Value]) -> Value {
-    let (Some(live_names), Some(wanted_names)) = (elements(name, live), elements(name, wanted)) else {
+/// The elements of a keyed list; any other list is replaced. What both have stands in the client's order, what is
+/// only there stays before what comes anew.
+fn merge_lists(at: At<'_>, live: &[Value], wanted: &[Value]) -> Value {
+    let (Some(live_names), Some(wanted_names)) = (elements(at, live), elements(at, wanted)) else {
         return wanted.into();
     };
-    let old = |element: &String| live_names.iter().position(|one| one == element).map(|at| &live[at]);
-    let mut merged: Vec<Value> =
-        wanted_names.iter().zip(wanted).map(|(element, item)| merge("", old(element), item)).collect();
-    let others = live_names.iter().zip(live).filter(|(element, _)| !wanted_names.contains(element));
-    merged.extend(others.map(|(_, item)| item.clone()));
+    let old = |element: &String| live_names.iter().position(|one| one == element).map(|place| &live[place]);
+    let mut merged = Vec::new();
+    let (mut left, mut right) = (0, 0);
+    while left < live.len() || right < wanted.len() {
+        let place = live_names.get(left).and_then(|name| wanted_names.iter().position(|one| one == name));
+        match place {
+            // Nobody but others has it.
+            None if left < live.len() => {
+                merged.push(live[left].clone());
+                left += 1;
+            }
+            // It came where the client has it.
+            Some(place) if place < right => left += 1,
+            _ => {
+                merged.push(merge(at.below(&wanted_names[right]), old(&wanted_names[right]), &wanted[right]));
+                right += 1;
+            }
+        }
+    }
     merged.into()
 }
 
 /// Removes the fields in `gone` from `value` that none of `claims` has.
-pub(super) fn remove(name: &str, value: &mut Value, gone: &Fields, claims: &[&Fields]) {
+pub(super) fn remove(at: At<'_>, value: &mut Value, gone: &Fields, claims: &[&Fields]) {
     // Who owns a map without owning anything in it wants it to be there, and not what others put in.
-    if claims.iter().any(|claim| claim.is_leaf()) && !value.is_object() {
+    // A list with keys is like a map.
+    let is_one_value = match &*value {
+        Value::Object(_) => false,
+        Value::Array(items) => elements(at, items).is_none(),
+        _ => true,
+    };
+    if claims.iter().any(|claim| claim.is_leaf()) && is_one_value {
         return;
     }
     for (element, inner) in &gone.below {
         let claims: Vec<&Fields> = claims.iter().filter_map(|claim| claim.below.get(element)).collect();
         let whole = inner.is_leaf() || (inner.owned && !element.starts_with("f:"));
         if claims.is_empty() && whole {
-            take_out(name, value, element);
-        } else if let Some(there) = child_mut(name, value, element) {
-            remove(field(element), there, inner, &claims);
+            take_out(at, value, element);
+        } else if let Some(there) = child_mut(at, value, element) {
+            remove(at.below(element), there, inner, &claims);
             if is_hollow(there) && !claims.iter().any(|claim| claim.is_leaf()) {
-                take_out(name, value, element);
+                take_out(at, value, element);
             }
         }
     }
@@ -57,24 +79,24 @@ fn is_hollow(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
-fn child_mut<'a>(name: &str, value: &'a mut Value, element: &str) -> Option<&'a mut Value> {
+fn child_mut<'a>(at: At<'_>, value: &'a mut Value, element: &str) -> Option<&'a mut Value> {
     match value {
         Value::Object(fields) => fields.get_mut(field(element)),
         Value::Array(items) => {
-            let place = elements(name, items)?.iter().position(|one| one == element)?;
+            let place = elements(at, items)?.iter().position(|one| one == element)?;
             items.get_mut(place)
         }
         _ => None,
     }
 }
 
-fn take_out(name: &str, value: &mut Value, element: &str) {
+fn take_out(at: At<'_>, value: &mut Value, element: &str) {
     match value {
         Value::Object(fields) => {
             fields.remove(field(element));
         }
         Value::Array(items) => {
-            let place = elements(name, items).and_then(|names| names.iter().position(|one| one == element));
+            let place = elements(at, items).and_then(|names| names.iter().position(|one| one == element));
             if let Some(place) = place {
                 items.remove(place);
             }
@@ -84,11 +106,11 @@ fn take_out(name: &str, value: &mut Value, element: &str) {
 }
 
 /// The fields that `mine` and `theirs` both have and that `merged` makes different from `live`.
-pub(super) fn clashes(mine: &Fields, theirs: &Fields, live: &Value, merged: &Value) -> Fields {
-    clash("", mine, theirs, Some(live), Some(merged))
+pub(super) fn clashes(at: At<'_>, mine: &Fields, theirs: &Fields, live: &Value, merged: &Value) -> Fields {
+    clash(at, mine, theirs, Some(live), Some(merged))
 }
 
-fn clash(name: &str, mine: &Fields, theirs: &Fields, live: Option<&Value>, merged: Option<&Value>) -> Fields {
+fn clash(at: At<'_>, mine: &Fields, theirs: &Fields, live: Option<&Value>, merged: Option<&Value>) -> Fields {
     if live == merged || mine.is_empty() || theirs.is_empty() {
         return Fields::default();
     }
@@ -98,8 +120,8 @@ fn clash(name: &str, mine: &Fields, theirs: &Fields, live: Option<&Value>, merge
     let mut found = Fields::default();
     for (element, inner) in &mine.below {
         let Some(other) = theirs.below.get(element) else { continue };
-        let at = |value: Option<&'_ Value>| value.and_then(|value| child(name, value, element)).cloned();
-        let clashed = clash(field(element), inner, other, at(live).as_ref(), at(merged).as_ref());
+        let part = |value: Option<&'_ Value>| value.and_then(|value| child(at, value, element)).cloned();
+        let clashed = clash(at.below(element), inner, other, part(live).as_ref(), part(merged).as_ref());
         if !clashed.is_empty() {
             found.below.insert(element.clone(), clashed);
         }
@@ -137,19 +159,40 @@ mod tests {
         let live = json!({ "env": [{ "name": "a", "value": "1" }, { "name": "b" }], "traffic": [1, 2] });
         let wanted = json!({ "env": [{ "name": "c" }, { "name": "a", "value": "2" }], "traffic": [3] });
         assert_eq!(
-            merge("", Some(&live), &wanted),
+            merge(At::whole(None), Some(&live), &wanted),
             json!({ "env": [{ "name": "c" }, { "name": "a", "value": "2" }, { "name": "b" }], "traffic": [3] })
         );
+    }
+
+    #[test]
+    fn what_comes_anew_stands_behind_what_others_have() {
+        let list = |names: &str| -> Value {
+            json!({ "env": names.chars().map(|name| json!({ "name": name })).collect::<Vec<_>>() })
+        };
+        for (live, wanted, merged) in [
+            ("ab", "c", "abc"),
+            ("ab", "ca", "cab"),
+            ("abc", "cb", "acb"),
+            ("abcd", "db", "adbc"),
+            ("", "ab", "ab"),
+            ("ab", "", "ab"),
+        ] {
+            assert_eq!(
+                merge(At::whole(None), Some(&list(live)), &list(wanted)),
+                list(merged),
+                "{live} {wanted}"
+            );
+        }
     }
 
     #[test]
     fn what_nobody_else_claims_goes_and_what_becomes_empty_goes_with_it() {
         let mut value = json!({ "labels": { "a": "1", "b": "2" }, "only": { "x": 1 },
             "env": [{ "name": "a", "value": "1" }, { "name": "b", "value": "2" }] });
-        let gone = Fields::of("", &value);
+        let gone = Fields::of(&value);
         let claim = Fields::parse(&json!({ "f:labels": { "f:b": {} }, "f:env": {
             r#"k:{"name":"b"}"#: { "f:name": {} } } }));
-        remove("", &mut value, &gone, &[&claim]);
+        remove(At::whole(None), &mut value, &gone, &[&claim]);
         assert_eq!(value, json!({ "labels": { "b": "2" }, "env": [{ "name": "b" }] }));
     }
 
@@ -157,15 +200,15 @@ mod tests {
     fn an_empty_map_is_kept_and_what_was_in_it_goes() {
         let last = json!({ "data": { "a": "1", "b": "2" }, "emptyDir": {}, "list": [1] });
         let wanted = json!({ "data": {}, "emptyDir": {}, "list": [1] });
-        let mine = Fields::of("", &wanted);
-        let mut gone = Fields::of("", &last);
-        gone.subtract_wanted("", &mine, Some(&wanted));
+        let mine = Fields::of(&wanted);
+        let mut gone = Fields::of(&last);
+        gone.subtract_wanted(At::whole(None), &mine, Some(&wanted));
         let other = Fields::parse(&json!({ "f:data": { "f:b": {} } }));
         let mut value = last.clone();
-        remove("", &mut value, &gone, &[&other, &mine]);
+        remove(At::whole(None), &mut value, &gone, &[&other, &mine]);
         assert_eq!(value, json!({ "data": { "b": "2" }, "emptyDir": {}, "list": [1] }));
         let mut value = last;
-        remove("", &mut value, &gone, &[&mine]);
+        remove(At::whole(None), &mut value, &gone, &[&mine]);
         assert_eq!(value, wanted);
     }
 
@@ -173,8 +216,11 @@ mod tests {
     fn two_owners_clash_only_where_the_value_changes() {
         let live = json!({ "a": 1, "b": 1, "env": [{ "name": "x", "value": "1" }] });
         let merged = json!({ "a": 1, "b": 2, "env": [{ "name": "x", "value": "2" }] });
-        let all = Fields::of("", &live);
-        assert_eq!(paths(&clashes(&all, &all, &live, &merged)), [".b", r#".env[name="x"].value"#]);
-        assert!(clashes(&all, &Fields::default(), &live, &merged).is_empty());
+        let all = Fields::of(&live);
+        assert_eq!(
+            paths(&clashes(At::whole(None), &all, &all, &live, &merged)),
+            [".b", r#".env[name="x"].value"#]
+        );
+        assert!(clashes(At::whole(None), &all, &Fields::default(), &live, &merged).is_empty());
     }
 }

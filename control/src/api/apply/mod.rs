@@ -162,13 +162,14 @@ impl Intent {
     ) -> Result<Change, Refusal> {
         let mine = self.fields();
         let (last, mut others) = managers::split(&before.value, &self.writer);
-        let mut merged = merge::merge("", Some(&before.value), &self.wanted);
+        let at = self.writer.at();
+        let mut merged = merge::merge(at, Some(&before.value), &self.wanted);
         self.settle(&before.value, &merged, &mine, &mut others)?;
 
         let mut gone = last;
-        gone.subtract_wanted("", &mine, Some(&self.wanted));
+        gone.subtract_wanted(at, &mine, Some(&self.wanted));
         let claims: Vec<&Fields> = others.iter().map(|owner| &owner.fields).chain([&mine]).collect();
-        merge::remove("", &mut merged, &gone, &claims);
+        merge::remove(at, &mut merged, &gone, &claims);
 
         let (key, mut object) = match admit(merged)? {
             Change::Put(key, object) => (key, object),
@@ -190,11 +191,11 @@ impl Intent {
     ) -> Result<(), Refusal> {
         let mut conflicts = Vec::new();
         for owner in others {
-            let clashes = merge::clashes(mine, &owner.fields, before, merged);
+            let clashes = merge::clashes(self.writer.at(), mine, &owner.fields, before, merged);
             if self.force {
                 owner.fields.subtract(&clashes);
             } else {
-                let with = format!("conflict with {:?} using {}", owner.manager, owner.api_version);
+                let with = owner.told();
                 conflicts.extend(merge::paths(&clashes).into_iter().map(|path| (with.clone(), path)));
             }
         }

@@ -4,14 +4,13 @@
 use regex::RegexBuilder;
 use serde_json::Value;
 
-use super::structural::{self, INT_OR_STRING, PATTERN_BYTES_MAX, PRESERVE};
+use super::rules;
+use super::structural::{self, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PATTERN_BYTES_MAX, PRESERVE};
 use crate::kind::Problems;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 /// Levels of a schema that are looked at; a body has no more.
 const DEPTH_MAX: usize = 64;
-const LIST_TYPE: &str = "x-kubernetes-list-type";
-const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 
 /// Says what is wrong with the schema at `at`.
 pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
@@ -53,6 +52,7 @@ fn check(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
         }
     }
     check_list(schema, at, problems);
+    rules::validate(schema, at, problems);
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
         check(inner, &format!("{at}.properties[{name}]"), depth + 1, problems);
     }

@@ -4,22 +4,61 @@
 //! because there is nobody here to convert between them.
 
 mod definition_rules;
+mod rules;
 mod structural;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use crate::kind::{Column, Denied, Entry, KindMeta, Problems, UnknownFields};
+use crate::kind::{Column, Denied, Entry, KindMeta, Problems, UNKNOWN_TOLD_MAX, UnknownFields};
+
+use rules::Rules;
 
 /// What a client said about its kind.
 #[derive(Debug)]
 pub struct Custom {
     schema: Value,
+    rules: Rules,
+    scale: Option<Scale>,
+    /// Fields that objects are selected by, as clients write them and as JSON pointers.
+    selectable: Vec<(String, String)>,
+}
+
+/// Where a kind's objects say how many they are to be, and are; the names of fields on the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    pub wanted: Vec<String>,
+    pub found: Vec<String>,
+    /// The text of a selector of what is counted.
+    pub selector: Option<Vec<String>>,
+}
+
+impl Scale {
+    fn of(version: &Value) -> Option<Self> {
+        let said = &version["subresources"]["scale"];
+        let path = |name: &str| {
+            let path = said[name].as_str()?.strip_prefix('.')?;
+            Some(path.split('.').map(str::to_owned).collect::<Vec<_>>())
+        };
+        let (wanted, found) = (path("specReplicasPath")?, path("statusReplicasPath")?);
+        Some(Self { wanted, found, selector: path("labelSelectorPath") })
+    }
 }
 
 impl Custom {
-    /// Drops, fills in and judges a whole object.
-    pub(crate) fn admit(&self, mut object: Value) -> Result<Value, Denied> {
+    fn of(version: &Value) -> Self {
+        let schema = schema(version);
+        let fields = version["selectableFields"].as_array().into_iter().flatten();
+        let selectable = fields.filter_map(|field| {
+            let path = field["jsonPath"].as_str()?.strip_prefix('.')?;
+            Some((path.to_owned(), format!("/{}", path.replace('.', "/"))))
+        });
+        let selectable = selectable.collect();
+        Self { rules: Rules::of(&schema), scale: Scale::of(version), selectable, schema }
+    }
+
+    /// Drops, fills in and judges a whole object; `before` is what it was.
+    pub(crate) fn admit(&self, mut object: Value, before: Option<&Value>) -> Result<Value, Denied> {
         let metadata: ObjectMeta = serde_json::from_value(object["metadata"].take())
             .map_err(|why| Denied::Malformed(format!("metadata: {why}")))?;
         object["metadata"] =
@@ -28,18 +67,50 @@ impl Custom {
         structural::fill(&mut object, &self.schema);
         let mut problems = Problems::default();
         structural::validate(&object, &self.schema, "", &mut problems);
+        // A status that stays as it is was judged when it was written.
+        if before.is_some_and(|before| before.get("status") == object.get("status")) {
+            problems.list.retain(|problem| !problem.field.starts_with("status"));
+        }
+        if problems.list.is_empty() {
+            self.rules.judge(&object, before, &self.schema, &mut problems);
+        } else if !self.rules.is_empty() {
+            let why = "Invalid value: null: some validation rules were not checked because the object was invalid; \
+                correct the existing errors to complete validation";
+            problems.add(rules::WHOLE, why);
+        }
         if problems.list.is_empty() { Ok(object) } else { Err(Denied::Invalid(problems.list)) }
+    }
+
+    /// Whether a problem of a whole object concerns those who write its status.
+    pub(crate) fn is_of_status(field: &str) -> bool {
+        field.starts_with("status") || field == rules::WHOLE
+    }
+
+    #[must_use]
+    pub fn scale(&self) -> Option<&Scale> {
+        self.scale.as_ref()
+    }
+
+    /// The JSON pointer of a field that objects may be selected by.
+    pub(crate) fn selectable(&self, field: &str) -> Option<&str> {
+        self.selectable.iter().find(|(name, _)| name == field).map(|(_, pointer)| pointer.as_str())
     }
 
     /// The fields that the schema does not name.
     pub(crate) fn unknown(&self, object: &Value) -> Vec<String> {
         let mut dropped = Vec::new();
         structural::prune(&mut object.clone(), &self.schema, "", &mut dropped);
+        let mut unknown = Vec::new();
+        let named = |path: serde_ignored::Path<'_>| unknown.push(format!("metadata.{path}"));
+        // Metadata of the wrong shape is refused elsewhere.
+        let _: Result<ObjectMeta, _> = serde_ignored::deserialize(object["metadata"].clone(), named);
+        unknown.truncate(UNKNOWN_TOLD_MAX);
+        dropped.extend(unknown);
         dropped
     }
 
-    pub(crate) fn schema(&self) -> Value {
-        self.schema.clone()
+    pub(crate) fn schema(&self) -> &Value {
+        &self.schema
     }
 }
 
@@ -76,7 +147,7 @@ pub fn entry(spec: &Value) -> Option<Entry> {
         developers_create: true,
         columns: columns.leak(),
     };
-    Some(Entry::custom(Box::leak(Box::new(meta)), Box::leak(Box::new(Custom { schema: schema(version) }))))
+    Some(Entry::custom(Box::leak(Box::new(meta)), Box::leak(Box::new(Custom::of(version)))))
 }
 
 /// The version whose objects are stored.
@@ -110,6 +181,48 @@ fn column(said: &Value) -> Option<Column> {
         format: text("type")?,
         priority: said["priority"].as_i64().and_then(|priority| i32::try_from(priority).ok()).unwrap_or(0),
     })
+}
+
+/// What is wrong with a version's columns and with what it says of scale.
+fn validate_version(version: &Value, at: &str, problems: &mut Problems) {
+    for (index, column) in version["additionalPrinterColumns"].as_array().into_iter().flatten().enumerate() {
+        let at = format!("{at}.additionalPrinterColumns[{index}]");
+        let text = |name: &str| column[name].as_str().unwrap_or("");
+        if text("name").is_empty() {
+            problems.add(format!("{at}.name"), "Required value");
+        }
+        if !["boolean", "date", "integer", "number", "string"].contains(&text("type")) {
+            let why = format!(
+                "Invalid value: {:?}: must be one of boolean,date,integer,number,string",
+                text("type")
+            );
+            problems.add(format!("{at}.type"), why);
+        }
+        if text("jsonPath").is_empty() {
+            problems.add(format!("{at}.jsonPath"), "Required value");
+        }
+    }
+    let scale = &version["subresources"]["scale"];
+    for (field, below, needed) in [
+        ("specReplicasPath", ".spec.", true),
+        ("statusReplicasPath", ".status.", true),
+        ("labelSelectorPath", "", false),
+    ] {
+        let path = scale[field].as_str().unwrap_or("");
+        let at = format!("{at}.subresources.scale.{field}");
+        if path.is_empty() && needed && scale.is_object() {
+            problems.add(at, "Required value");
+        } else if !path.is_empty()
+            && (!path.starts_with(below) || path.contains(['[', ']']) || !path.starts_with('.'))
+        {
+            let below = if below.is_empty() { ".spec. or .status." } else { below };
+            let why = format!(
+                "Invalid value: {path:?}: should be a json path under {}",
+                below.trim_end_matches('.')
+            );
+            problems.add(at, why);
+        }
+    }
 }
 
 /// What a definition keeps for as long as it lives: its objects are stored under it.
@@ -149,7 +262,19 @@ pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
         problems
             .add("spec.versions", "Invalid value: must have exactly one version marked as storage version");
     }
+    if spec["preserveUnknownFields"] == true {
+        let why = "Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to true in \
+            spec.versions[*].schema instead";
+        problems.add("spec.preserveUnknownFields", why);
+    }
+    if spec["conversion"]["strategy"] == "Webhook" && !spec["conversion"]["webhook"].is_object() {
+        problems.add(
+            "spec.conversion.webhookClientConfig",
+            "Required value: required when strategy is set to Webhook",
+        );
+    }
     for (index, version) in versions.iter().enumerate() {
+        validate_version(version, &format!("spec.versions[{index}]"), problems);
         let schema = &version["schema"]["openAPIV3Schema"];
         let at = format!("spec.versions[{index}].schema.openAPIV3Schema");
         if !schema.is_object() {

@@ -1,6 +1,6 @@
 //! Structural schemas, as CustomResourceDefinitions carry them: what they drop, fill in, and refuse.
-//!
-//! Rules in CEL (`x-kubernetes-validations`) are kept and not evaluated.
+
+use std::collections::HashSet;
 
 use regex::RegexBuilder;
 use serde_json::{Map, Value};
@@ -9,6 +9,8 @@ use crate::kind::Problems;
 
 pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
+pub(super) const LIST_TYPE: &str = "x-kubernetes-list-type";
+pub(super) const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 pub(super) const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 /// Bytes that a pattern may take compiled; one that needs more matches nothing that people write.
 pub(super) const PATTERN_BYTES_MAX: usize = 1 << 20;
@@ -164,14 +166,40 @@ fn validate_items(items: &[Value], schema: &Value, at: &str, problems: &mut Prob
     {
         problems.add(at, format!("Invalid value: {at} in body shouldn't contain duplicates"));
     }
+    check_repeated(items, schema, at, problems);
     for (index, item) in items.iter().enumerate() {
         validate(item, &schema["items"], &format!("{at}[{index}]"), problems);
     }
 }
 
+/// Items of a set, and keys of a list that is a map, stand once.
+fn check_repeated(items: &[Value], schema: &Value, at: &str, problems: &mut Problems) {
+    let keys: Vec<&str> = match schema[LIST_TYPE].as_str() {
+        Some("map") => schema[LIST_KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+        Some("set") => Vec::new(),
+        _ => return,
+    };
+    let mut seen = HashSet::new();
+    for (index, item) in items.iter().enumerate() {
+        let identity = if keys.is_empty() {
+            item.clone()
+        } else {
+            keys.iter()
+                .filter_map(|key| Some(((*key).to_owned(), item.get(key)?.clone())))
+                .collect::<Map<_, _>>()
+                .into()
+        };
+        if !seen.insert(identity.to_string()) {
+            problems.add(format!("{at}[{index}]"), format!("Duplicate value: {identity}"));
+        }
+    }
+}
+
 fn validate_fields(fields: &Map<String, Value>, schema: &Value, at: &str, problems: &mut Problems) {
     check_count(fields.len(), schema, ["minProperties", "maxProperties"], "properties", at, problems);
-    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    let embedded: &[&str] = if schema[EMBEDDED] == true { &["apiVersion", "kind"] } else { &[] };
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    for name in required.chain(embedded.iter().copied()) {
         if !fields.contains_key(name) {
             problems.add(join(at, name), "Required value");
         }
@@ -224,7 +252,7 @@ fn validate_choices(value: &Value, schema: &Value, at: &str, problems: &mut Prob
     }
 }
 
-fn join(at: &str, name: &str) -> String {
+pub(super) fn join(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 

@@ -1,34 +1,34 @@
 //! Which names, label keys and label values Kubernetes allows.
 
 /// Characters of a DNS name.
-pub(super) const NAME_CHARS_MAX: usize = 253;
+pub(crate) const NAME_CHARS_MAX: usize = 253;
 /// Characters of one label of a DNS name, of a label value, and of a label key behind its prefix.
 const LABEL_CHARS_MAX: usize = 63;
 
 /// RFC 1123 subdomain: what names of objects look like.
-pub(super) fn is_subdomain(name: &str) -> bool {
+pub(crate) fn is_subdomain(name: &str) -> bool {
     name.len() <= NAME_CHARS_MAX && name.split('.').all(is_dns_part)
 }
 
 /// RFC 1123 label: what names of namespaces look like.
-pub(super) fn is_dns_label(name: &str) -> bool {
+pub(crate) fn is_dns_label(name: &str) -> bool {
     name.len() <= LABEL_CHARS_MAX && is_dns_part(name)
 }
 
 /// Optional DNS prefix and `/`, then a name: what label and annotation keys look like.
-pub(super) fn is_qualified_name(key: &str) -> bool {
+pub(crate) fn is_qualified_name(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_label_name(name),
         None => is_label_name(key),
     }
 }
 
-pub(super) fn is_label_value(value: &str) -> bool {
+pub(crate) fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_label_name(value)
 }
 
 /// What Kubernetes says of a label key that it does not take.
-pub(super) fn wrong_with_key(key: &str) -> Option<String> {
+pub(crate) fn wrong_with_key(key: &str) -> Option<String> {
     if is_qualified_name(key) {
         return None;
     }
@@ -60,7 +60,7 @@ pub(super) fn wrong_with_key(key: &str) -> Option<String> {
 }
 
 /// ... and of a label value.
-pub(super) fn wrong_with_value(value: &str) -> Option<String> {
+pub(crate) fn wrong_with_value(value: &str) -> Option<String> {
     if is_label_value(value) {
         return None;
     }

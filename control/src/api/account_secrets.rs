@@ -1,0 +1,147 @@
+//! Secrets of the type `kubernetes.io/service-account-token`: an account's token for those who cannot ask for one, as
+//! old tools expect it. It is good as long as its Secret and its account are there.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::access::accounts::{Account, Bound, BoundKind, Signer};
+use crate::store::upkeep::{self, Skip};
+use crate::store::{Change, Event, Key, Store, StoreError, View};
+
+const TYPE: &str = "kubernetes.io/service-account-token";
+const NAME: &str = "kubernetes.io/service-account.name";
+const UID: &str = "kubernetes.io/service-account.uid";
+const SECRETS: &str = "/secrets";
+const ACCOUNTS: &str = "/serviceaccounts";
+/// How long such a token is good if nobody deletes its Secret: a hundred years.
+const SECONDS: i64 = 100 * 365 * 24 * 3_600;
+
+/// Whether a change can ask for a token, or end one.
+pub(super) fn concerned(event: &Event) -> bool {
+    match &*event.object.key.resource {
+        ACCOUNTS => event.deleted || event.before.is_none(),
+        SECRETS => !event.deleted && event.object.value()["type"] == TYPE,
+        _ => false,
+    }
+}
+
+/// Fills the Secrets of a namespace that ask for a token, and deletes those whose account is gone.
+pub(super) async fn settle(
+    store: &Store,
+    home: &str,
+    authority: &Arc<str>,
+    signer: &Arc<Signer>,
+) -> Result<(), StoreError> {
+    let all = store.read().list(&SECRETS.into(), Some(home)).items;
+    for secret in all.into_iter().filter(|secret| secret.value()["type"] == TYPE) {
+        let (key, authority, signer) = (secret.key.clone(), Arc::clone(authority), Arc::clone(signer));
+        upkeep::write(store, move |view| fill(view, &key, &authority, &signer)).await?;
+    }
+    Ok(())
+}
+
+fn fill(view: &View, key: &Key, authority: &str, signer: &Signer) -> Result<Change, Skip> {
+    let Some(before) = view.get(key).filter(|secret| !secret.head.deleting) else { return Err(Skip::Fine) };
+    let mut secret: Value = before.value();
+    let annotation = |name: &str| secret["metadata"]["annotations"][name].as_str().unwrap_or("").to_owned();
+    let (name, uid) = (annotation(NAME), annotation(UID));
+    let account =
+        Key { resource: ACCOUNTS.into(), namespace: key.namespace.clone(), name: name.as_str().into() };
+    let account = match view.get(&account) {
+        Some(account) if uid.is_empty() || *uid == *account.head.uid => account,
+        _ => return Ok(Change::Delete(key.clone(), secret)),
+    };
+    let text = |name: &str| secret["data"][name].as_str().is_some_and(|text| !text.is_empty());
+    let ca = STANDARD.encode(authority);
+    if !uid.is_empty() && text("token") && text("namespace") && secret["data"]["ca.crt"] == ca {
+        return Ok(Change::Keep(before));
+    }
+    if !text("token") {
+        let bound =
+            Bound { kind: BoundKind::Secret, name: key.name.to_string(), uid: before.head.uid.to_string() };
+        let account = Account {
+            namespace: key.namespace.to_string(),
+            name,
+            uid: account.head.uid.to_string(),
+            bound: Some(bound),
+        };
+        let token = signer.sign(&account, &[], Timestamp::now().as_second(), SECONDS).ok_or(Skip::Fine)?;
+        secret["data"]["token"] = STANDARD.encode(token).into();
+    }
+    secret["data"]["ca.crt"] = ca.into();
+    secret["data"]["namespace"] = STANDARD.encode(&*key.namespace).into();
+    secret["metadata"]["annotations"][UID] = json!(&*account.head.uid);
+    Ok(Change::Put(key.clone(), secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::api::seed;
+    use crate::kind::Entry;
+    use crate::kinds;
+
+    async fn until(store: &Store, good: impl Fn(&Store) -> bool) {
+        for _ in 0..300 {
+            if good(store) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("it did not come to that");
+    }
+
+    /// APP-32: a Secret that asks for an account's token gets it, and goes with the account.
+    #[tokio::test]
+    async fn a_secret_that_asks_for_a_token_gets_it_and_goes_with_the_account() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(folder.path()).unwrap());
+        seed::seed(&store, &kinds::registry()).await.unwrap();
+        let signer = Arc::new(Signer::open(&folder.path().join("key")).unwrap());
+        let house = crate::api::keep_house(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
+        let keeper = tokio::spawn(house);
+        let make = |entry: Entry, object: Value| {
+            let store = Arc::clone(&store);
+            async move {
+                let made = move |view: &View| seed::make(view, &entry, object, Some("default"));
+                store.write(made).await.unwrap();
+            }
+        };
+        make(
+            Entry::of::<k8s_openapi::api::core::v1::ServiceAccount>(),
+            json!({ "metadata": { "name": "robot" } }),
+        )
+        .await;
+        let secret = json!({ "metadata": { "name": "t", "annotations": { NAME: "robot" } }, "type": TYPE });
+        make(Entry::of::<k8s_openapi::api::core::v1::Secret>(), secret).await;
+        let key = |resource: &str, name: &str| Key {
+            resource: resource.into(),
+            namespace: "default".into(),
+            name: name.into(),
+        };
+        let (secret, account) = (key(SECRETS, "t"), key(ACCOUNTS, "robot"));
+        until(&store, |store| {
+            store.read().get(&secret).is_some_and(|secret| secret.value()["data"]["token"].is_string())
+        })
+        .await;
+        let filled = store.read().get(&secret).unwrap().value();
+        assert_eq!(filled["data"]["ca.crt"], STANDARD.encode("PEM"));
+        let token = STANDARD.decode(filled["data"]["token"].as_str().unwrap()).unwrap();
+        let now = Timestamp::now().as_second();
+        let read = signer.read(std::str::from_utf8(&token).unwrap(), now).unwrap();
+        assert_eq!((read.name.as_str(), read.bound.unwrap().name.as_str()), ("robot", "t"));
+        let gone = account.clone();
+        let delete = move |view: &View| {
+            Ok::<_, StoreError>(Change::Delete(gone.clone(), view.get(&gone).unwrap().value()))
+        };
+        store.write(delete).await.unwrap();
+        until(&store, |store| store.read().get(&secret).is_none()).await;
+        keeper.abort();
+    }
+}

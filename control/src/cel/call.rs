@@ -1,0 +1,304 @@
+//! Functions: CEL's own, and those that Kubernetes adds for rules about objects.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::value::{Val, duration};
+use super::{Failure, Steps, collections, evaluate::overflow, text, wrong};
+
+/// Functions by name, with how few and how many arguments they take.
+const FUNCTIONS: [(&str, usize, usize); 19] = [
+    ("bool", 1, 1),
+    ("bytes", 1, 1),
+    ("double", 1, 1),
+    ("duration", 1, 1),
+    ("dyn", 1, 1),
+    ("int", 1, 1),
+    ("isCIDR", 1, 1),
+    ("isIP", 1, 1),
+    ("isQuantity", 1, 1),
+    ("isURL", 1, 1),
+    ("matches", 2, 2),
+    ("optional.none", 0, 0),
+    ("optional.of", 1, 1),
+    ("quantity", 1, 1),
+    ("size", 1, 1),
+    ("string", 1, 1),
+    ("timestamp", 1, 1),
+    ("type", 1, 1),
+    ("uint", 1, 1),
+];
+
+/// ... and those that are called on a value.
+const METHODS: [(&str, usize, usize); 45] = [
+    ("add", 1, 1),
+    ("charAt", 1, 1),
+    ("compareTo", 1, 1),
+    ("contains", 1, 1),
+    ("endsWith", 1, 1),
+    ("find", 1, 1),
+    ("findAll", 1, 2),
+    ("format", 1, 1),
+    ("getDate", 0, 1),
+    ("getDayOfMonth", 0, 1),
+    ("getDayOfWeek", 0, 1),
+    ("getDayOfYear", 0, 1),
+    ("getFullYear", 0, 1),
+    ("getHours", 0, 1),
+    ("getMilliseconds", 0, 1),
+    ("getMinutes", 0, 1),
+    ("getMonth", 0, 1),
+    ("getSeconds", 0, 1),
+    ("hasValue", 0, 0),
+    ("indexOf", 1, 2),
+    ("isGreaterThan", 1, 1),
+    ("isLessThan", 1, 1),
+    ("isSorted", 0, 0),
+    ("join", 0, 1),
+    ("lastIndexOf", 1, 1),
+    ("lowerAscii", 0, 0),
+    ("matches", 1, 1),
+    ("max", 0, 0),
+    ("min", 0, 0),
+    ("or", 1, 1),
+    ("orValue", 1, 1),
+    ("replace", 2, 3),
+    ("reverse", 0, 0),
+    ("sign", 0, 0),
+    ("size", 0, 0),
+    ("split", 1, 2),
+    ("startsWith", 1, 1),
+    ("sub", 1, 1),
+    ("substring", 1, 2),
+    ("sum", 0, 0),
+    ("asInteger", 0, 0),
+    ("isInteger", 0, 0),
+    ("trim", 0, 0),
+    ("upperAscii", 0, 0),
+    ("value", 0, 0),
+];
+
+fn is_in(table: &[(&str, usize, usize)], name: &str, given: usize) -> bool {
+    table.iter().any(|(known, least, most)| *known == name && (*least..=*most).contains(&given))
+}
+
+pub(super) fn is_function(name: &str, given: usize) -> bool {
+    is_in(&FUNCTIONS, name, given)
+}
+
+pub(super) fn is_method(name: &str, given: usize) -> bool {
+    is_in(&METHODS, name, given)
+}
+
+pub(super) fn unfit<T>(name: &str, of: &Val) -> Result<T, Failure> {
+    wrong(format!("no such overload: {name} of a {}", of.kind()))
+}
+
+pub(super) fn function(name: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
+    let Some(first) = given.first() else { return Ok(Val::Optional(None)) };
+    let text = match first {
+        Val::Text(text) => Some(&**text),
+        _ => None,
+    };
+    steps.text(text.map_or(0, str::len))?;
+    match (name, text) {
+        ("dyn", _) => Ok(first.clone()),
+        ("type", _) => Ok(Val::Type(first.kind())),
+        ("optional.of", _) => Ok(Val::Optional(Some(Arc::new(first.clone())))),
+        ("size" | "matches", _) => method(name, first, &given[1..], steps),
+        ("isIP", Some(text)) => Ok(Val::Bool(text.parse::<IpAddr>().is_ok())),
+        ("isCIDR", Some(text)) => Ok(Val::Bool(is_range(text))),
+        ("isURL", Some(text)) => Ok(Val::Bool(is_url(text))),
+        ("isQuantity", Some(text)) => Ok(Val::Bool(amount(text).is_some())),
+        ("quantity", Some(text)) => {
+            amount(text).map_or_else(|| no(name, text), |found| Ok(Val::Quantity(found)))
+        }
+        ("duration", Some(text)) => {
+            duration(text).map_or_else(|| no(name, text), |found| Ok(Val::Duration(found)))
+        }
+        ("timestamp", Some(text)) => {
+            text.parse::<Timestamp>().map_or_else(|_| no(name, text), |found| Ok(Val::Moment(found)))
+        }
+        _ => convert(name, first),
+    }
+}
+
+fn no(name: &str, text: &str) -> Result<Val, Failure> {
+    wrong(format!("{text:?} is no {name}"))
+}
+
+/// `10.0.0.0/8`
+fn is_range(text: &str) -> bool {
+    let Some((address, bits)) = text.split_once('/') else { return false };
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    bits.bytes().all(|b| b.is_ascii_digit()) && bits.parse::<u8>().is_ok_and(|bits| bits <= most)
+}
+
+/// With a scheme and a host, or a path of its own.
+fn is_url(text: &str) -> bool {
+    text.parse::<http::Uri>()
+        .is_ok_and(|url| url.path().starts_with('/') && (url.scheme().is_some() == url.host().is_some()))
+        && (text.starts_with('/') || text.contains("://"))
+}
+
+/// `1.5Gi`, `250m`, `4`: in thousandths, rounded up.
+fn amount(text: &str) -> Option<i128> {
+    const UNITS: [(&str, i128); 13] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("Pi", 1 << 50),
+        ("Ei", 1 << 60),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+        ("P", 1_000_000_000_000_000),
+        ("E", 1_000_000_000_000_000_000),
+        ("", 1),
+    ];
+    let (sign, text) = match text.strip_prefix('-') {
+        Some(text) => (-1, text),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let scale = match unit {
+        "m" => 1,
+        unit => UNITS.iter().find(|(known, _)| *known == unit)?.1 * 1000,
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && part.is_empty()) || whole.len() > 18 || part.len() > 18 || part.contains('.') {
+        return None;
+    }
+    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<i128>().ok() };
+    let tens = 10_i128.pow(u32::try_from(part.len()).ok()?);
+    let fraction = digits(part)?.checked_mul(scale)?;
+    let rounded = fraction / tens + i128::from(fraction % tens != 0);
+    Some(sign * (digits(whole)?.checked_mul(scale)? + rounded))
+}
+
+/// One of the types, called as a function.
+fn convert(name: &str, of: &Val) -> Result<Val, Failure> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "checked, or as CEL does it"
+    )]
+    let found = match (name, of) {
+        ("int", Val::Int(_)) | ("uint", Val::Uint(_)) | ("double", Val::Double(_)) => Some(of.clone()),
+        ("bool", Val::Bool(_)) | ("string", Val::Text(_)) | ("bytes", Val::Bytes(_)) => Some(of.clone()),
+        ("duration", Val::Duration(_)) | ("timestamp", Val::Moment(_)) => Some(of.clone()),
+        ("int", Val::Uint(number)) => i64::try_from(*number).ok().map(Val::Int),
+        ("int", Val::Double(number)) if number.abs() < 9.2e18 => Some(Val::Int(*number as i64)),
+        ("int", Val::Text(text)) => text.parse().ok().map(Val::Int),
+        ("int", Val::Moment(moment)) => Some(Val::Int(moment.as_second())),
+        ("uint", Val::Int(number)) => u64::try_from(*number).ok().map(Val::Uint),
+        ("uint", Val::Double(number)) if (0.0..1.8e19).contains(number) => Some(Val::Uint(*number as u64)),
+        ("uint", Val::Text(text)) => text.parse().ok().map(Val::Uint),
+        ("double", Val::Int(number)) => Some(Val::Double(*number as f64)),
+        ("double", Val::Uint(number)) => Some(Val::Double(*number as f64)),
+        ("double", Val::Text(text)) => text.parse().ok().map(Val::Double),
+        ("bool", Val::Text(text)) => match &**text {
+            "true" | "True" | "TRUE" | "t" | "1" => Some(Val::Bool(true)),
+            "false" | "False" | "FALSE" | "f" | "0" => Some(Val::Bool(false)),
+            _ => None,
+        },
+        ("string", Val::Bytes(bytes)) => String::from_utf8(bytes.to_vec()).ok().map(Val::text),
+        ("string", Val::Null | Val::List(_) | Val::Map(_) | Val::Optional(_) | Val::Type(_)) => None,
+        ("string", other) => Some(Val::text(text::written(other))),
+        ("bytes", Val::Text(text)) => Some(Val::Bytes(text.as_bytes().into())),
+        ("timestamp", Val::Int(second)) => Timestamp::from_second(*second).ok().map(Val::Moment),
+        _ => return unfit(name, of),
+    };
+    found.map_or_else(|| wrong(format!("a {} that is no {name}", of.kind())), Ok)
+}
+
+pub(super) fn method(name: &str, of: &Val, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
+    match of {
+        Val::Text(of) => text::method(name, of, given, steps),
+        Val::List(items) => collections::method(name, items, given, steps),
+        Val::Map(fields) if name == "size" => Ok(Val::Int(i64::try_from(fields.len()).unwrap_or(i64::MAX))),
+        Val::Bytes(bytes) if name == "size" => Ok(Val::Int(i64::try_from(bytes.len()).unwrap_or(i64::MAX))),
+        Val::Optional(inner) => optional(name, inner.as_ref(), of, given),
+        Val::Moment(moment) => moment_part(name, *moment, given),
+        Val::Duration(span) => {
+            let seconds = span.as_secs();
+            match name {
+                "getHours" => Ok(Val::Int(seconds / 3600)),
+                "getMinutes" => Ok(Val::Int(seconds / 60)),
+                "getSeconds" => Ok(Val::Int(seconds)),
+                "getMilliseconds" => Ok(Val::Int(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))),
+                _ => unfit(name, of),
+            }
+        }
+        Val::Quantity(amount) => quantity(name, *amount, given),
+        _ => unfit(name, of),
+    }
+}
+
+fn optional(name: &str, inner: Option<&Arc<Val>>, of: &Val, given: &[Val]) -> Result<Val, Failure> {
+    match (name, inner, given) {
+        ("hasValue", inner, _) => Ok(Val::Bool(inner.is_some())),
+        ("value" | "orValue", Some(inner), _) => Ok(Val::clone(inner)),
+        ("or", Some(_), _) => Ok(of.clone()),
+        ("orValue" | "or", None, [other]) => Ok(other.clone()),
+        ("value", None, _) => wrong("optional.none() has no value"),
+        _ => unfit(name, of),
+    }
+}
+
+/// A part of a moment, in UTC or the time zone that is named.
+fn moment_part(name: &str, moment: Timestamp, given: &[Val]) -> Result<Val, Failure> {
+    let zone = match given {
+        [] => TimeZone::UTC,
+        [Val::Text(zone)] => match TimeZone::get(zone) {
+            Ok(zone) => zone,
+            Err(_) => return wrong(format!("{zone:?} is no time zone")),
+        },
+        [other, ..] => return unfit(name, other),
+    };
+    let there = moment.to_zoned(zone);
+    let found = match name {
+        "getFullYear" => i64::from(there.year()),
+        "getMonth" => i64::from(there.month()) - 1,
+        "getDate" => i64::from(there.day()),
+        "getDayOfMonth" => i64::from(there.day()) - 1,
+        "getDayOfWeek" => i64::from(there.weekday().to_sunday_zero_offset()),
+        "getDayOfYear" => i64::from(there.day_of_year()) - 1,
+        "getHours" => i64::from(there.hour()),
+        "getMinutes" => i64::from(there.minute()),
+        "getSeconds" => i64::from(there.second()),
+        "getMilliseconds" => i64::from(there.millisecond()),
+        _ => return unfit(name, &Val::Moment(moment)),
+    };
+    Ok(Val::Int(found))
+}
+
+fn quantity(name: &str, amount: i128, given: &[Val]) -> Result<Val, Failure> {
+    let other = match given {
+        [Val::Quantity(other)] => Some(*other),
+        [Val::Int(number)] => Some(i128::from(*number) * 1000),
+        _ => None,
+    };
+    let sum = |found: Option<i128>| found.map(Val::Quantity).ok_or_else(overflow);
+    match (name, other) {
+        ("isGreaterThan", Some(other)) => Ok(Val::Bool(amount > other)),
+        ("isLessThan", Some(other)) => Ok(Val::Bool(amount < other)),
+        ("compareTo", Some(other)) => Ok(Val::Int(amount.cmp(&other) as i64)),
+        ("add", Some(other)) => sum(amount.checked_add(other)),
+        ("sub", Some(other)) => sum(amount.checked_sub(other)),
+        ("sign", None) => Ok(Val::Int(i64::try_from(amount.signum()).unwrap_or(0))),
+        ("isInteger", None) => Ok(Val::Bool(amount % 1000 == 0)),
+        ("asInteger", None) if amount % 1000 == 0 => {
+            i64::try_from(amount / 1000).map(Val::Int).map_err(|_| overflow())
+        }
+        _ => unfit(name, &Val::Quantity(amount)),
+    }
+}

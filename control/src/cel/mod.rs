@@ -1,0 +1,94 @@
+//! CEL, the language of a definition's own rules (`x-kubernetes-validations`).
+//!
+//! Values in, values out, and bounded in every direction: rules come from clients and run on the store's thread, so a
+//! rule's length and nesting, and the work of all rules of one write, have limits. Functions and names that are not
+//! known here are found when a rule is read, so that a definition is refused instead of half followed.
+
+mod call;
+mod collections;
+mod evaluate;
+mod parse;
+mod text;
+mod token;
+mod value;
+
+use std::collections::HashMap;
+
+use regex::Regex;
+
+pub(crate) use evaluate::Scope;
+pub(crate) use value::Val;
+
+/// Bytes of one rule.
+pub(crate) const RULE_BYTES_MAX: usize = 16 * 1024;
+/// Levels of brackets, and of what they hold; evaluation and reading are recursive.
+const NESTING_MAX: usize = 40;
+/// Levels of a rule once it is read: a sum of a hundred parts has a hundred.
+const DEPTH_MAX: usize = 150;
+/// Steps that all rules of one write may take; a step is one part of a rule looked at, or ten bytes of text. A million
+/// take some tens of milliseconds.
+pub(crate) const STEPS_MAX: u64 = 1_000_000;
+
+/// A rule that was read.
+#[derive(Debug)]
+pub(crate) struct Program {
+    root: parse::Expr,
+    /// It looks at what was there before: without that it says nothing.
+    pub(crate) compares: bool,
+}
+
+/// Why a rule has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// There are no steps left.
+    Over,
+    /// The rule does not fit the value.
+    Wrong(String),
+}
+
+pub(crate) fn wrong<T>(why: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure::Wrong(why.into()))
+}
+
+/// Steps that are left, and the patterns that are read already.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    left: u64,
+    patterns: HashMap<String, Regex>,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self { left: STEPS_MAX, patterns: HashMap::new() }
+    }
+}
+
+impl Steps {
+    pub(crate) fn take(&mut self, steps: usize) -> Result<(), Failure> {
+        self.left = self.left.checked_sub(steps as u64).ok_or(Failure::Over)?;
+        Ok(())
+    }
+
+    /// For going through, or making, that much text.
+    fn text(&mut self, bytes: usize) -> Result<(), Failure> {
+        self.take(bytes / 10 + 1)
+    }
+}
+
+impl Program {
+    /// Reads a rule that may speak of `names`.
+    pub(crate) fn read(rule: &str, names: &[&str]) -> Result<Self, String> {
+        if rule.len() > RULE_BYTES_MAX {
+            return Err(format!("a rule is at most {RULE_BYTES_MAX} bytes long"));
+        }
+        let (root, compares) = parse::read(rule, names)?;
+        Ok(Self { root, compares })
+    }
+
+    pub(crate) fn answer(&self, scope: &Scope<'_>, steps: &mut Steps) -> Result<Val, Failure> {
+        evaluate::evaluate(&self.root, scope, steps)
+    }
+}
+
+#[cfg(test)]
+mod tests;

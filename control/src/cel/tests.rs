@@ -1,0 +1,162 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn object() -> Value {
+    json!({
+        "spec": { "size": 3, "min": 1, "max": 5, "ratio": 2, "name": "abc", "tags": ["a", "b"], "flag": true,
+            "items": [{ "key": "x", "n": 1 }, { "key": "y", "n": 2 }], "labels": { "a": "1", "b/c": "2" },
+            "memory": "1.5Gi", "at": "2026-01-02T03:04:05Z", "wait": "90s", "some-field": 7, "namespace": "n" },
+        "metadata": { "name": "me", "labels": { "x": "y" } },
+    })
+}
+
+fn schema() -> Value {
+    json!({ "properties": { "spec": { "properties": {
+        "ratio": { "type": "number" }, "at": { "type": "string", "format": "date-time" },
+        "wait": { "type": "string", "format": "duration" } } } } })
+}
+
+fn answer(rule: &str) -> Result<bool, String> {
+    let program = Program::read(rule, &["self", "oldSelf"])?;
+    let mut steps = Steps::default();
+    let this = Val::of(&object(), &schema(), true, &mut steps).unwrap();
+    let old = Scope { name: "oldSelf", value: this.clone(), outer: None };
+    let scope = Scope { name: "self", value: this, outer: Some(&old) };
+    match program.answer(&scope, &mut steps) {
+        Ok(Val::Bool(truth)) => Ok(truth),
+        Ok(other) => Err(format!("a {}", other.kind())),
+        Err(Failure::Over) => Err("over".into()),
+        Err(Failure::Wrong(why)) => Err(why),
+    }
+}
+
+/// APP-20: rules say of an object what CEL says they mean.
+#[test]
+fn rules_mean_what_they_mean_in_cel() {
+    for rule in [
+        "self.spec.min <= self.spec.size && self.spec.size <= self.spec.max",
+        "self.spec.size % 2 == 1 ? self.spec.name == 'abc' : false",
+        "-self.spec.size + 10 * 2 - 4 / 2 == 15",
+        "1 + 2 == 3.0 && 1u < 2 && 0x10 == 16 && 1.5e1 == 15.0",
+        "self.spec.ratio * 1.5 == 3.0",
+        "has(self.spec.name) && !has(self.spec.none)",
+        "has(self.spec.none) || self.spec.size == 3",
+        "self.spec.none == 1 || true",
+        "self.spec.tags.all(t, t in ['a', 'b', 'c']) && self.spec.tags.exists(t, t == 'b')",
+        "self.spec.tags.exists_one(t, t.startsWith('a')) && 'a' in self.spec.tags",
+        "self.spec.items.map(i, i.n) == [1, 2] && self.spec.items.filter(i, i.n > 1)[0].key == 'y'",
+        "self.spec.items.map(i, i.n > 1, i.key) == ['y']",
+        "self.spec.items.all(i, self.spec.items.exists_one(j, j.key == i.key))",
+        "self.spec.labels['b/c'] == '2' && self.spec.labels.all(k, size(k) < 4)",
+        "self.spec.name.matches('^[a-z]+$') && matches(self.spec.name, 'b')",
+        "self.spec.name.size() == 3 && size(self.spec.tags) == 2 && self.spec.name.contains('b')",
+        "self.spec.name.substring(1) == 'bc' && self.spec.name.charAt(0) == 'a' && 'a-b'.split('-') == ['a', 'b']",
+        "self.spec.tags.join(',') == 'a,b' && ' x '.trim() == 'x' && 'aXa'.replace('X', '-') == 'a-a'",
+        "'ABC'.lowerAscii() == self.spec.name && 'abcb'.lastIndexOf('b') == 3 && 'abc'.indexOf('z') == -1",
+        "[1, 2, 3].sum() == 6 && [3, 1].min() == 1 && [1, 2].isSorted() && !([2, 1].isSorted())",
+        "quantity(self.spec.memory).isGreaterThan(quantity('1Gi')) && isQuantity('250m') && !isQuantity('x')",
+        "quantity('1500m').compareTo(quantity('1.5')) == 0 && quantity('2Ki').asInteger() == 2048",
+        "self.spec.at.getFullYear() == 2026 && self.spec.at > timestamp('2025-01-01T00:00:00Z')",
+        "self.spec.wait == duration('1m30s') && self.spec.wait.getSeconds() == 90",
+        "self.spec.?none.orValue(4) == 4 && self.spec.?size.hasValue() && self.?gone.deeper.orValue('x') == 'x'",
+        "isURL('https://a.example/x') && !isURL('a b') && isIP('::1') && isCIDR('10.0.0.0/8') && !isCIDR('10.0.0.0/40')",
+        "self.spec.some__dash__field == 7 && self.spec.__namespace__ == 'n'",
+        "'%s is %d'.format([self.spec.name, self.spec.size]) == 'abc is 3'",
+        "type(self.spec.size) == int && string(self.spec.size) == '3' && int('4') == 4 && double(1) == 1.0",
+        "self.metadata.name == 'me' && !has(self.metadata.labels)",
+        "oldSelf.spec.size == self.spec.size",
+        "{'a': 1, 2: 'b'}[2] == 'b' && r'\\d' == '\\\\d' && \"\\u0041\\n\".size() == 2 && b'ab'.size() == 2",
+        "self.spec.size == 3 // and that is all\n",
+        "!(1 > 2) && !!true && --1 == 1",
+        "optional.of(1).value() == 1 && !optional.none().hasValue()",
+        "[1, 2].exists(i, i / 0 == 1 || i == 2)",
+    ] {
+        assert_eq!(answer(rule), Ok(true), "{rule}");
+    }
+    for rule in ["self.spec.size > self.spec.max", "'1' == 1", "[1] == [2]", "self.spec.size in [4]"] {
+        assert_eq!(answer(rule), Ok(false), "{rule}");
+    }
+}
+
+#[test]
+fn a_rule_that_does_not_fit_says_why() {
+    for (rule, why) in [
+        ("self.spec.none > 1", "no such key: none"),
+        ("self.spec.size > 'a'", "have no order"),
+        ("self.spec.tags[9] == 'a'", "out of bounds"),
+        ("1 / 0 == 1", "division by zero"),
+        ("9223372036854775807 + 1 > 0", "overflow"),
+        ("self.spec.size", "a int"),
+        ("self.spec.name + 1 == 'a'", "no such overload"),
+        ("'a'.matches('(')", "no regular expression"),
+        ("timestamp('x') == timestamp('y')", "no timestamp"),
+    ] {
+        let found = answer(rule).unwrap_err();
+        assert!(found.contains(why), "{rule}: {found}");
+    }
+}
+
+/// APP-20: what cannot be followed is found when it is read.
+#[test]
+fn a_rule_that_means_nothing_is_refused_when_it_is_read() {
+    for (rule, why) in [
+        ("self.spec.size >", "expected a value"),
+        ("foo == 1", "undeclared reference to \"foo\""),
+        ("frob(self)", "undeclared reference to \"frob\""),
+        ("self.frob()", "undeclared reference to \"frob\""),
+        ("size(1, 2) == 1", "with 2 arguments"),
+        ("has(self)", "takes a field"),
+        ("self.all(x)", "\",\""),
+        ("'open", "never closed"),
+        ("1 2", "the end"),
+        ("self ~ 1", "means nothing"),
+        ("", "a value"),
+    ] {
+        let found = Program::read(rule, &["self"]).unwrap_err();
+        assert!(found.contains(why), "{rule}: {found}");
+    }
+    for long in [
+        format!("{}1{}", "(".repeat(500), ")".repeat(500)),
+        format!("{}1", "!".repeat(5) + &"[".repeat(500)),
+        vec!["1"; 500].join("+"),
+        format!("self{}", ".a".repeat(500)),
+        format!("true{}", "?true:true".repeat(200)),
+        "x".repeat(RULE_BYTES_MAX + 1),
+    ] {
+        assert!(Program::read(&long, &["self"]).is_err(), "{}", &long[..40]);
+    }
+    assert!(Program::read(&vec!["self.a.b == 1"; 100].join(" && "), &["self"]).is_ok());
+}
+
+/// What a rule can cost has an end, whatever it is.
+#[test]
+fn the_work_of_a_rule_is_bounded() {
+    let list = format!("[{}]", vec!["1"; 100].join(","));
+    let each = |inner: &str| format!("{list}.all(x, {inner})");
+    assert_eq!(answer(&each(&each(&each(&each("true"))))), Err("over".into()));
+    let patterns = format!("{list}.map(x, x + 1).all(x, 'a'.matches('b') == false)");
+    assert_eq!(answer(&patterns), Ok(true), "a pattern is read once");
+    let numbers = (0..200).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    assert_eq!(answer(&format!("[{numbers}].all(x, !'a'.matches(string(x)))")), Err("over".into()));
+    let double = "'xxxxxxxxxx'.map(x, x)";
+    assert!(answer(double).is_err());
+    let doubled = (0..30).fold("'xxxxxxxxxx'".to_owned(), |inner, _| format!("[{inner}].map(s, s + s)[0]"));
+    assert!(answer(&format!("{doubled} == 'x'")).is_err());
+    let replaced = "'x'.replace('', 'xxxxxxxxxx').replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('', 'xxxxxxxxxxxxxxxxxxxx') == 'x'";
+    assert_eq!(answer(replaced), Err("over".into()));
+}
+
+proptest! {
+    /// Whatever stands in a definition is read or refused, and what is read has an answer or a reason.
+    #[test]
+    fn any_text_is_read_or_refused(text in "[a-c0-9.()\\[\\]{}<>=!&|?:'\"+*/%,\\\\ -]{0,60}|self[.a-z()'0-9<>= ]{0,40}") {
+        if let Ok(program) = Program::read(&text, &["self", "a", "b"]) {
+            let scope = Scope { name: "self", value: Val::Null, outer: None };
+            let _ = program.answer(&scope, &mut Steps::default());
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What can be asked of text. Places in it are counted in characters.
+
+use regex::{Regex, RegexBuilder};
+
+use super::call::unfit;
+use super::value::Val;
+use super::{Failure, Steps, wrong};
+
+/// What reading a pattern counts as: some take milliseconds. Each is read once for all rules of a write.
+const PATTERN_STEPS: usize = 10_000;
+/// Bytes that a pattern may take compiled.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
+
+pub(super) fn method(name: &str, of: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
+    steps.text(of.len())?;
+    let argument = |at: usize| match given.get(at) {
+        Some(Val::Text(text)) => Some(&**text),
+        _ => None,
+    };
+    let count = |at: usize| match given.get(at) {
+        Some(Val::Int(number)) => Some(*number),
+        _ => None,
+    };
+    match (name, argument(0)) {
+        ("size", _) => Ok(place(of.chars().count())),
+        ("contains", Some(part)) => {
+            steps.text(of.len())?;
+            Ok(Val::Bool(of.contains(part)))
+        }
+        ("startsWith", Some(part)) => Ok(Val::Bool(of.starts_with(part))),
+        ("endsWith", Some(part)) => Ok(Val::Bool(of.ends_with(part))),
+        ("matches" | "find" | "findAll", Some(pattern)) => {
+            let most = count(1).map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+            by_pattern(name, of, &expression(pattern, steps)?, most, steps)
+        }
+        ("indexOf", Some(part)) => {
+            let from = skip(of, count(1).unwrap_or(0))?;
+            let found = of[from..].find(part).map(|at| of[..from + at].chars().count());
+            Ok(found.map_or(Val::Int(-1), place))
+        }
+        ("lastIndexOf", Some(part)) => {
+            Ok(of.rfind(part).map_or(Val::Int(-1), |at| place(of[..at].chars().count())))
+        }
+        ("replace", Some(part)) => {
+            let Some(by) = argument(1) else { return unfit(name, &Val::text(of)) };
+            let most = count(2).map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+            // An empty part is found between all characters.
+            let places = if part.is_empty() { of.len() + 1 } else { of.matches(part).count() };
+            steps.text(of.len() + places.min(most).saturating_mul(by.len()))?;
+            Ok(Val::text(of.replacen(part, by, most)))
+        }
+        ("split", Some(part)) => split(of, part, count(1), steps),
+        ("charAt", None) => {
+            let Some(at) = count(0) else { return unfit(name, &Val::text(of)) };
+            let from = skip(of, at)?;
+            Ok(Val::text(of[from..].chars().next().map(String::from).unwrap_or_default()))
+        }
+        ("substring", None) => {
+            let Some(start) = count(0) else { return unfit(name, &Val::text(of)) };
+            let start = skip(of, start)?;
+            let end = count(1).map_or(Ok(of.len()), |end| skip(of, end))?;
+            if start > end {
+                wrong("index out of range: a text that ends before it begins")
+            } else {
+                Ok(Val::text(&of[start..end]))
+            }
+        }
+        ("format", None) => format(of, given, steps),
+        ("lowerAscii", _) => Ok(Val::text(of.to_ascii_lowercase())),
+        ("upperAscii", _) => Ok(Val::text(of.to_ascii_uppercase())),
+        ("trim", _) => Ok(Val::text(of.trim())),
+        ("reverse", _) => Ok(Val::text(of.chars().rev().collect::<String>())),
+        _ => unfit(name, &Val::text(of)),
+    }
+}
+
+fn by_pattern(name: &str, of: &str, pattern: &Regex, most: usize, steps: &mut Steps) -> Result<Val, Failure> {
+    match name {
+        "matches" => Ok(Val::Bool(pattern.is_match(of))),
+        "find" => Ok(Val::text(pattern.find(of).map_or("", |found| found.as_str()))),
+        _ => {
+            let found: Vec<Val> =
+                pattern.find_iter(of).take(most).map(|found| Val::text(found.as_str())).collect();
+            steps.take(found.len())?;
+            Ok(Val::list(found))
+        }
+    }
+}
+
+fn place(at: usize) -> Val {
+    Val::Int(i64::try_from(at).unwrap_or(i64::MAX))
+}
+
+/// The byte at which the character `at` begins; the end counts.
+fn skip(text: &str, at: i64) -> Result<usize, Failure> {
+    let at = usize::try_from(at).ok();
+    let found = at.and_then(|at| text.char_indices().map(|(byte, _)| byte).chain([text.len()]).nth(at));
+    found.map_or_else(|| wrong("index out of range"), Ok)
+}
+
+fn expression(pattern: &str, steps: &mut Steps) -> Result<Regex, Failure> {
+    if let Some(known) = steps.patterns.get(pattern) {
+        return Ok(known.clone());
+    }
+    steps.take(PATTERN_STEPS)?;
+    let built = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build();
+    let Ok(built) = built else { return wrong(format!("{pattern:?} is no regular expression")) };
+    steps.patterns.insert(pattern.to_owned(), built.clone());
+    Ok(built)
+}
+
+fn split(of: &str, part: &str, most: Option<i64>, steps: &mut Steps) -> Result<Val, Failure> {
+    let parts: Vec<Val> = match most {
+        Some(0) => Vec::new(),
+        Some(most) if most > 0 => {
+            of.splitn(usize::try_from(most).unwrap_or(usize::MAX), part).map(Val::text).collect()
+        }
+        _ if part.is_empty() => of.chars().map(|one| Val::text(String::from(one))).collect(),
+        _ => of.split(part).map(Val::text).collect(),
+    };
+    steps.take(parts.len())?;
+    Ok(Val::list(parts))
+}
+
+/// `"%s has %d".format([a, b])`
+fn format(of: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
+    let [Val::List(values)] = given else { return unfit("format", &Val::text(of)) };
+    let mut values = values.iter();
+    let mut found = String::new();
+    let mut rest = of;
+    while let Some(at) = rest.find('%') {
+        found.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(behind) = rest.strip_prefix('%') {
+            found.push('%');
+            rest = behind;
+            continue;
+        }
+        // A precision (`%.2f`) is allowed and says nothing here.
+        let letter = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        rest = rest.get(letter + 1..).unwrap_or("");
+        let Some(value) = values.next() else { return wrong("format: more places than values") };
+        let text = written(value);
+        steps.text(text.len())?;
+        found.push_str(&text);
+    }
+    found.push_str(rest);
+    Ok(Val::text(found))
+}
+
+/// A value in words.
+pub(super) fn written(value: &Val) -> String {
+    match value {
+        Val::Null => "null".into(),
+        Val::Bool(one) => one.to_string(),
+        Val::Int(number) => number.to_string(),
+        Val::Uint(number) => number.to_string(),
+        Val::Double(number) => number.to_string(),
+        Val::Text(text) => text.to_string(),
+        Val::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Val::List(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
+        Val::Map(fields) => {
+            let pairs =
+                fields.iter().map(|(key, value)| format!("{}: {}", written(&key.value()), written(value)));
+            format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+        }
+        Val::Duration(span) => format!("{}s", span.as_secs_f64()),
+        Val::Moment(moment) => moment.to_string(),
+        Val::Quantity(amount) if amount % 1000 == 0 => (amount / 1000).to_string(),
+        Val::Quantity(amount) => format!("{amount}m"),
+        Val::Type(name) => (*name).into(),
+        Val::Optional(None) => "none".into(),
+        Val::Optional(Some(inner)) => written(inner),
+    }
+}

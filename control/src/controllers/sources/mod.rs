@@ -1,0 +1,151 @@
+//! Sources: where their events go, and whether anybody sends them. PingSources are run here ([`ping`]); of all other kinds
+//! the status says that nothing runs them, so that nobody waits for events that never come.
+
+pub mod ping;
+mod send;
+
+use jiff::Timestamp;
+
+use super::cache::{Cache, follow};
+use super::queue::{Item, Kind};
+use super::resolve::{Address, Unresolved};
+use super::world::{Error, Object, World, now};
+use super::{Task, itself};
+use crate::kinds::shared::Verdict;
+use crate::kinds::sources::api_server::ApiServerSource;
+use crate::kinds::sources::binding::SinkBinding;
+use crate::kinds::sources::container::ContainerSource;
+use crate::kinds::sources::ping::{self as ping_kind, PingSource};
+use crate::kinds::sources::{EventAttributes, SINK_PROVIDED, Source, SourceStatus};
+
+/// The reason of a condition of what nothing here runs.
+const NOT_RUN: &str = "NotRunHere";
+
+/// Caches of the source kinds.
+#[derive(Debug, Default)]
+pub struct Sources {
+    pub pings: Cache<PingSource>,
+    pub api_servers: Cache<ApiServerSource>,
+    pub containers: Cache<ContainerSource>,
+    pub bindings: Cache<SinkBinding>,
+    /// Rung when a PingSource changed.
+    pub bell: tokio::sync::Notify,
+}
+
+/// Of an API of our own: a cluster has controllers for them.
+pub fn watches(world: &World) -> Vec<Task<'_>> {
+    if world.config.holder.is_some() {
+        return Vec::new();
+    }
+    let api = || world.client.clone();
+    let sources = &world.sources;
+    vec![
+        Box::pin(follow(kube::Api::all(api()), &sources.pings, |change| {
+            world.look_at(itself(Kind::PingSource, change));
+            sources.bell.notify_one();
+        })),
+        Box::pin(follow(kube::Api::all(api()), &sources.api_servers, |change| {
+            world.look_at(itself(Kind::ApiServerSource, change));
+        })),
+        Box::pin(follow(kube::Api::all(api()), &sources.containers, |change| {
+            world.look_at(itself(Kind::ContainerSource, change));
+        })),
+        Box::pin(follow(kube::Api::all(api()), &sources.bindings, |change| {
+            world.look_at(itself(Kind::SinkBinding, change));
+        })),
+        Box::pin(ping::tend(world)),
+    ]
+}
+
+pub async fn reconcile<S: Object + Source>(
+    world: &World,
+    cache: &Cache<S>,
+    item: &Item,
+) -> Result<(), Error> {
+    world.resolver.forget(item);
+    let Some(source) = cache.get(&item.namespace, &item.name) else { return Ok(()) };
+    let sink = world.resolver.resolve(item, source.sink()).await?;
+    let mut after = (*source).clone();
+    let generation = after.meta().generation;
+    let attributes = EventAttributes {
+        kind: ping_kind::TYPE.into(),
+        source: ping::source_of(&item.namespace, &item.name),
+    };
+    conclude::<S>(after.status_mut(), generation, sink, attributes, now());
+    world.set_status(&*source, &after).await
+}
+
+fn conclude<S: Source>(
+    status: &mut SourceStatus,
+    generation: Option<i64>,
+    sink: Result<Address, Unresolved>,
+    attributes: EventAttributes,
+    now: Timestamp,
+) {
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = S::CONDITIONS.manage(&before, now);
+    (status.sink_uri, status.sink_ca_certs, status.sink_audience) = (None, None, None);
+    match sink {
+        Ok(found) => {
+            conditions.mark_true(SINK_PROVIDED);
+            (status.sink_uri, status.sink_ca_certs, status.sink_audience) =
+                (Some(found.url), found.ca_certs, found.audience);
+        }
+        Err(Unresolved(why)) => conditions.mark_false(SINK_PROVIDED, "NotFound", &why),
+    }
+    status.ce_attributes.clear();
+    let by_tls = status.sink_uri.as_deref().is_some_and(|url| !url.starts_with("http://"));
+    match S::NOT_RUN {
+        Some((kind, why)) => conditions.mark_false(kind, NOT_RUN, why),
+        None if by_tls || status.sink_audience.is_some() => {
+            let why = "a PingSource here sends by plain HTTP, and to sinks that want no token";
+            conditions.mark_false(ping_kind::DEPLOYED, "SinkNotReached", why);
+        }
+        None => {
+            conditions.mark_true(ping_kind::DEPLOYED);
+            if conditions.verdict(SINK_PROVIDED) == Verdict::True {
+                status.ce_attributes.push(attributes);
+            }
+        }
+    }
+    conditions.conclude(&mut status.base, generation);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::shared::Condition;
+
+    fn concluded<S: Source>(sink: Result<Address, Unresolved>) -> (SourceStatus, Condition) {
+        let mut status = SourceStatus::default();
+        let attributes = EventAttributes { kind: "t".into(), source: "/s".into() };
+        conclude::<S>(&mut status, Some(1), sink, attributes, Timestamp::from_second(1).unwrap());
+        let ready = status.base.conditions.iter().find(|one| one.kind == "Ready").unwrap().clone();
+        (status, ready)
+    }
+
+    fn found() -> Result<Address, Unresolved> {
+        Ok(Address { url: "http://sink".into(), audience: None, ca_certs: None })
+    }
+
+    /// SRC-11: a source that is run is Ready once its sink is known; one that is not says so.
+    #[test]
+    fn a_status_says_whether_events_come() {
+        let (status, ready) = concluded::<PingSource>(found());
+        assert_eq!((ready.status, status.sink_uri.as_deref()), (Verdict::True, Some("http://sink")));
+        assert_eq!(status.ce_attributes.len(), 1);
+        let by_tls = Ok(Address { url: "https://sink".into(), audience: None, ca_certs: None });
+        assert_eq!(concluded::<PingSource>(by_tls).1.reason, "SinkNotReached");
+        let (status, ready) = concluded::<PingSource>(Err(Unresolved("no such Broker".into())));
+        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "NotFound"));
+        assert!(status.sink_uri.is_none() && status.ce_attributes.is_empty());
+        for ready in [
+            concluded::<ApiServerSource>(found()).1,
+            concluded::<ContainerSource>(found()).1,
+            concluded::<SinkBinding>(found()).1,
+        ] {
+            assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, NOT_RUN));
+            assert!(ready.message.starts_with("nothing here runs"), "{}", ready.message);
+        }
+    }
+}

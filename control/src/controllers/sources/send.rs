@@ -1,0 +1,148 @@
+//! Sends one event by plain HTTP, in binary mode, until it is taken.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// How often an event is sent in all, if nobody takes it.
+const ATTEMPTS_MAX: u32 = 6;
+/// The pause after the first attempt; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long one attempt may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(30);
+
+/// An event on its way.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) sink: String,
+    /// In the order in which they are written.
+    pub(super) attributes: Vec<(String, String)>,
+    pub(super) content_type: Option<String>,
+    pub(super) body: Vec<u8>,
+}
+
+/// Sends it; whoever is to know of a failure is told by the log. Names below `domain` are this host.
+pub(super) async fn send(event: Outgoing, domain: String) {
+    let mut pause = PAUSE;
+    for attempt in 1..=ATTEMPTS_MAX {
+        let why = match tokio::time::timeout(ATTEMPT_MAX, post(&event, &domain)).await {
+            Ok(Ok(status)) if status.is_success() => return,
+            Ok(Ok(status)) if !is_worth_another(status) => {
+                tracing::warn!(sink = event.sink, %status, "a PingSource's event is not taken, and not sent again");
+                return;
+            }
+            Ok(Ok(status)) => status.to_string(),
+            Ok(Err(why)) => why,
+            Err(_) => format!("no answer within {} seconds", ATTEMPT_MAX.as_secs()),
+        };
+        if attempt == ATTEMPTS_MAX {
+            tracing::warn!(
+                sink = event.sink,
+                why,
+                attempts = attempt,
+                "a PingSource's event could not be delivered"
+            );
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+}
+
+/// The answers after which the specification of event delivery has an event sent again.
+fn is_worth_another(status: StatusCode) -> bool {
+    status.is_server_error() || matches!(status.as_u16(), 404 | 408 | 409 | 425 | 429)
+}
+
+async fn post(event: &Outgoing, domain: &str) -> Result<StatusCode, String> {
+    let uri: Uri = event.sink.parse().map_err(|why| format!("{}: {why}", event.sink))?;
+    let host = uri.host().ok_or("the sink's URL names no host")?;
+    let here = [domain, "localhost"].iter().any(|name| host == *name || host.ends_with(&format!(".{name}")));
+    let address = if here { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
+    let stream = TcpStream::connect((address, uri.port_u16().unwrap_or(80)));
+    let stream = stream.await.map_err(|why| format!("{host}: {why}"))?;
+    let request = request(event, &uri)?;
+    let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = opened.map_err(|why| why.to_string())?;
+    tokio::select! {
+        answer = sender.send_request(request) => {
+            answer.map(|answer| answer.status()).map_err(|why| why.to_string())
+        }
+        ended = connection => Err(ended.err().map_or_else(|| "the connection ended".into(), |why| why.to_string())),
+    }
+}
+
+fn request(event: &Outgoing, uri: &Uri) -> Result<Request<Body>, String> {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let mut request = Request::post(path).header(header::HOST, authority);
+    for (key, value) in &event.attributes {
+        request = request.header(format!("ce-{key}"), in_header(value));
+    }
+    if let Some(media) = &event.content_type {
+        request = request.header(header::CONTENT_TYPE, media);
+    }
+    request.body(Body::from(event.body.clone())).map_err(|why| why.to_string())
+}
+
+/// A value as headers carry it: what is no plain letter is written in bytes.
+fn in_header(value: &str) -> String {
+    let mut found = String::with_capacity(value.len());
+    for letter in value.chars() {
+        if matches!(letter, '!'..='~') && !matches!(letter, '"' | '%') {
+            found.push(letter);
+            continue;
+        }
+        for byte in letter.to_string().bytes() {
+            let _ = write!(found, "%{byte:02X}"); // text takes everything
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn values_are_written_as_headers_carry_them() {
+        assert_eq!(in_header("a b\"%ü"), "a%20b%22%25%C3%BC");
+    }
+
+    /// SRC-38: a sink that is busy twice gets the event once it is not.
+    #[tokio::test]
+    async fn an_event_is_sent_until_it_is_taken() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let sink = format!("http://sink.localhost:{}/x?y", listener.local_addr().unwrap().port());
+        let attributes = vec![("type".to_owned(), "a b".to_owned())];
+        let event = Outgoing { sink, attributes, content_type: None, body: b"hi".to_vec() };
+        let answers = tokio::spawn(async move {
+            let mut heads = Vec::new();
+            for status in ["503 Busy", "503 Busy", "202 Accepted"] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut text = Vec::new();
+                while !text.ends_with(b"hi") {
+                    let mut bytes = [0; 1024];
+                    let read = stream.read(&mut bytes).await.unwrap();
+                    assert!(read > 0);
+                    text.extend_from_slice(&bytes[..read]);
+                }
+                heads.push(String::from_utf8(text).unwrap());
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            heads
+        });
+        send(event, "example.com".into()).await;
+        let heads = answers.await.unwrap();
+        assert!(heads[2].starts_with("POST /x?y HTTP/1.1\r\n"), "{}", heads[2]);
+        assert!(heads[2].contains("ce-type: a%20b\r\n"), "{}", heads[2]);
+    }
+}

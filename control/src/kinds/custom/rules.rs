@@ -1,0 +1,318 @@
+//! A definition's own rules (`x-kubernetes-validations`), each held against the part of an object that it stands at.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::structural::{LIST_KEYS, LIST_TYPE, PROBLEMS_MAX, join};
+use crate::cel::{Failure, Program, Scope, Steps, Val};
+use crate::kind::Problems;
+
+pub(super) const RULES: &str = "x-kubernetes-validations";
+/// What a rule may speak of.
+const NAMES: [&str; 2] = ["self", "oldSelf"];
+/// The reasons that a rule may give, as the first words of what is told.
+const REASONS: [&str; 4] =
+    ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"];
+/// Where a rule stands that is about the whole object.
+pub(super) const WHOLE: &str = "<nil>";
+
+/// All rules of a schema, read; by their text.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    programs: HashMap<String, Result<Program, String>>,
+}
+
+/// What one look at an object works with.
+struct Look<'a> {
+    rules: &'a Rules,
+    steps: Steps,
+    over: bool,
+    problems: &'a mut Problems,
+}
+
+/// Says what is wrong with the rules that stand at `at` of a definition.
+pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
+    for (index, rule) in schema[RULES].as_array().into_iter().flatten().enumerate() {
+        let at = format!("{at}.{RULES}[{index}]");
+        match rule["rule"].as_str().map(str::trim) {
+            None | Some("") => problems.add(format!("{at}.rule"), "Required value: rule is not specified"),
+            Some(text) => compiles(text, &format!("{at}.rule"), problems),
+        }
+        if let Some(text) = rule["messageExpression"].as_str() {
+            compiles(text, &format!("{at}.messageExpression"), problems);
+        }
+        if let Some(reason) = rule["reason"].as_str()
+            && !REASONS.contains(&reason)
+        {
+            let all = REASONS.map(|one| format!("{one:?}")).join(", ");
+            problems.add(
+                format!("{at}.reason"),
+                format!("Unsupported value: {reason:?}: supported values: {all}"),
+            );
+        }
+    }
+}
+
+fn compiles(text: &str, at: &str, problems: &mut Problems) {
+    if let Err(why) = Program::read(text, &NAMES) {
+        problems.add(at, format!("Invalid value: {text:?}: compilation failed: ERROR: {why}"));
+    }
+}
+
+impl Rules {
+    pub(super) fn of(schema: &Value) -> Self {
+        let mut rules = Self::default();
+        rules.collect(schema);
+        rules
+    }
+
+    fn collect(&mut self, schema: &Value) {
+        for rule in schema[RULES].as_array().into_iter().flatten() {
+            for text in ["rule", "messageExpression"].iter().filter_map(|name| rule[name].as_str()) {
+                self.programs.entry(text.to_owned()).or_insert_with(|| Program::read(text, &NAMES));
+            }
+        }
+        for inner in schema["properties"].as_object().into_iter().flat_map(|fields| fields.values()) {
+            self.collect(inner);
+        }
+        for name in ["items", "additionalProperties"] {
+            if schema[name].is_object() {
+                self.collect(&schema[name]);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.programs.is_empty()
+    }
+
+    /// Says which rules an object breaks. What is as it was before is left in peace, as Kubernetes does it.
+    pub(super) fn judge(
+        &self,
+        object: &Value,
+        before: Option<&Value>,
+        schema: &Value,
+        problems: &mut Problems,
+    ) {
+        if !self.is_empty() {
+            let mut look = Look { rules: self, steps: Steps::default(), over: false, problems };
+            look.at(object, before, schema, "");
+        }
+    }
+}
+
+impl Look<'_> {
+    fn at(&mut self, value: &Value, before: Option<&Value>, schema: &Value, at: &str) {
+        if self.over || value.is_null() || before == Some(value) || self.problems.list.len() >= PROBLEMS_MAX {
+            return;
+        }
+        for rule in schema[RULES].as_array().into_iter().flatten() {
+            self.rule(rule, value, before, schema, at);
+        }
+        match value {
+            Value::Object(fields) => {
+                for (name, inner) in fields {
+                    let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+                    self.at(inner, before.and_then(|before| before.get(name)), known, &join(at, name));
+                }
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    let was = before.and_then(|before| same_item(item, before, schema));
+                    self.at(item, was, &schema["items"], &format!("{at}[{index}]"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn rule(&mut self, rule: &Value, value: &Value, before: Option<&Value>, schema: &Value, at: &str) {
+        let text = rule["rule"].as_str().unwrap_or("");
+        let kind = schema["type"].as_str().unwrap_or("object");
+        let field = match rule["fieldPath"].as_str() {
+            Some(path) => format!("{at}{path}").trim_start_matches('.').to_owned(),
+            None if at.is_empty() => WHOLE.to_owned(),
+            None => at.to_owned(),
+        };
+        let rules = self.rules;
+        let program = match rules.programs.get(text) {
+            Some(Ok(program)) => program,
+            Some(Err(why)) => {
+                let why = format!("Invalid value: {kind:?}: rule compile error: {why}");
+                return self.problems.add(field, why);
+            }
+            None => return,
+        };
+        let optional = rule["optionalOldSelf"] == true;
+        if program.compares && before.is_none() && !optional {
+            return; // it is about a change, and this is none
+        }
+        let sides = [(value, at), (before.unwrap_or(&Value::Null), at)]
+            .map(|(side, at)| Val::of(side, schema, at.is_empty(), &mut self.steps));
+        let [this, was] = match sides {
+            [Ok(this), Ok(was)] => [this, was],
+            _ => return self.give_up(field, kind),
+        };
+        let was = if optional { Val::Optional(before.map(|_| was.into())) } else { was };
+        let old = Scope { name: "oldSelf", value: was, outer: None };
+        let scope = Scope { name: "self", value: this, outer: Some(&old) };
+        match program.answer(&scope, &mut self.steps) {
+            Ok(Val::Bool(true)) => {}
+            Ok(Val::Bool(false)) => {
+                let told = self.told(rule, &scope);
+                self.problems.add(field, as_reason(rule["reason"].as_str(), kind, &told));
+            }
+            Ok(_) => {
+                let why = format!("Invalid value: {kind:?}: neither true nor false evaluating rule: {text}");
+                self.problems.add(field, why);
+            }
+            Err(Failure::Over) => self.give_up(field, kind),
+            Err(Failure::Wrong(why)) => {
+                let told = rule["message"].as_str().unwrap_or(text);
+                self.problems.add(field, format!("Invalid value: {kind:?}: {why} evaluating rule: {told}"));
+            }
+        }
+    }
+
+    fn give_up(&mut self, field: String, kind: &str) {
+        self.over = true;
+        let why =
+            "validation failed due to running out of cost budget, no further validation rules will be run";
+        self.problems.add(field, format!("Invalid value: {kind:?}: {why}"));
+    }
+
+    /// What a rule says of who breaks it.
+    fn told(&mut self, rule: &Value, scope: &Scope<'_>) -> String {
+        let rules = self.rules;
+        if let Some(text) = rule["messageExpression"].as_str()
+            && let Some(Ok(program)) = rules.programs.get(text)
+            && let Ok(Val::Text(told)) = program.answer(scope, &mut self.steps)
+            && !told.trim().is_empty()
+        {
+            return told.to_string();
+        }
+        match rule["message"].as_str().filter(|told| !told.is_empty()) {
+            Some(told) => told.to_owned(),
+            None => format!("failed rule: {}", rule["rule"].as_str().unwrap_or("").trim()),
+        }
+    }
+}
+
+fn as_reason(reason: Option<&str>, kind: &str, told: &str) -> String {
+    match reason {
+        Some("FieldValueForbidden") => format!("Forbidden: {told}"),
+        Some("FieldValueRequired") => format!("Required value: {told}"),
+        Some("FieldValueDuplicate") => format!("Duplicate value: {kind:?}"),
+        _ => format!("Invalid value: {kind:?}: {told}"),
+    }
+}
+
+/// The item that this one was before, where a list's items have keys.
+fn same_item<'a>(item: &Value, before: &'a Value, schema: &Value) -> Option<&'a Value> {
+    if schema[LIST_TYPE] != "map" {
+        return None;
+    }
+    let keys: Vec<&str> = schema[LIST_KEYS].as_array()?.iter().filter_map(Value::as_str).collect();
+    before.as_array()?.iter().find(|one| keys.iter().all(|key| one[*key] == item[*key]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(schema: &Value, object: &Value, before: Option<&Value>) -> Vec<(String, String)> {
+        let mut problems = Problems::default();
+        Rules::of(schema).judge(object, before, schema, &mut problems);
+        problems.list.into_iter().map(|one| (one.field, one.message)).collect()
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "object",
+            RULES: [{ "rule": "self.metadata.name != 'root'", "message": "not this name" }],
+            "properties": { "spec": { "type": "object",
+                RULES: [
+                    { "rule": "self.min <= self.max", "messageExpression": "'min %d is above max %d'.format([self.min, self.max])" },
+                    { "rule": "!has(self.color) || self.color != 'green'", "reason": "FieldValueForbidden",
+                      "message": "no green", "fieldPath": ".color" },
+                ],
+                "properties": {
+                    "min": { "type": "integer" }, "max": { "type": "integer" },
+                    "color": { "type": "string", RULES: [{ "rule": "self == oldSelf", "message": "immutable" }] },
+                    "parts": { "type": "array", LIST_TYPE: "map", LIST_KEYS: ["name"], "items": { "type": "object",
+                        RULES: [{ "rule": "self.n >= oldSelf.n" }],
+                        "properties": { "name": { "type": "string" }, "n": { "type": "integer" } } } },
+                } } } })
+    }
+
+    /// APP-20: a definition's own rules are held against its objects.
+    #[test]
+    fn a_broken_rule_is_told_where_it_stands_in_its_own_words() {
+        let object = |spec: Value| json!({ "metadata": { "name": "a" }, "spec": spec });
+        let good = object(json!({ "min": 1, "max": 2, "color": "red" }));
+        assert_eq!(found(&schema(), &good, None), []);
+        for (spec, field, why) in [
+            (json!({ "min": 3, "max": 2 }), "spec", r#"Invalid value: "object": min 3 is above max 2"#),
+            (json!({ "min": 1, "max": 2, "color": "green" }), "spec.color", "Forbidden: no green"),
+            (
+                json!({ "min": 1 }),
+                "spec",
+                r#"Invalid value: "object": no such key: max evaluating rule: self.min <= self.max"#,
+            ),
+        ] {
+            assert_eq!(found(&schema(), &object(spec), None), [(field.to_owned(), why.to_owned())]);
+        }
+        let root = json!({ "metadata": { "name": "root" } });
+        assert_eq!(found(&schema(), &root, None)[0].0, WHOLE);
+    }
+
+    /// APP-20: rules about a change speak of changes alone, and what was wrong before may stay.
+    #[test]
+    fn what_was_there_before_is_compared_and_left_in_peace() {
+        let object = |spec: Value| json!({ "metadata": { "name": "a" }, "spec": spec });
+        let before = object(
+            json!({ "min": 1, "max": 2, "color": "red", "parts": [{ "name": "a", "n": 5 }, { "name": "b", "n": 1 }] }),
+        );
+        let mut after = before.clone();
+        after["spec"]["parts"] = json!([{ "name": "b", "n": 2 }, { "name": "c", "n": 0 }]);
+        assert_eq!(found(&schema(), &after, Some(&before)), []);
+        after["spec"]["parts"] = json!([{ "name": "a", "n": 4 }]);
+        after["spec"]["color"] = "blue".into();
+        let told = found(&schema(), &after, Some(&before));
+        assert_eq!(told[0], ("spec.color".into(), r#"Invalid value: "string": immutable"#.into()));
+        assert_eq!(told[1].1, r#"Invalid value: "object": failed rule: self.n >= oldSelf.n"#);
+        let wrong = object(json!({ "min": 9, "max": 2 }));
+        let mut other = wrong.clone();
+        other["metadata"]["labels"] = json!({ "x": "y" });
+        assert_eq!(found(&schema(), &other, Some(&wrong)), []);
+    }
+
+    #[test]
+    fn a_rule_that_costs_too_much_stops_them_all() {
+        let schema = json!({ "type": "object", "properties": { "list": { "type": "array",
+            RULES: [{ "rule": "self.all(a, self.all(b, self.all(c, a + b + c > 0)))" }], "items": { "type": "integer" } } } });
+        let object = json!({ "list": vec![1; 200] });
+        let told = found(&schema, &object, None);
+        assert!(told.len() == 1 && told[0].1.contains("cost budget"), "{told:?}");
+    }
+
+    #[test]
+    fn a_definition_with_a_rule_that_means_nothing_is_refused_there() {
+        for (rule, field) in [
+            (json!({ "rule": "self.a ==" }), "s.x-kubernetes-validations[0].rule"),
+            (json!({ "rule": " " }), "s.x-kubernetes-validations[0].rule"),
+            (
+                json!({ "rule": "true", "messageExpression": "frob()" }),
+                "s.x-kubernetes-validations[0].messageExpression",
+            ),
+            (json!({ "rule": "true", "reason": "Because" }), "s.x-kubernetes-validations[0].reason"),
+        ] {
+            let mut problems = Problems::default();
+            validate(&json!({ RULES: [rule] }), "s", &mut problems);
+            assert_eq!(problems.list.len(), 1);
+            assert_eq!(problems.list[0].field, field);
+        }
+    }
+}

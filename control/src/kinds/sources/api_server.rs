@@ -1,0 +1,123 @@
+//! ApiServerSource: tells of changes of a cluster's objects.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, Source, SourceStatus};
+use crate::kind::{KindMeta, Problems, Requester, Resource};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::eventing::rules;
+use crate::kinds::kind;
+use crate::kinds::shared::{Destination, namespace};
+
+const DEPLOYED: &str = "Deployed";
+pub const NOT_RUN: &str =
+    "nothing here runs an ApiServerSource: the object is kept, and no events come from it";
+
+kind! {
+    /// `sources.knative.dev/v1` ApiServerSource.
+    ApiServerSource { spec: ApiServerSourceSpec, status: SourceStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiServerSourceSpec {
+    /// Where events go.
+    pub sink: Destination,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ce_overrides: Option<CloudEventOverrides>,
+    /// The kinds whose objects are watched.
+    pub resources: Vec<WatchedKind>,
+    /// Only objects that such an object owns.
+    #[serde(rename = "owner", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<OwnerKind>,
+    /// `Reference` or `Resource`: whether an event names the object or has it.
+    pub mode: String,
+    /// As whom the objects are read.
+    #[serde(rename = "serviceAccountName")]
+    pub account: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<LabelSelector>,
+    /// Which events are sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<Value>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WatchedKind {
+    pub api_version: String,
+    pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerKind {
+    pub api_version: String,
+    pub kind: String,
+}
+
+impl Source for ApiServerSource {
+    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[SINK_PROVIDED, DEPLOYED] };
+    const NOT_RUN: Option<(&'static str, &'static str)> = Some((DEPLOYED, NOT_RUN));
+
+    fn sink(&self) -> &Destination {
+        &self.spec.sink
+    }
+
+    fn status_mut(&mut self) -> &mut SourceStatus {
+        self.status.get_or_insert_default()
+    }
+}
+
+impl Resource for ApiServerSource {
+    const META: KindMeta = KindMeta {
+        kind: "ApiServerSource",
+        plural: "apiserversources",
+        singular: "apiserversource",
+        ..SOURCE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        let home = namespace(&self.metadata).to_owned();
+        rules::default_destination(&mut self.spec.sink, &home);
+        for (field, default) in [(&mut self.spec.mode, "Reference"), (&mut self.spec.account, "default")] {
+            if field.is_empty() {
+                *field = default.to_owned();
+            }
+        }
+    }
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        let spec = &self.spec;
+        super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
+        if !["Reference", "Resource"].contains(&spec.mode.as_str()) {
+            problems.add("spec.mode", format!("invalid value: {}", spec.mode));
+        }
+        if spec.resources.is_empty() {
+            problems.add("spec.resources", MISSING);
+        }
+        for (index, watched) in spec.resources.iter().enumerate() {
+            for (field, value) in [("apiVersion", &watched.api_version), ("kind", &watched.kind)] {
+                if value.is_empty() {
+                    problems.add(format!("spec.resources[{index}].{field}"), MISSING);
+                }
+            }
+        }
+        for (field, value) in
+            spec.owner.iter().flat_map(|owner| [("apiVersion", &owner.api_version), ("kind", &owner.kind)])
+        {
+            if value.is_empty() {
+                problems.add(format!("spec.owner.{field}"), MISSING);
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! SinkBinding: tells the programs of other objects where to send.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, Source, SourceStatus, Subject};
+use crate::kind::{KindMeta, Problems, Requester, Resource};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::eventing::rules;
+use crate::kinds::kind;
+use crate::kinds::shared::{Destination, namespace};
+
+const AVAILABLE: &str = "SinkBindingAvailable";
+pub const NOT_RUN: &str =
+    "nothing here runs a SinkBinding: the object is kept, and its subjects are not changed";
+
+kind! {
+    /// `sources.knative.dev/v1` SinkBinding.
+    SinkBinding { spec: SinkBindingSpec, status: SourceStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SinkBindingSpec {
+    /// Where events go.
+    pub sink: Destination,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ce_overrides: Option<CloudEventOverrides>,
+    /// Who sends them.
+    pub subject: Subject,
+}
+
+impl Source for SinkBinding {
+    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[AVAILABLE, SINK_PROVIDED] };
+    const NOT_RUN: Option<(&'static str, &'static str)> = Some((AVAILABLE, NOT_RUN));
+
+    fn sink(&self) -> &Destination {
+        &self.spec.sink
+    }
+
+    fn status_mut(&mut self) -> &mut SourceStatus {
+        self.status.get_or_insert_default()
+    }
+}
+
+impl Resource for SinkBinding {
+    const META: KindMeta = KindMeta {
+        kind: "SinkBinding",
+        plural: "sinkbindings",
+        singular: "sinkbinding",
+        categories: &["all", "knative", "sources", "bindings"],
+        ..SOURCE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        let home = namespace(&self.metadata).to_owned();
+        rules::default_destination(&mut self.spec.sink, &home);
+        let subject = &mut self.spec.subject;
+        if subject.namespace.as_deref().unwrap_or_default().is_empty() {
+            subject.namespace = Some(home);
+        }
+    }
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        let spec = &self.spec;
+        super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
+        for (field, value) in [("apiVersion", &spec.subject.api_version), ("kind", &spec.subject.kind)] {
+            if value.is_empty() {
+                problems.add(format!("spec.subject.{field}"), MISSING);
+            }
+        }
+        if spec.subject.namespace.as_deref() != Some(namespace(&self.metadata)) {
+            let told = spec.subject.namespace.as_deref().unwrap_or_default();
+            problems.add("spec.subject.namespace", format!("invalid value: {told}"));
+        }
+        let named = spec.subject.name.as_deref().is_some_and(|name| !name.is_empty());
+        match (named, spec.subject.selector.is_some()) {
+            (true, true) => problems.add("spec.subject", "expected exactly one, got both: name, selector"),
+            (false, false) => {
+                problems.add("spec.subject", "expected exactly one, got neither: name, selector")
+            }
+            _ => {}
+        }
+    }
+}

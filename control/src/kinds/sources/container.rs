@@ -1,0 +1,78 @@
+//! ContainerSource: a program that is started with `K_SINK`, and sends there.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{CloudEventOverrides, MISSING, SOURCE, Source, SourceStatus, is_empty_list};
+use crate::kind::{KindMeta, Problems, Requester, Resource};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::eventing::rules;
+use crate::kinds::kind;
+use crate::kinds::shared::{Destination, namespace};
+
+const BINDING_READY: &str = "SinkBindingReady";
+const ADAPTER_READY: &str = "ReceiveAdapterReady";
+pub const NOT_RUN: &str =
+    "nothing here runs a ContainerSource: the object is kept, and its containers are not started";
+
+kind! {
+    /// `sources.knative.dev/v1` ContainerSource.
+    ContainerSource { spec: ContainerSourceSpec, status: SourceStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerSourceSpec {
+    /// Where events go.
+    pub sink: Destination,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ce_overrides: Option<CloudEventOverrides>,
+    /// The pod that sends them.
+    pub template: Value,
+}
+
+impl Source for ContainerSource {
+    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[BINDING_READY, ADAPTER_READY] };
+    const NOT_RUN: Option<(&'static str, &'static str)> = Some((ADAPTER_READY, NOT_RUN));
+
+    fn sink(&self) -> &Destination {
+        &self.spec.sink
+    }
+
+    fn status_mut(&mut self) -> &mut SourceStatus {
+        self.status.get_or_insert_default()
+    }
+}
+
+impl Resource for ContainerSource {
+    const META: KindMeta = KindMeta {
+        kind: "ContainerSource",
+        plural: "containersources",
+        singular: "containersource",
+        ..SOURCE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        let home = namespace(&self.metadata).to_owned();
+        rules::default_destination(&mut self.spec.sink, &home);
+    }
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        super::validate(&self.spec.sink, self.spec.ce_overrides.as_ref(), problems);
+        let containers = &self.spec.template["spec"]["containers"];
+        if is_empty_list(containers) {
+            problems.add("spec.template.spec.containers", MISSING);
+        }
+        for (index, container) in containers.as_array().into_iter().flatten().enumerate() {
+            if container["image"].as_str().is_none_or(str::is_empty) {
+                problems.add(format!("spec.template.spec.containers[{index}].image"), MISSING);
+            }
+        }
+    }
+}

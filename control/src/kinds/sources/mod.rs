@@ -1,0 +1,236 @@
+//! `sources.knative.dev/v1`: what brings events in. A PingSource is run here; of the others, which are about a cluster's
+//! workloads, the objects are kept, their sinks are resolved, and their status says that nothing runs them.
+
+pub mod api_server;
+pub mod binding;
+pub mod container;
+pub mod cron;
+pub mod ping;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::conditions::ConditionSet;
+use super::eventing::rules;
+use super::names::is_attribute;
+use super::shared::{AuthStatus, Destination, HasConditions, Status};
+use super::{READY, REASON, column};
+use crate::kind::{Column, Entry, KindMeta, Problems, UnknownFields};
+
+pub const GROUP: &str = "sources.knative.dev";
+pub const VERSION: &str = "v1";
+
+pub const SINK_PROVIDED: &str = "SinkProvided";
+
+const MISSING: &str = "missing field(s)";
+const AGE: Column = Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
+const SINK: Column = column("Sink", ".status.sinkUri");
+
+/// What all source kinds have in common.
+const SOURCE: KindMeta = KindMeta {
+    group: GROUP,
+    version: VERSION,
+    kind: "",
+    plural: "",
+    singular: "",
+    short_names: &[],
+    categories: &["all", "knative", "sources"],
+    namespaced: true,
+    has_status: true,
+    unknown_fields: UnknownFields::Refuse,
+    developers_create: true,
+    columns: &[SINK, AGE, READY, REASON],
+};
+
+/// A kind that sends events to a sink.
+pub trait Source: HasConditions {
+    const CONDITIONS: ConditionSet;
+    /// The condition that says that nothing here runs objects of the kind, and why. `None`: they are run.
+    const NOT_RUN: Option<(&'static str, &'static str)>;
+
+    fn sink(&self) -> &Destination;
+    fn status_mut(&mut self) -> &mut SourceStatus;
+}
+
+/// What is changed of every event on its way out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CloudEventOverrides {
+    /// Attributes that are added, or replaced.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extensions: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SourceStatus {
+    #[serde(flatten)]
+    pub base: Status,
+    /// Where events go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink_uri: Option<String>,
+    #[serde(rename = "sinkCACerts", skip_serializing_if = "Option::is_none")]
+    pub sink_ca_certs: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink_audience: Option<String>,
+    /// The events that come from here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ce_attributes: Vec<EventAttributes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<AuthStatus>,
+    /// Namespaces that are watched (ApiServerSource).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+}
+
+/// Type and source of events.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EventAttributes {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub source: String,
+}
+
+/// Objects of a kind, by name or by labels.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Subject {
+    pub api_version: String,
+    pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// The rows of the source kinds.
+#[must_use]
+pub fn entries() -> Vec<Entry> {
+    vec![
+        Entry::of::<ping::PingSource>(),
+        Entry::of::<api_server::ApiServerSource>().warned(|_| warning(api_server::NOT_RUN)),
+        Entry::of::<container::ContainerSource>().warned(|_| warning(container::NOT_RUN)),
+        Entry::of::<binding::SinkBinding>().warned(|_| warning(binding::NOT_RUN)),
+    ]
+}
+
+fn warning(why: &str) -> Vec<String> {
+    vec![why.to_owned()]
+}
+
+/// The rules of what all sources say of where events go.
+fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problems: &mut Problems) {
+    rules::validate_destination(sink, "spec.sink", problems);
+    for key in overrides.iter().flat_map(|overrides| overrides.extensions.keys()) {
+        if !is_attribute(key) {
+            problems.add(
+                "spec.ceOverrides.extensions",
+                format!("invalid key name {key:?}: keys are [a-z][a-z0-9]*"),
+            );
+        }
+    }
+}
+
+/// A part of an object that is kept as it is.
+fn is_empty_list(value: &Value) -> bool {
+    value.as_array().is_none_or(Vec::is_empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kind::{Denied, Requester};
+
+    fn judged(kind: &str, spec: Value) -> Result<Value, Vec<String>> {
+        let entry = entries().into_iter().find(|entry| entry.meta.kind == kind).unwrap();
+        let object = json!({ "metadata": { "name": "s", "namespace": "ns" }, "spec": spec });
+        entry.judge(object, None, &Requester::default()).map_err(|denied| match denied {
+            Denied::Invalid(problems) => problems.into_iter().map(|one| one.field).collect(),
+            Denied::Malformed(why) => vec![why],
+        })
+    }
+
+    /// SRC-06, SRC-07: all source kinds have the category and the labels that sources are found by.
+    #[test]
+    fn sources_are_found_by_category_and_label() {
+        for entry in entries() {
+            assert!(entry.meta.categories.contains(&"sources"), "{}", entry.meta.kind);
+            let name = format!("{}.{}", entry.meta.plural, entry.meta.group);
+            let labels: Vec<_> = crate::kinds::definition::labels(&name).collect();
+            assert!(labels.contains(&"duck.knative.dev/source"), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_kind_says_what_it_lacks() {
+        let sink = json!({ "ref": { "apiVersion": "v1", "kind": "Service", "name": "s" } });
+        for (kind, spec, fields) in [
+            ("PingSource", json!({ "sink": sink }), vec![]),
+            ("PingSource", json!({}), vec!["spec.sink"]),
+            ("PingSource", json!({ "sink": sink, "schedule": "61 * * * *" }), vec!["spec.schedule"]),
+            ("PingSource", json!({ "sink": sink, "timezone": "Nowhere/Land" }), vec!["spec.timezone"]),
+            ("PingSource", json!({ "sink": sink, "data": "a", "dataBase64": "YQ==" }), vec!["spec"]),
+            (
+                "PingSource",
+                json!({ "sink": sink, "contentType": "application/json", "data": "{" }),
+                vec!["spec.data"],
+            ),
+            ("PingSource", json!({ "sink": sink, "dataBase64": "?" }), vec!["spec.dataBase64"]),
+            (
+                "PingSource",
+                json!({ "sink": sink, "ceOverrides": { "extensions": { "a-b": "x" } } }),
+                vec!["spec.ceOverrides.extensions"],
+            ),
+            (
+                "ApiServerSource",
+                json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }),
+                vec![],
+            ),
+            (
+                "ApiServerSource",
+                json!({ "sink": sink, "mode": "Other" }),
+                vec!["spec.mode", "spec.resources"],
+            ),
+            (
+                "ContainerSource",
+                json!({ "sink": sink, "template": { "spec": { "containers": [{ "image": "a" }] } } }),
+                vec![],
+            ),
+            (
+                "ContainerSource",
+                json!({ "sink": sink, "template": {} }),
+                vec!["spec.template.spec.containers"],
+            ),
+            (
+                "SinkBinding",
+                json!({ "sink": sink, "subject": { "apiVersion": "v1", "kind": "Pod", "name": "p" } }),
+                vec![],
+            ),
+            (
+                "SinkBinding",
+                json!({ "sink": sink, "subject": { "apiVersion": "v1", "kind": "Pod", "namespace": "other" } }),
+                vec!["spec.subject.namespace", "spec.subject"],
+            ),
+        ] {
+            let found = judged(kind, spec.clone()).map(|_| Vec::new()).unwrap_or_else(|fields| fields);
+            assert_eq!(found, fields, "{kind} {spec}");
+        }
+        let ping = judged("PingSource", json!({ "sink": sink })).unwrap();
+        assert_eq!(ping["spec"]["schedule"], "* * * * *");
+        assert_eq!(ping["spec"]["sink"]["ref"]["namespace"], "ns");
+        let server = judged(
+            "ApiServerSource",
+            json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }),
+        );
+        assert_eq!(server.unwrap()["spec"]["mode"], "Reference");
+    }
+}

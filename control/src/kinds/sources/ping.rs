@@ -1,0 +1,123 @@
+//! PingSource: an event of fixed content, as often as a schedule says.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::tz::TimeZone;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::cron::Schedule;
+use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, Source, SourceStatus};
+use crate::kind::{KindMeta, Problems, Requester, Resource};
+use crate::kinds::conditions::ConditionSet;
+use crate::kinds::eventing::rules;
+use crate::kinds::shared::{Destination, namespace};
+use crate::kinds::{READY, REASON, column, kind};
+
+/// The type of the events.
+pub const TYPE: &str = "dev.knative.sources.ping";
+pub const DEPLOYED: &str = "Deployed";
+const EVERY_MINUTE: &str = "* * * * *";
+
+kind! {
+    /// `sources.knative.dev/v1` PingSource.
+    PingSource { spec: PingSourceSpec, status: SourceStatus }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PingSourceSpec {
+    /// Where events go.
+    pub sink: Destination,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ce_overrides: Option<CloudEventOverrides>,
+    /// When events are sent, as in a crontab: minute, hour, day, month, day of the week; seconds may stand before.
+    pub schedule: String,
+    /// Whose clock the schedule goes by; UTC if it is not said.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub timezone: String,
+    /// The media type of the data.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub content_type: String,
+    /// The data, as text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub data: String,
+    /// The data, in base64.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub data_base64: String,
+}
+
+impl PingSourceSpec {
+    /// The clock that the schedule goes by.
+    #[must_use]
+    pub fn zone(&self) -> Option<TimeZone> {
+        if self.timezone.is_empty() { Some(TimeZone::UTC) } else { TimeZone::get(&self.timezone).ok() }
+    }
+}
+
+impl Source for PingSource {
+    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[SINK_PROVIDED, DEPLOYED] };
+    const NOT_RUN: Option<(&'static str, &'static str)> = None;
+
+    fn sink(&self) -> &Destination {
+        &self.spec.sink
+    }
+
+    fn status_mut(&mut self) -> &mut SourceStatus {
+        self.status.get_or_insert_default()
+    }
+}
+
+impl Resource for PingSource {
+    const META: KindMeta = KindMeta {
+        kind: "PingSource",
+        plural: "pingsources",
+        singular: "pingsource",
+        columns: &[SINK, column("Schedule", ".spec.schedule"), AGE, READY, REASON],
+        ..SOURCE
+    };
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+        if self.spec.schedule.is_empty() {
+            self.spec.schedule = EVERY_MINUTE.to_owned();
+        }
+        let home = namespace(&self.metadata).to_owned();
+        rules::default_destination(&mut self.spec.sink, &home);
+    }
+
+    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+        let spec = &self.spec;
+        super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
+        if let Err(why) = Schedule::parse(&spec.schedule) {
+            problems.add("spec.schedule", format!("invalid value: {}: {why}", spec.schedule));
+        }
+        if spec.zone().is_none() {
+            problems.add("spec.timezone", format!("invalid value: {}: no such time zone", spec.timezone));
+        }
+        if !spec.data.is_empty() && !spec.data_base64.is_empty() {
+            return problems.add("spec", "expected exactly one, got both: data, dataBase64");
+        }
+        let is_json = spec.content_type == "application/json";
+        if is_json && !spec.data.is_empty() && serde_json::from_str::<Map<String, Value>>(&spec.data).is_err()
+        {
+            problems.add("spec.data", format!("invalid value: {}: has to be a JSON object", spec.data));
+        }
+        match STANDARD.decode(&spec.data_base64) {
+            Err(why) => problems.add("spec.dataBase64", format!("invalid value: {why}")),
+            Ok(bytes)
+                if is_json
+                    && !bytes.is_empty()
+                    && serde_json::from_slice::<Map<String, Value>>(&bytes).is_err() =>
+            {
+                problems.add("spec.dataBase64", "invalid value: has to be a JSON object");
+            }
+            Ok(_) => {}
+        }
+    }
+}
