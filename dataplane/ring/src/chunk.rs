@@ -37,9 +37,14 @@ impl Chunk {
         Self(Storage::Lease { lease, start: 0, end: bytes })
     }
 
-    /// Leaves out the first `count` bytes; panics when there are fewer.
+    /// Leaves out the first `count` bytes; panics when there are fewer. What is empty then holds no buffer: a connection
+    /// keeps its empty rest for as long as it is idle, and the buffers are few.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.len(), "cannot skip {count} of {} bytes", self.len());
+        if count == self.len() {
+            *self = Self::empty();
+            return;
+        }
         match &mut self.0 {
             Storage::Lease { start, .. } => *start += count as u32,
             Storage::Bytes(bytes) => bytes.advance(count),
@@ -60,6 +65,9 @@ impl Chunk {
     /// there are fewer.
     #[must_use]
     pub fn split_to(&mut self, count: usize) -> Self {
+        if count == self.len() {
+            return std::mem::take(self);
+        }
         let mut front = self.clone();
         self.advance(count);
         front.truncate(count);
@@ -156,5 +164,16 @@ mod tests {
         assert_eq!(&*front, b"abc");
         drop(front);
         assert!(pool.give_back(|id| assert_eq!(id, 1)));
+    }
+
+    #[test]
+    fn an_empty_rest_holds_no_buffer() {
+        let pool = Pool::new(8, 2).unwrap();
+        let mut rest = pool.copied(0, b"abc");
+        drop(rest.split_to(3));
+        assert!(rest.is_empty() && pool.give_back(drop));
+        let mut rest = pool.copied(1, b"abc");
+        rest.advance(3);
+        assert!(rest.is_empty() && pool.give_back(drop));
     }
 }
