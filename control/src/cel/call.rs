@@ -122,7 +122,7 @@ pub(super) fn function(name: &str, given: &[Val], steps: &mut Steps) -> Result<V
         ("timestamp", Some(text)) => {
             text.parse::<Timestamp>().map_or_else(|_| no(name, text), |found| Ok(Val::Moment(found)))
         }
-        _ => convert(name, first),
+        _ => convert(name, first, steps),
     }
 }
 
@@ -180,11 +180,11 @@ fn amount(text: &str) -> Option<i128> {
     let tens = 10_i128.pow(u32::try_from(part.len()).ok()?);
     let fraction = digits(part)?.checked_mul(scale)?;
     let rounded = fraction / tens + i128::from(fraction % tens != 0);
-    Some(sign * (digits(whole)?.checked_mul(scale)? + rounded))
+    Some(sign * digits(whole)?.checked_mul(scale)?.checked_add(rounded)?)
 }
 
 /// One of the types, called as a function.
-fn convert(name: &str, of: &Val) -> Result<Val, Failure> {
+fn convert(name: &str, of: &Val, steps: &mut Steps) -> Result<Val, Failure> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -212,7 +212,7 @@ fn convert(name: &str, of: &Val) -> Result<Val, Failure> {
         },
         ("string", Val::Bytes(bytes)) => String::from_utf8(bytes.to_vec()).ok().map(Val::text),
         ("string", Val::Null | Val::List(_) | Val::Map(_) | Val::Optional(_) | Val::Type(_)) => None,
-        ("string", other) => Some(Val::text(text::written(other))),
+        ("string", other) => Some(Val::text(text::written(other, steps)?)),
         ("bytes", Val::Text(text)) => Some(Val::Bytes(text.as_bytes().into())),
         ("timestamp", Val::Int(second)) => Timestamp::from_second(*second).ok().map(Val::Moment),
         _ => return unfit(name, of),

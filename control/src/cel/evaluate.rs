@@ -183,26 +183,25 @@ fn contains(within: &Val, wanted: &Val, steps: &mut Steps) -> Result<bool, Failu
     }
 }
 
+/// Arithmetic of whole numbers, with and without a sign.
+macro_rules! whole {
+    ($operator:expr, $one:expr, $two:expr, $val:expr) => {
+        match $operator {
+            "+" => $one.checked_add(*$two),
+            "-" => $one.checked_sub(*$two),
+            "*" => $one.checked_mul(*$two),
+            "/" | "%" if *$two == 0 => return wrong("division by zero"),
+            "/" => $one.checked_div(*$two),
+            _ => $one.checked_rem(*$two),
+        }
+        .map($val)
+    };
+}
+
 fn arithmetic(operator: &str, one: &Val, two: &Val, steps: &mut Steps) -> Result<Val, Failure> {
     let found = match (one, two) {
-        (Val::Int(one), Val::Int(two)) => match operator {
-            "+" => one.checked_add(*two),
-            "-" => one.checked_sub(*two),
-            "*" => one.checked_mul(*two),
-            "/" | "%" if *two == 0 => return wrong("division by zero"),
-            "/" => one.checked_div(*two),
-            _ => one.checked_rem(*two),
-        }
-        .map(Val::Int),
-        (Val::Uint(one), Val::Uint(two)) => match operator {
-            "+" => one.checked_add(*two),
-            "-" => one.checked_sub(*two),
-            "*" => one.checked_mul(*two),
-            "/" | "%" if *two == 0 => return wrong("division by zero"),
-            "/" => one.checked_div(*two),
-            _ => one.checked_rem(*two),
-        }
-        .map(Val::Uint),
+        (Val::Int(one), Val::Int(two)) => whole!(operator, one, two, Val::Int),
+        (Val::Uint(one), Val::Uint(two)) => whole!(operator, one, two, Val::Uint),
         (Val::Double(one), Val::Double(two)) => match operator {
             "+" => Some(one + two),
             "-" => Some(one - two),

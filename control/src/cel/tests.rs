@@ -146,6 +146,9 @@ fn the_work_of_a_rule_is_bounded() {
     assert!(answer(double).is_err());
     let doubled = (0..30).fold("'xxxxxxxxxx'".to_owned(), |inner, _| format!("[{inner}].map(s, s + s)[0]"));
     assert!(answer(&format!("{doubled} == 'x'")).is_err());
+    let shared = (0..25).fold("[1]".to_owned(), |inner, _| format!("[{inner}].map(x, [x, x])[0]"));
+    assert_eq!(answer(&format!("'%s'.format([{shared}]) == ''")), Err("over".into()), "2^25 texts");
+    assert_eq!(answer("isQuantity('170141183460469231.999E')"), Ok(false));
     let replaced = "'x'.replace('', 'xxxxxxxxxx').replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('', 'xxxxxxxxxxxxxxxxxxxx') == 'x'";
     assert_eq!(answer(replaced), Err("over".into()));
 }

@@ -140,17 +140,17 @@ fn format(of: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
         let letter = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
         rest = rest.get(letter + 1..).unwrap_or("");
         let Some(value) = values.next() else { return wrong("format: more places than values") };
-        let text = written(value);
-        steps.text(text.len())?;
-        found.push_str(&text);
+        found.push_str(&written(value, steps)?);
     }
     found.push_str(rest);
     Ok(Val::text(found))
 }
 
-/// A value in words.
-pub(super) fn written(value: &Val) -> String {
-    match value {
+/// A value in words. Its parts are counted as they are written: a list may hold the same list many times over, so that a
+/// short rule makes one that nobody has room to write down.
+pub(super) fn written(value: &Val, steps: &mut Steps) -> Result<String, Failure> {
+    steps.take(1)?;
+    let text = match value {
         Val::Null => "null".into(),
         Val::Bool(one) => one.to_string(),
         Val::Int(number) => number.to_string(),
@@ -158,11 +158,16 @@ pub(super) fn written(value: &Val) -> String {
         Val::Double(number) => number.to_string(),
         Val::Text(text) => text.to_string(),
         Val::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Val::List(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
+        Val::List(items) => {
+            let items: Result<Vec<_>, _> = items.iter().map(|item| written(item, steps)).collect();
+            format!("[{}]", items?.join(", "))
+        }
         Val::Map(fields) => {
-            let pairs =
-                fields.iter().map(|(key, value)| format!("{}: {}", written(&key.value()), written(value)));
-            format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+            let mut pairs = Vec::with_capacity(fields.len());
+            for (key, value) in fields.iter() {
+                pairs.push(format!("{}: {}", written(&key.value(), steps)?, written(value, steps)?));
+            }
+            format!("{{{}}}", pairs.join(", "))
         }
         Val::Duration(span) => format!("{}s", span.as_secs_f64()),
         Val::Moment(moment) => moment.to_string(),
@@ -170,6 +175,8 @@ pub(super) fn written(value: &Val) -> String {
         Val::Quantity(amount) => format!("{amount}m"),
         Val::Type(name) => (*name).into(),
         Val::Optional(None) => "none".into(),
-        Val::Optional(Some(inner)) => written(inner),
-    }
+        Val::Optional(Some(inner)) => written(inner, steps)?,
+    };
+    steps.text(text.len())?;
+    Ok(text)
 }

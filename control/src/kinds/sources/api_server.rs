@@ -5,9 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, Source, SourceStatus};
+use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
-use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
 use crate::kinds::shared::{Destination, namespace};
@@ -61,18 +60,7 @@ pub struct OwnerKind {
     pub kind: String,
 }
 
-impl Source for ApiServerSource {
-    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[SINK_PROVIDED, DEPLOYED] };
-    const NOT_RUN: Option<(&'static str, &'static str)> = Some((DEPLOYED, NOT_RUN));
-
-    fn sink(&self) -> &Destination {
-        &self.spec.sink
-    }
-
-    fn status_mut(&mut self) -> &mut SourceStatus {
-        self.status.get_or_insert_default()
-    }
-}
+source! { ApiServerSource { conditions: [SINK_PROVIDED, DEPLOYED], not_run: Some((DEPLOYED, NOT_RUN)) } }
 
 impl Resource for ApiServerSource {
     const META: KindMeta = KindMeta {

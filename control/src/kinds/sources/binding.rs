@@ -4,9 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, Source, SourceStatus, Subject};
+use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus, Subject};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
-use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
 use crate::kinds::shared::{Destination, namespace};
@@ -31,18 +30,7 @@ pub struct SinkBindingSpec {
     pub subject: Subject,
 }
 
-impl Source for SinkBinding {
-    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[AVAILABLE, SINK_PROVIDED] };
-    const NOT_RUN: Option<(&'static str, &'static str)> = Some((AVAILABLE, NOT_RUN));
-
-    fn sink(&self) -> &Destination {
-        &self.spec.sink
-    }
-
-    fn status_mut(&mut self) -> &mut SourceStatus {
-        self.status.get_or_insert_default()
-    }
-}
+source! { SinkBinding { conditions: [AVAILABLE, SINK_PROVIDED], not_run: Some((AVAILABLE, NOT_RUN)) } }
 
 impl Resource for SinkBinding {
     const META: KindMeta = KindMeta {

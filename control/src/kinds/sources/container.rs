@@ -5,9 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CloudEventOverrides, MISSING, SOURCE, Source, SourceStatus, is_empty_list};
+use super::{CloudEventOverrides, MISSING, SOURCE, SourceStatus, is_empty_list};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
-use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
 use crate::kinds::shared::{Destination, namespace};
@@ -33,18 +32,7 @@ pub struct ContainerSourceSpec {
     pub template: Value,
 }
 
-impl Source for ContainerSource {
-    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[BINDING_READY, ADAPTER_READY] };
-    const NOT_RUN: Option<(&'static str, &'static str)> = Some((ADAPTER_READY, NOT_RUN));
-
-    fn sink(&self) -> &Destination {
-        &self.spec.sink
-    }
-
-    fn status_mut(&mut self) -> &mut SourceStatus {
-        self.status.get_or_insert_default()
-    }
-}
+source! { ContainerSource { conditions: [BINDING_READY, ADAPTER_READY], not_run: Some((ADAPTER_READY, NOT_RUN)) } }
 
 impl Resource for ContainerSource {
     const META: KindMeta = KindMeta {

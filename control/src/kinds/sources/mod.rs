@@ -1,6 +1,25 @@
 //! `sources.knative.dev/v1`: what brings events in. A PingSource is run here; of the others, which are about a cluster's
 //! workloads, the objects are kept, their sinks are resolved, and their status says that nothing runs them.
 
+/// Makes a kind of object with `spec.sink` a [`Source`].
+macro_rules! source {
+    ($kind:ty { conditions: $conditions:expr, not_run: $not_run:expr }) => {
+        impl $crate::kinds::sources::Source for $kind {
+            const CONDITIONS: $crate::kinds::conditions::ConditionSet =
+                $crate::kinds::conditions::ConditionSet { dependents: &$conditions };
+            const NOT_RUN: Option<(&'static str, &'static str)> = $not_run;
+
+            fn sink(&self) -> &$crate::kinds::shared::Destination {
+                &self.spec.sink
+            }
+
+            fn status_mut(&mut self) -> &mut $crate::kinds::sources::SourceStatus {
+                self.status.get_or_insert_default()
+            }
+        }
+    };
+}
+
 pub mod api_server;
 pub mod binding;
 pub mod container;
@@ -15,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conditions::ConditionSet;
+use super::core::AGE;
 use super::eventing::rules;
 use super::names::is_attribute;
 use super::shared::{AuthStatus, Destination, HasConditions, Status};
@@ -27,7 +47,6 @@ pub const VERSION: &str = "v1";
 pub const SINK_PROVIDED: &str = "SinkProvided";
 
 const MISSING: &str = "missing field(s)";
-const AGE: Column = Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
 const SINK: Column = column("Sink", ".status.sinkUri");
 
 /// What all source kinds have in common.

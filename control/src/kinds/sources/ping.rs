@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::cron::Schedule;
-use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, Source, SourceStatus};
+use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
-use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
 use crate::kinds::shared::{Destination, namespace};
 use crate::kinds::{READY, REASON, column, kind};
@@ -57,18 +56,7 @@ impl PingSourceSpec {
     }
 }
 
-impl Source for PingSource {
-    const CONDITIONS: ConditionSet = ConditionSet { dependents: &[SINK_PROVIDED, DEPLOYED] };
-    const NOT_RUN: Option<(&'static str, &'static str)> = None;
-
-    fn sink(&self) -> &Destination {
-        &self.spec.sink
-    }
-
-    fn status_mut(&mut self) -> &mut SourceStatus {
-        self.status.get_or_insert_default()
-    }
-}
+source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED], not_run: None } }
 
 impl Resource for PingSource {
     const META: KindMeta = KindMeta {
