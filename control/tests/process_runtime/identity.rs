@@ -174,10 +174,8 @@ async fn an_instance_is_held_to_its_limits() {
     let memory = either("memory.max", "memory.limit_in_bytes");
     assert_eq!(memory.as_deref(), Some("67108864"), "{path}");
     if may_mount() {
-        while !house.log(1).contains(" F kept") {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        assert!(house.log(1).contains(" F 67108864"), "it sees another group: {}", house.log(1));
+        let log = house.wrote(1, " F kept").await;
+        assert!(log.contains(" F 67108864"), "it sees another group: {log}");
     }
     guest.handle.stop();
     guest.gone().await;

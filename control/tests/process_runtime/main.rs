@@ -64,6 +64,21 @@ impl House {
     fn log(&self, id: u64) -> String {
         fs::read_to_string(self.folder().join(format!("{id}.log"))).unwrap()
     }
+
+    /// Waits until an instance has written `text`. Its log is there from its first line on, and that may be later than
+    /// its readiness.
+    async fn wrote(&self, id: u64, text: &str) -> String {
+        let path = self.folder().join(format!("{id}.log"));
+        for _ in 0..PATIENCE.as_millis() / 10 {
+            if let Ok(log) = fs::read_to_string(&path)
+                && log.contains(text)
+            {
+                return log;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{text:?} was not written: {}", self.log(id));
+    }
 }
 
 impl Guest {
