@@ -33,6 +33,7 @@ mod parameters;
 mod patch;
 mod path;
 mod protobuf;
+mod protobuf_definition;
 mod protobuf_fields;
 mod protobuf_traffic;
 mod reviews;
