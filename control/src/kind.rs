@@ -144,6 +144,11 @@ pub trait Resource: Serialize + DeserializeOwned + JsonSchema + 'static {
         let _ = object;
     }
 
+    /// Puts straight what writing the type out made of an object. Most kinds have nothing such.
+    fn settle(object: &mut Value) {
+        let _ = object;
+    }
+
     /// Fills what the client left out. `before` is the stored object on update.
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester);
 
@@ -368,7 +373,9 @@ fn admit<R: Resource>(
     if !problems.list.is_empty() {
         return Err(Denied::Invalid(problems.list));
     }
-    serde_json::to_value(&object).map_err(|why| Denied::Malformed(why.to_string()))
+    let mut object = serde_json::to_value(&object).map_err(|why| Denied::Malformed(why.to_string()))?;
+    R::settle(&mut object);
+    Ok(object)
 }
 
 /// A field that is `null` counts as left out, as everywhere in Kubernetes; an entry of a map of texts

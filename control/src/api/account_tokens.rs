@@ -74,6 +74,9 @@ pub(super) fn answer(
     let stored = server.store.read().get(&key).cloned();
     let stored = stored.ok_or_else(|| Refusal::not_found(meta, name))?;
     let mut request = body::object(headers, "TokenRequest", bytes)?;
+    if !request["spec"].is_object() && !request["spec"].is_null() {
+        return Err(Refusal::bad_request("spec has to be an object"));
+    }
     if let Some(other) = request["metadata"]["name"].as_str().filter(|other| ![name, ""].contains(other)) {
         let why = format!("Invalid value: {other:?}: must match the service account name if specified");
         return Err(Refusal::invalid_field(&REQUEST, name, "metadata.name", why));

@@ -180,12 +180,20 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
             }));
         }
     }
-    if resources.iter().any(|resource| resource["name"] == "pods") {
+    let of_core = |plural: &str| group.is_empty() && resources.iter().any(|one| one["name"] == plural);
+    let (namespaces, pods, accounts) = (of_core("namespaces"), of_core("pods"), of_core("serviceaccounts"));
+    if namespaces {
+        resources.push(json!({
+            "name": "namespaces/finalize", "singularName": "", "namespaced": false, "kind": "Namespace",
+            "verbs": ["update"],
+        }));
+    }
+    if pods {
         resources.push(json!({
             "name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"],
         }));
     }
-    if resources.iter().any(|resource| resource["name"] == "serviceaccounts") {
+    if accounts {
         resources.push(json!({
             "name": "serviceaccounts/token", "singularName": "", "namespaced": true, "kind": "TokenRequest",
             "group": "authentication.k8s.io", "version": "v1", "verbs": ["create"],
@@ -289,10 +297,14 @@ fn aggregated_resource(entry: &Entry) -> Value {
         let kind = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
         parts.push(json!({ "subresource": "scale", "responseKind": kind, "verbs": SCALE_VERBS }));
     }
-    if meta.plural == "pods" {
+    let of_core = |plural: &str| meta.group.is_empty() && meta.plural == plural;
+    if of_core("namespaces") {
+        parts.push(json!({ "subresource": "finalize", "responseKind": kind, "verbs": ["update"] }));
+    }
+    if of_core("pods") {
         parts.push(json!({ "subresource": "log", "responseKind": kind, "verbs": ["get"] }));
     }
-    if meta.plural == "serviceaccounts" {
+    if of_core("serviceaccounts") {
         let kind = json!({ "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest" });
         parts.push(json!({ "subresource": "token", "responseKind": kind, "verbs": ["create"] }));
     }

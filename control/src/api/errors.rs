@@ -185,6 +185,16 @@ impl Refusal {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why)
     }
 
+    /// A part of a Pod that there is nothing for here.
+    pub(super) fn unserved(meta: &KindMeta, name: &str, part: &str, why: &str) -> Self {
+        let message = format!("{part} is not supported: {why}");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).about(
+            meta.plural,
+            meta.group,
+            name,
+        )
+    }
+
     /// The same, once it is known what was asked for: other refusals stay as they are.
     pub(super) fn of_method(self, meta: &KindMeta, verb: &str) -> Self {
         if self.code != StatusCode::METHOD_NOT_ALLOWED {

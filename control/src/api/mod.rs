@@ -33,6 +33,7 @@ mod parameters;
 mod patch;
 mod path;
 mod protobuf;
+mod protobuf_definition;
 mod protobuf_fields;
 mod protobuf_traffic;
 mod reviews;
@@ -48,6 +49,7 @@ mod strategic;
 mod swagger;
 mod swagger_protobuf;
 mod table;
+mod unserved;
 mod update;
 mod watch;
 mod yaml;
@@ -271,6 +273,9 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
         return found;
     }
     let mut body = Some(body);
+    if let Some(refused) = unserved::answer(&server, &head) {
+        return refused;
+    }
     if let Some(answered) = part(&server, &head, &mut body).await {
         return answered;
     }
@@ -293,11 +298,19 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     answered.map_err(|refusal| refusal.of_method(call.target.entry.meta, verb))
 }
 
-/// What Kubernetes says whenever somebody looks at Endpoints.
+/// What is said to whoever looks at a kind, or a version of one, that goes.
 fn deprecated(call: &Call) -> &'static [&'static str] {
     let meta = call.target.entry.meta;
-    let old = meta.group.is_empty() && meta.plural == "endpoints" && !call.server.requester.internal;
-    if old { &["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"] } else { &[] }
+    match (meta.group, meta.version, meta.plural) {
+        _ if call.server.requester.internal => &[],
+        ("", _, "endpoints") => {
+            &["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"]
+        }
+        ("sources.knative.dev", "v1beta2", "pingsources") => {
+            &["sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource"]
+        }
+        _ => &[],
+    }
 }
 
 async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response, Refusal> {
@@ -316,6 +329,9 @@ async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response,
     }
     if let Some(scale) = call.target.scale {
         return scale::answer(call, method, scale, &body::read(body).await?).await;
+    }
+    if call.target.finalize && *method != Method::PUT {
+        return Err(Refusal::method_not_allowed());
     }
     if reads {
         return match named {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::kind::{Denied, Entry, KindMeta, Problem, Requester};
+use crate::kinds::core::NAMESPACE_FINALIZER;
 use crate::kinds::custom::Custom;
+use crate::kinds::labels;
 use crate::store::lifecycle::{finish, has_generation};
 use crate::store::{Change, Key, Opened};
 
@@ -151,6 +153,37 @@ pub(super) fn prepare_update(
         object["metadata"]["generation"] = (generation + 1).into();
     }
     Ok(finish(before, object))
+}
+
+/// A write of what a namespace waits for before it goes. Other fields follow the rules of an update.
+pub(super) fn prepare_finalize(
+    entry: &Entry,
+    before: &Opened,
+    new: Value,
+    requester: &Requester,
+) -> Result<Change, Refusal> {
+    let finalizers = match &new["spec"]["finalizers"] {
+        Value::Null => Vec::new(),
+        Value::Array(names) => names.clone(),
+        _ => return Err(Refusal::bad_request("spec.finalizers has to be a list")),
+    };
+    for (index, name) in finalizers.iter().map(|name| name.as_str().unwrap_or("")).enumerate() {
+        let known = name == NAMESPACE_FINALIZER || (name.contains('/') && labels::is_qualified_name(name));
+        if !known {
+            let why = format!(
+                "Invalid value: {name:?}: name is neither a standard finalizer name nor is it fully qualified"
+            );
+            let field = format!("spec.finalizers[{index}]");
+            return Err(Refusal::invalid_field(entry.meta, &before.key.name, &field, why));
+        }
+    }
+    let mut value = before.value.clone();
+    value["spec"]["finalizers"] = finalizers.into();
+    let wanted = Opened { value, stored: Arc::clone(&before.stored) };
+    match prepare_update(entry, &wanted, new, requester)? {
+        Change::Keep(_) => Ok(finish(before, wanted.value)),
+        change => Ok(change),
+    }
 }
 
 /// A write of `status` alone.

@@ -14,6 +14,8 @@ pub(super) struct Target {
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
     pub(super) status: bool,
+    /// The list of what a namespace waits for, if that is meant.
+    pub(super) finalize: bool,
     /// What the object keeps of its number, if that alone is meant.
     pub(super) scale: Option<&'static Scale>,
     /// By the old path of watches, `…/watch/…`.
@@ -31,10 +33,11 @@ impl Target {
             verb,
             group: meta.group,
             resource: meta.plural,
-            subresource: match (self.status, self.scale) {
-                (true, _) => "status",
-                (_, Some(_)) => "scale",
-                _ => "",
+            subresource: match self.scale {
+                _ if self.status => "status",
+                _ if self.finalize => "finalize",
+                Some(_) => "scale",
+                None => "",
             },
             namespace: self.namespace.as_deref().unwrap_or(if itself { name } else { "" }),
             name,
@@ -56,14 +59,14 @@ pub(super) fn parse(path: &str, registry: &Registry) -> Result<Target, Refusal> 
     };
     let (namespace, rest) = match rest {
         // `/namespaces/NAME/status` is about the namespace itself.
-        ["namespaces", _, "status"] if group.is_empty() => (None, rest),
+        ["namespaces", _, "status" | "finalize"] if group.is_empty() => (None, rest),
         ["namespaces", namespace, inside @ ..] if !inside.is_empty() => (Some(*namespace), inside),
         _ => (None, rest),
     };
     let (plural, name, part) = match rest {
         [plural] => (*plural, None, ""),
         [plural, name] => (*plural, Some(*name), ""),
-        [plural, name, part @ ("status" | "scale")] if !watch => (*plural, Some(*name), *part),
+        [plural, name, part @ ("status" | "scale" | "finalize")] if !watch => (*plural, Some(*name), *part),
         _ => return Err(Refusal::unknown_path()),
     };
     let entry = *registry.find(group, version, plural).ok_or_else(Refusal::unknown_path)?;
@@ -74,9 +77,15 @@ pub(super) fn parse(path: &str, registry: &Registry) -> Result<Target, Refusal> 
         "scale" => (false, entry.custom.and_then(Custom::scale)),
         _ => (false, None),
     };
-    if misplaced || (status && !entry.meta.has_status) || (part == "scale" && scale.is_none()) {
+    let finalize = part == "finalize";
+    let has_finalize = entry.meta.group.is_empty() && entry.meta.plural == "namespaces";
+    if misplaced
+        || (status && !entry.meta.has_status)
+        || (part == "scale" && scale.is_none())
+        || (finalize && !has_finalize)
+    {
         return Err(Refusal::unknown_path());
     }
     let (namespace, name) = (namespace.map(Into::into), name.map(Into::into));
-    Ok(Target { entry, namespace, name, status, scale, watch })
+    Ok(Target { entry, namespace, name, status, finalize, scale, watch })
 }

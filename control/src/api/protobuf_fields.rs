@@ -7,11 +7,16 @@
 pub(super) enum Shape {
     Text,
     Bool,
+    /// False = left out.
+    Flag,
     /// 0 = left out.
     Number,
     /// 0 counts.
     NumberOrNone,
     NumberOrText,
+    Double,
+    /// Base64 in JSON.
+    Bytes,
     TextMap,
     /// Values are base64 in JSON.
     BytesMap,
@@ -19,7 +24,26 @@ pub(super) enum Shape {
     Time,
     /// The same; JSON has microseconds.
     MicroTime,
+    /// Empty = left out.
     Message(&'static [Field]),
+    /// An empty one counts.
+    MessageOrNone(&'static [Field]),
+    /// What a definition says of its kind's objects.
+    Schema(Place),
+}
+
+/// How a schema stands in another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Whole,
+    /// By the names of fields.
+    Map,
+    OrBool,
+    OrList,
+    /// By the names of fields, each a schema or a list of texts.
+    OrTextsMap,
+    /// No schema but any JSON, as text.
+    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,24 +66,30 @@ pub(super) const fn many(number: u64, name: &'static str, shape: Shape) -> Field
     Field { number, name, shape, many: true }
 }
 
-/// The message of a kind; `None` when it is not known here.
-pub(super) fn message_of(kind: &str) -> Option<&'static [Field]> {
-    match kind {
-        "Namespace" => Some(NAMESPACE),
-        "ConfigMap" => Some(CONFIG_MAP),
-        "Secret" => Some(SECRET),
-        "Service" => Some(SERVICE),
-        "ServiceAccount" => Some(SERVICE_ACCOUNT),
-        "DeleteOptions" => Some(DELETE_OPTIONS),
-        "Role" => Some(ROLE),
-        "ClusterRole" => Some(CLUSTER_ROLE),
-        "RoleBinding" | "ClusterRoleBinding" => Some(ROLE_BINDING),
-        "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview" => Some(ACCESS_REVIEW),
-        "SelfSubjectRulesReview" => Some(RULES_REVIEW),
-        "TokenRequest" => Some(TOKEN_REQUEST),
-        "SelfSubjectReview" => Some(SUBJECT_REVIEW),
-        "TokenReview" => Some(TOKEN_REVIEW),
-        _ => super::protobuf_traffic::message_of(kind),
+/// The message of a group's kind; `None` when it is not known here.
+pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [Field]> {
+    match (group, kind) {
+        // Each group has them by its own name.
+        (_, "DeleteOptions") => Some(DELETE_OPTIONS),
+        ("", "Namespace") => Some(NAMESPACE),
+        ("", "ConfigMap") => Some(CONFIG_MAP),
+        ("", "Secret") => Some(SECRET),
+        ("", "Service") => Some(SERVICE),
+        ("", "ServiceAccount") => Some(SERVICE_ACCOUNT),
+        ("rbac.authorization.k8s.io", "Role") => Some(ROLE),
+        ("rbac.authorization.k8s.io", "ClusterRole") => Some(CLUSTER_ROLE),
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => Some(ROLE_BINDING),
+        (
+            "authorization.k8s.io",
+            "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview",
+        ) => Some(ACCESS_REVIEW),
+        ("authorization.k8s.io", "SelfSubjectRulesReview") => Some(RULES_REVIEW),
+        ("authentication.k8s.io", "TokenRequest") => Some(TOKEN_REQUEST),
+        ("authentication.k8s.io", "SelfSubjectReview") => Some(SUBJECT_REVIEW),
+        ("authentication.k8s.io", "TokenReview") => Some(TOKEN_REVIEW),
+        ("autoscaling", "Scale") => Some(SCALE),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => Some(super::protobuf_definition::DEFINITION),
+        _ => super::protobuf_traffic::message_of(group, kind),
     }
 }
 
@@ -164,7 +194,7 @@ const SERVICE: &[Field] = &[
             text(10, "externalName"),
             text(11, "externalTrafficPolicy"),
             one(12, "healthCheckNodePort", Shape::Number),
-            one(13, "publishNotReadyAddresses", Shape::Bool),
+            one(13, "publishNotReadyAddresses", Shape::Flag),
             one(14, "sessionAffinityConfig", SESSION_AFFINITY),
             text(17, "ipFamilyPolicy"),
             many(18, "clusterIPs", Shape::Text),
@@ -204,11 +234,7 @@ const CONDITION: Shape = Shape::Message(&[
 
 const SERVICE_ACCOUNT: &[Field] = &[
     METADATA,
-    many(
-        2,
-        "secrets",
-        Shape::Message(&[text(1, "kind"), text(2, "namespace"), text(3, "name"), text(4, "uid")]),
-    ),
+    many(2, "secrets", super::protobuf_traffic::REFERENCE),
     many(3, "imagePullSecrets", Shape::Message(&[text(1, "name")])),
     one(4, "automountServiceAccountToken", Shape::Bool),
 ];
@@ -219,7 +245,15 @@ const TOKEN_REQUEST: &[Field] = &[
     one(
         2,
         "spec",
-        Shape::Message(&[many(1, "audiences", Shape::Text), one(4, "expirationSeconds", Shape::Number)]),
+        Shape::Message(&[
+            many(1, "audiences", Shape::Text),
+            one(
+                3,
+                "boundObjectRef",
+                Shape::Message(&[text(1, "kind"), text(2, "apiVersion"), text(3, "name"), text(4, "uid")]),
+            ),
+            one(4, "expirationSeconds", Shape::Number),
+        ]),
     ),
 ];
 
@@ -310,3 +344,9 @@ const SUBJECT_REVIEW: &[Field] = &[METADATA];
 
 const TOKEN_REVIEW: &[Field] =
     &[METADATA, one(2, "spec", Shape::Message(&[text(1, "token"), many(2, "audiences", Shape::Text)]))];
+
+const SCALE: &[Field] = &[
+    METADATA,
+    one(2, "spec", Shape::Message(&[one(1, "replicas", Shape::NumberOrNone)])),
+    one(3, "status", Shape::Message(&[one(1, "replicas", Shape::NumberOrNone), text(2, "selector")])),
+];

@@ -2,18 +2,19 @@
 
 use super::protobuf_fields::{Field, METADATA, Shape, many, one, text};
 
-/// The message of a kind; `None` when it is not known here.
-pub(super) fn message_of(kind: &str) -> Option<&'static [Field]> {
-    match kind {
-        "Event" => Some(EVENT),
-        "Lease" => Some(LEASE),
-        "Endpoints" => Some(ENDPOINTS),
-        "EndpointSlice" => Some(ENDPOINT_SLICE),
+/// The message of a group's kind; `None` when it is not known here.
+pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [Field]> {
+    match (group, kind) {
+        ("", "Event") => Some(EVENT),
+        ("events.k8s.io", "Event") => Some(NEWS),
+        ("coordination.k8s.io", "Lease") => Some(LEASE),
+        ("", "Endpoints") => Some(ENDPOINTS),
+        ("discovery.k8s.io", "EndpointSlice") => Some(ENDPOINT_SLICE),
         _ => None,
     }
 }
 
-const REFERENCE: Shape = Shape::Message(&[
+pub(super) const REFERENCE: Shape = Shape::Message(&[
     text(1, "kind"),
     text(2, "namespace"),
     text(3, "name"),
@@ -46,7 +47,7 @@ const EVENT: &[Field] = &[
 ];
 
 /// Events as the newer group has them.
-pub(super) const NEWS: &[Field] = &[
+const NEWS: &[Field] = &[
     METADATA,
     one(2, "eventTime", Shape::MicroTime),
     one(3, "series", SERIES),

@@ -2,7 +2,7 @@
 //!
 //! For core kinds only, whose lists are known; what kubectl sends for them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value};
 
@@ -104,7 +104,8 @@ fn merge_field(into: &mut Map<String, Value>, parent: &str, name: &str, value: &
     if let Some(list) = name.strip_prefix(DELETE_FROM) {
         let gone = value.as_array().ok_or("$deleteFromPrimitiveList has to be a list")?;
         if let Some(list) = into.get_mut(list).and_then(Value::as_array_mut) {
-            list.retain(|one| !gone.contains(one));
+            let gone: HashSet<String> = gone.iter().map(Value::to_string).collect();
+            list.retain(|one| !gone.contains(&one.to_string()));
         }
         return Ok(());
     }
@@ -142,31 +143,34 @@ fn merge_list(
         *target = Value::Array(Vec::new());
     }
     let Some(list) = target.as_array_mut() else { return Ok(()) };
+    let elements = elements.iter().filter(|element| element[DIRECTIVE] != "replace");
+    let Some(key) = key else {
+        let mut there: HashSet<String> = list.iter().filter(|_| set).map(Value::to_string).collect();
+        list.extend(elements.filter(|element| !set || there.insert(element.to_string())).cloned());
+        return Ok(());
+    };
+    // Keys may stand several times: the first one is meant.
+    let mut places: HashMap<String, VecDeque<usize>> = HashMap::new();
+    for (place, identity) in list.iter().enumerate().filter_map(|(place, one)| Some((place, one.get(key)?))) {
+        places.entry(identity.to_string()).or_default().push_back(place);
+    }
+    let mut gone = HashSet::new();
     for element in elements {
-        if element[DIRECTIVE] == "replace" {
-            continue;
-        }
-        let Some(key) = key else {
-            if !set || !list.contains(element) {
-                list.push(element.clone());
-            }
-            continue;
-        };
         let identity = element.get(key).ok_or_else(|| format!("an element of {name} lacks its key {key}"))?;
-        let place = list.iter().position(|one| one.get(key) == Some(identity));
-        match (element[DIRECTIVE] == "delete", place) {
-            (true, Some(place)) => {
-                list.remove(place);
-            }
-            (true, None) => {}
-            (false, Some(place)) => merge_into(&mut list[place], element, name)?,
-            (false, None) => {
-                let mut new = Value::Null;
-                merge_into(&mut new, element, name)?;
-                list.push(new);
-            }
+        let known = places.entry(identity.to_string()).or_default();
+        if element[DIRECTIVE] == "delete" {
+            gone.extend(known.pop_front());
+        } else if let Some(place) = known.front() {
+            merge_into(&mut list[*place], element, name)?;
+        } else {
+            let mut new = Value::Null;
+            merge_into(&mut new, element, name)?;
+            known.push_back(list.len());
+            list.push(new);
         }
     }
+    let mut place = 0..;
+    list.retain(|_| place.next().is_none_or(|place| !gone.contains(&place)));
     Ok(())
 }
 
@@ -207,6 +211,26 @@ mod tests {
         let target = within(json!({ "finalizers": ["a", "b"] }));
         let patch = within(json!({ "$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["b", "c"] }));
         assert_eq!(merged(target, &patch), within(json!({ "finalizers": ["b", "c"] })));
+    }
+
+    /// One that stands twice is taken out one at a time, and a long list is gone through once.
+    #[test]
+    fn keys_that_stand_twice_and_long_lists_are_merged() {
+        let within = |ports: Value| json!({ "spec": { "ports": ports } });
+        let port = |port: u32, name: &str| json!({ "port": port, "name": name });
+        let target = within(json!([port(53, "a"), port(53, "b"), port(54, "c")]));
+        let delete = json!({ "port": 53, "$patch": "delete" });
+        assert_eq!(
+            merged(target.clone(), &within(json!([delete]))),
+            within(json!([port(53, "b"), port(54, "c")]))
+        );
+        assert_eq!(merged(target.clone(), &within(json!([delete, delete]))), within(json!([port(54, "c")])));
+        assert_eq!(
+            merged(target, &within(json!([delete, port(53, "d"), port(55, "e"), port(55, "f")]))),
+            within(json!([port(53, "d"), port(54, "c"), port(55, "f")]))
+        );
+        let many = |name: &str| within((0..20_000).map(|number| port(number, name)).collect());
+        assert_eq!(merged(many("a"), &many("b")), many("b"));
     }
 
     #[test]

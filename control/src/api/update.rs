@@ -1,4 +1,4 @@
-//! PUT: replace an object, or its status alone.
+//! PUT: replace an object, its status alone, or what a namespace waits for.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -9,7 +9,7 @@ use super::{Call, apply, body, fields, get, object, rehearse};
 pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let key = call.key()?;
     let entry = call.target.entry;
-    let status = call.target.status;
+    let (status, finalize) = (call.target.status, call.target.finalize);
     let requester = call.requester();
     let dry_run = call.parameters.dry_run;
     let writer = call.writer();
@@ -18,7 +18,9 @@ pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let warnings = fields::check(&entry, validation, &new, duplicates)?;
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
-        let change = if status {
+        let change = if finalize {
+            object::prepare_finalize(&entry, &before, new, &requester)?
+        } else if status {
             object::prepare_status(&entry, &before, new, &requester)?
         } else {
             object::prepare_update(&entry, &before, new, &requester)?

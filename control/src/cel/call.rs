@@ -85,6 +85,14 @@ fn is_in(table: &[(&str, usize, usize)], name: &str, given: usize) -> bool {
     table.iter().any(|(known, least, most)| *known == name && (*least..=*most).contains(&given))
 }
 
+pub(super) fn is_function_name(name: &str) -> bool {
+    FUNCTIONS.iter().any(|(known, _, _)| *known == name)
+}
+
+pub(super) fn is_method_name(name: &str) -> bool {
+    METHODS.iter().any(|(known, _, _)| *known == name)
+}
+
 pub(super) fn is_function(name: &str, given: usize) -> bool {
     is_in(&FUNCTIONS, name, given)
 }

@@ -58,7 +58,7 @@ pub(super) fn method(name: &str, items: &[Val], given: &[Val], steps: &mut Steps
     }
 }
 
-fn place(at: usize) -> Val {
+pub(super) fn place(at: usize) -> Val {
     Val::Int(i64::try_from(at).unwrap_or(i64::MAX))
 }
 

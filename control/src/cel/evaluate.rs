@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::call;
-use super::parse::{Each, Expr};
+use super::parse::{Each, Expr, What};
 use super::value::{Key, Val};
 use super::{Failure, Steps, wrong};
+use super::{call, collections};
 
 /// What names stand for, innermost first.
 #[derive(Debug)]
@@ -32,38 +32,38 @@ impl Scope<'_> {
 /// Recursion is bounded by the rule's depth, which reading it bounds.
 pub(super) fn evaluate(expr: &Expr, scope: &Scope<'_>, steps: &mut Steps) -> Result<Val, Failure> {
     steps.take(1)?;
-    match expr {
-        Expr::Literal(value) => Ok(value.clone()),
-        Expr::Name(name) => match scope.find(name) {
+    match &expr.what {
+        What::Literal(value) => Ok(value.clone()),
+        What::Name(name) => match scope.find(name) {
             Some(value) => Ok(value.clone()),
             None => wrong(format!("no such attribute: {name}")),
         },
-        Expr::Field { of, field, optional } => {
+        What::Field { of, field, optional } => {
             let of = evaluate(of, scope, steps)?;
             at(&of, &Val::text(field), *optional)
         }
-        Expr::Has { of, field } => has(&evaluate(of, scope, steps)?, field),
-        Expr::Index { of, index, optional } => {
+        What::Has { of, field } => has(&evaluate(of, scope, steps)?, field),
+        What::Index { of, index, optional } => {
             let of = evaluate(of, scope, steps)?;
             at(&of, &evaluate(index, scope, steps)?, *optional)
         }
-        Expr::Not(inner) => Ok(Val::Bool(!truth(evaluate(inner, scope, steps)?)?)),
-        Expr::Minus(inner) => match evaluate(inner, scope, steps)? {
+        What::Not(inner) => Ok(Val::Bool(!truth(evaluate(inner, scope, steps)?)?)),
+        What::Minus(inner) => match evaluate(inner, scope, steps)? {
             Val::Int(number) => number.checked_neg().map(Val::Int).ok_or_else(overflow),
             Val::Double(number) => Ok(Val::Double(-number)),
             other => wrong(format!("no such overload: -{}", other.kind())),
         },
-        Expr::And(all) => decide(all, false, scope, steps),
-        Expr::Or(all) => decide(all, true, scope, steps),
-        Expr::Choose(test, one, two) => {
+        What::And(all) => decide(all, false, scope, steps),
+        What::Or(all) => decide(all, true, scope, steps),
+        What::Choose(test, one, two) => {
             let chosen = if truth(evaluate(test, scope, steps)?)? { one } else { two };
             evaluate(chosen, scope, steps)
         }
-        Expr::Binary(operator, one, two) => {
+        What::Binary(operator, one, two) => {
             let (one, two) = (evaluate(one, scope, steps)?, evaluate(two, scope, steps)?);
             binary(operator, &one, &two, steps)
         }
-        Expr::Call { name, of, given } => {
+        What::Call { name, of, given } => {
             let of = of.as_ref().map(|of| evaluate(of, scope, steps)).transpose()?;
             let given = given.iter().map(|one| evaluate(one, scope, steps)).collect::<Result<Vec<_>, _>>()?;
             match of {
@@ -71,11 +71,11 @@ pub(super) fn evaluate(expr: &Expr, scope: &Scope<'_>, steps: &mut Steps) -> Res
                 None => call::function(name, &given, steps),
             }
         }
-        Expr::List(items) => {
+        What::List(items) => {
             let items = items.iter().map(|item| evaluate(item, scope, steps)).collect::<Result<_, _>>()?;
             Ok(Val::list(items))
         }
-        Expr::Map(pairs) => {
+        What::Map(pairs) => {
             let mut found = BTreeMap::new();
             for (key, value) in pairs {
                 let key = Key::of(&evaluate(key, scope, steps)?)?;
@@ -83,9 +83,9 @@ pub(super) fn evaluate(expr: &Expr, scope: &Scope<'_>, steps: &mut Steps) -> Res
             }
             Ok(Val::Map(Arc::new(found)))
         }
-        Expr::Each { how, of, name, test, then } => {
+        What::Each { how, of, names, test, then } => {
             let of = evaluate(of, scope, steps)?;
-            each(*how, &of, name, (test, then.as_deref()), scope, steps)
+            each(*how, &of, names, (test, then.as_deref()), scope, steps)
         }
     }
 }
@@ -245,27 +245,39 @@ fn unfit(operator: &str, one: &str, two: &str) -> Result<Val, Failure> {
     wrong(format!("no such overload: {one} {operator} {two}"))
 }
 
-/// `all`, `exists` and their like, over a list's items or a map's keys.
+/// `all`, `exists` and their like, over a list's items or a map's keys; with two names over places and items, or keys
+/// and values.
 fn each(
     how: Each,
     of: &Val,
-    name: &str,
+    names: &[String],
     (test, then): (&Expr, Option<&Expr>),
     scope: &Scope<'_>,
     steps: &mut Steps,
 ) -> Result<Val, Failure> {
-    let items: Vec<Val> = match of {
-        Val::List(items) => items.to_vec(),
-        Val::Map(fields) => fields.keys().map(Key::value).collect(),
+    let [first, rest @ ..] = names else { return wrong("a macro without a name") };
+    let second = rest.first();
+    let pairs: Vec<(Val, Val)> = match of {
+        Val::List(items) => {
+            items.iter().enumerate().map(|(at, item)| (collections::place(at), item.clone())).collect()
+        }
+        Val::Map(fields) => fields.iter().map(|(key, value)| (key.value(), value.clone())).collect(),
         other => {
             return wrong(format!("no such overload: there is nothing to go through in a {}", other.kind()));
         }
     };
-    steps.take(items.len())?;
+    steps.take(pairs.len())?;
     let (mut count, mut failed, mut kept) = (0, None, Vec::new());
-    for item in items {
-        let inner = Scope { name, value: item, outer: Some(scope) };
-        let found = evaluate(test, &inner, steps);
+    for (key, value) in pairs {
+        let (value, other) = match (second, of) {
+            (Some(_), _) => (key, value),
+            (None, Val::List(_)) => (value, Val::Null),
+            (None, _) => (key, Val::Null),
+        };
+        let outer = Scope { name: first, value, outer: Some(scope) };
+        let inner = Scope { name: second.unwrap_or(first), value: other, outer: Some(&outer) };
+        let here = if second.is_some() { &inner } else { &outer };
+        let found = evaluate(test, here, steps);
         match how {
             Each::All | Each::Exists => match found.and_then(truth) {
                 Ok(found) if found == (how == Each::Exists) => return Ok(Val::Bool(found)),
@@ -276,14 +288,14 @@ fn each(
             Each::ExistsOne => count += usize::from(truth(found?)?),
             Each::Filter => {
                 if truth(found?)? {
-                    kept.push(inner.value);
+                    kept.push(outer.value);
                 }
             }
             Each::Map => match then {
                 None => kept.push(found?),
                 Some(then) => {
                     if truth(found?)? {
-                        kept.push(evaluate(then, &inner, steps)?);
+                        kept.push(evaluate(then, here, steps)?);
                     }
                 }
             },

@@ -5,8 +5,11 @@
 //! known here are found when a rule is read, so that a definition is refused instead of half followed.
 
 mod call;
+mod check;
 mod collections;
 mod evaluate;
+mod format;
+mod overloads;
 mod parse;
 mod text;
 mod token;
@@ -16,6 +19,7 @@ use std::collections::HashMap;
 
 use regex::Regex;
 
+pub(crate) use check::{Kind, Known};
 pub(crate) use evaluate::Scope;
 pub(crate) use value::Val;
 
@@ -35,6 +39,31 @@ pub(crate) struct Program {
     root: parse::Expr,
     /// It looks at what was there before: without that it says nothing.
     pub(crate) compares: bool,
+}
+
+/// What is wrong with a rule's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mistake {
+    /// The byte it is about.
+    at: usize,
+    why: String,
+}
+
+impl Mistake {
+    fn new(at: usize, why: impl Into<String>) -> Self {
+        Self { at, why: why.into() }
+    }
+
+    /// As Kubernetes tells it: line and column, the line, and a finger.
+    pub(crate) fn told(&self, rule: &str) -> String {
+        let at = (0..=self.at.min(rule.len())).rev().find(|at| rule.is_char_boundary(*at)).unwrap_or(0);
+        let (before, rest) = rule.split_at(at);
+        let line = before.matches('\n').count() + 1;
+        let begun = before.rsplit('\n').next().unwrap_or("");
+        let shown = format!("{begun}{}", rest.split('\n').next().unwrap_or("")).replace('\t', " ");
+        let column = begun.chars().count();
+        format!("<input>:{line}:{}: {}\n | {shown}\n | {}^", column + 1, self.why, ".".repeat(column))
+    }
 }
 
 /// Why a rule has no answer.
@@ -77,12 +106,17 @@ impl Steps {
 
 impl Program {
     /// Reads a rule that may speak of `names`.
-    pub(crate) fn read(rule: &str, names: &[&str]) -> Result<Self, String> {
+    pub(crate) fn read(rule: &str, names: &[&str]) -> Result<Self, Mistake> {
         if rule.len() > RULE_BYTES_MAX {
-            return Err(format!("a rule is at most {RULE_BYTES_MAX} bytes long"));
+            return Err(Mistake::new(0, format!("a rule is at most {RULE_BYTES_MAX} bytes long")));
         }
         let (root, compares) = parse::read(rule, names)?;
         Ok(Self { root, compares })
+    }
+
+    /// What kind of value it gives, if names stand for what `known` says.
+    pub(crate) fn kind<'a>(&self, known: &Known<'a, '_>) -> Result<Kind<'a>, Mistake> {
+        check::kind(&self.root, known)
     }
 
     pub(crate) fn answer(&self, scope: &Scope<'_>, steps: &mut Steps) -> Result<Val, Failure> {
@@ -90,5 +124,7 @@ impl Program {
     }
 }
 
+#[cfg(test)]
+mod kind_tests;
 #[cfg(test)]
 mod tests;

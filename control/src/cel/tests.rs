@@ -21,7 +21,7 @@ fn schema() -> Value {
 }
 
 fn answer(rule: &str) -> Result<bool, String> {
-    let program = Program::read(rule, &["self", "oldSelf"])?;
+    let program = Program::read(rule, &["self", "oldSelf"]).map_err(|why| why.why)?;
     let mut steps = Steps::default();
     let this = Val::of(&object(), &schema(), true, &mut steps).unwrap();
     let old = Scope { name: "oldSelf", value: this.clone(), outer: None };
@@ -105,18 +105,18 @@ fn a_rule_that_does_not_fit_says_why() {
 fn a_rule_that_means_nothing_is_refused_when_it_is_read() {
     for (rule, why) in [
         ("self.spec.size >", "expected a value"),
-        ("foo == 1", "undeclared reference to \"foo\""),
-        ("frob(self)", "undeclared reference to \"frob\""),
-        ("self.frob()", "undeclared reference to \"frob\""),
-        ("size(1, 2) == 1", "with 2 arguments"),
+        ("foo == 1", "undeclared reference to 'foo'"),
+        ("frob(self)", "undeclared reference to 'frob'"),
+        ("self.frob()", "undeclared reference to 'frob'"),
+        ("size(1, 2) == 1", "applied to 2 arguments"),
         ("has(self)", "takes a field"),
         ("self.all(x)", "\",\""),
         ("'open", "never closed"),
         ("1 2", "the end"),
-        ("self ~ 1", "means nothing"),
+        ("self ~ 1", "token recognition error"),
         ("", "a value"),
     ] {
-        let found = Program::read(rule, &["self"]).unwrap_err();
+        let found = Program::read(rule, &["self"]).unwrap_err().why;
         assert!(found.contains(why), "{rule}: {found}");
     }
     for long in [
@@ -151,6 +151,97 @@ fn the_work_of_a_rule_is_bounded() {
     assert_eq!(answer("isQuantity('170141183460469231.999E')"), Ok(false));
     let replaced = "'x'.replace('', 'xxxxxxxxxx').replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx').replace('', 'xxxxxxxxxxxxxxxxxxxx') == 'x'";
     assert_eq!(answer(replaced), Err("over".into()));
+}
+
+/// A text's places are filled as a Kubernetes API server 1.34 fills them.
+#[test]
+fn values_are_written_as_kubernetes_writes_them() {
+    for (rule, expected) in [
+        ("'%f'.format([1234567.891])", "1,234,567.891000"),
+        ("'%.2f'.format([2.675])", "2.67"),
+        ("'%.0f'.format([0.5])", "0"),
+        ("'%e'.format([1234.5])", "1.234500×10⁰³"),
+        ("'%.2e'.format([0.00012])", "1.200000×10⁻⁰⁴"),
+        ("'%.1e'.format([0.0])", "0.000000×10⁰⁰"),
+        ("'%d'.format([1234567])", "1234567"),
+        ("'%b'.format([5])", "101"),
+        ("'%b'.format([true])", "1"),
+        ("'%b'.format([-5])", "-101"),
+        ("'%x'.format([255])", "ff"),
+        ("'%X'.format([255])", "FF"),
+        ("'%x'.format(['hé'])", "68c3a9"),
+        ("'%X'.format([b'ab\\xff'])", "6162FF"),
+        ("'%o'.format([8])", "10"),
+        ("'%x'.format([-255])", "-ff"),
+        ("'%s'.format([1.0])", "1"),
+        ("'%s'.format([1e21])", "1e+21"),
+        ("'%s'.format([1.5e-9])", "1.5e-09"),
+        ("'%s'.format([[1, 2]])", "[1, 2]"),
+        ("'%s'.format([['a', 'b']])", "[\"a\", \"b\"]"),
+        ("'%s'.format([{'a': 1, 'b': [true]}])", "{\"a\":1, \"b\":[true]}"),
+        ("'%s'.format([null])", "null"),
+        ("'%s'.format([b'abc'])", "abc"),
+        ("'%s'.format([duration('1h30m')])", "5400s"),
+        ("'%s'.format([duration('1500ms')])", "1.5s"),
+        ("'%s'.format([timestamp('2020-01-02T03:04:05Z')])", "2020-01-02T03:04:05Z"),
+        ("'%s'.format([timestamp('2020-01-02T03:04:05.5Z')])", "2020-01-02T03:04:05.5Z"),
+        ("'%s'.format([int])", "int"),
+        ("'%s'.format([true])", "true"),
+        ("'%.2d'.format([1])", "1"),
+        ("'%.2s'.format(['abc'])", "abc"),
+        ("'%%'.format([])", "%"),
+        ("string(1.0)", "1"),
+        ("string(1e21)", "1e+21"),
+        ("string(duration('90m'))", "5400s"),
+        ("string(timestamp('2020-01-02T03:04:05.5Z'))", "2020-01-02T03:04:05.5Z"),
+        ("string(12345678.9)", "1.23456789e+07"),
+        ("string(1234567.0) + ' ' + string(123456.0) + ' ' + string(0.00001)", "1.234567e+06 123456 1e-05"),
+        ("'%f'.format([-1234.5])", "-1,234.500000"),
+    ] {
+        let program = Program::read(rule, &[]).unwrap();
+        let scope = Scope { name: "", value: Val::Null, outer: None };
+        match program.answer(&scope, &mut Steps::default()) {
+            Ok(Val::Text(text)) => assert_eq!(&*text, expected, "{rule}"),
+            other => panic!("{rule}: {other:?}"),
+        }
+    }
+    for rule in [
+        "'%q'.format([1]) == ''",
+        "'%5d'.format([1]) == ''",
+        "'%'.format([1]) == ''",
+        "'%.2'.format([1]) == ''",
+        "'%.9999f'.format([1.0]) == ''",
+        "'%d'.format(['a']) == ''",
+        "'%f'.format([1]) == ''",
+        "'%s'.format([]) == ''",
+    ] {
+        assert!(answer(rule).is_err(), "{rule}");
+    }
+}
+
+/// A pattern's look at a text is charged by both: a long one costs more than a short one.
+#[test]
+fn a_look_for_a_pattern_is_charged_by_text_and_pattern() {
+    let text = format!("'{}'", "x".repeat(4000));
+    let looks = |pattern: &str| format!("[{}].all(i, {text}.matches('{pattern}'))", vec!["1"; 100].join(","));
+    assert_eq!(answer(&looks("xx")), Ok(true));
+    assert_eq!(answer(&looks(&"x".repeat(200))), Err("over".into()));
+    let long = format!("[{}].map(i, {text}).join('').findAll('x').size() > 1", vec!["1"; 20].join(","));
+    assert_eq!(answer(&long), Err("over".into()), "80,000 looks at 80,000 bytes");
+}
+
+/// Of two names the first is the place or the key.
+#[test]
+fn a_macro_may_have_two_names() {
+    for rule in [
+        "self.spec.tags.all(i, t, t == ['a', 'b'][i])",
+        "self.spec.labels.exists(k, v, k == 'a' && v == '1')",
+        "self.spec.items.existsOne(i, x, x.n == 2 && i == 1)",
+        "self.spec.tags.transformList(i, t, t + string(i)) == ['a0', 'b1']",
+    ] {
+        assert_eq!(answer(rule), Ok(true), "{rule}");
+    }
+    assert!(Program::read("self.all(x, y)", &["self"]).is_err());
 }
 
 proptest! {

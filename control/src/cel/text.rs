@@ -4,7 +4,7 @@ use regex::{Regex, RegexBuilder};
 
 use super::call::unfit;
 use super::value::Val;
-use super::{Failure, Steps, wrong};
+use super::{Failure, Steps, format, wrong};
 
 /// What reading a pattern counts as: some take milliseconds. Each is read once for all rules of a write.
 const PATTERN_STEPS: usize = 10_000;
@@ -31,6 +31,8 @@ pub(super) fn method(name: &str, of: &str, given: &[Val], steps: &mut Steps) -> 
         ("endsWith", Some(part)) => Ok(Val::Bool(of.ends_with(part))),
         ("matches" | "find" | "findAll", Some(pattern)) => {
             let most = count(1).map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+            // As Kubernetes counts it: the text times a quarter of the pattern.
+            steps.take((of.len() / 10 + 1).saturating_mul(pattern.len() / 4 + 1))?;
             by_pattern(name, of, &expression(pattern, steps)?, most, steps)
         }
         ("indexOf", Some(part)) => {
@@ -65,7 +67,10 @@ pub(super) fn method(name: &str, of: &str, given: &[Val], steps: &mut Steps) -> 
                 Ok(Val::text(&of[start..end]))
             }
         }
-        ("format", None) => format(of, given, steps),
+        ("format", None) => match given {
+            [Val::List(values)] => format::fill(of, values, steps),
+            _ => unfit(name, &Val::text(of)),
+        },
         ("lowerAscii", _) => Ok(Val::text(of.to_ascii_lowercase())),
         ("upperAscii", _) => Ok(Val::text(of.to_ascii_uppercase())),
         ("trim", _) => Ok(Val::text(of.trim())),
@@ -79,10 +84,13 @@ fn by_pattern(name: &str, of: &str, pattern: &Regex, most: usize, steps: &mut St
         "matches" => Ok(Val::Bool(pattern.is_match(of))),
         "find" => Ok(Val::text(pattern.find(of).map_or("", |found| found.as_str()))),
         _ => {
-            let found: Vec<Val> =
-                pattern.find_iter(of).take(most).map(|found| Val::text(found.as_str())).collect();
-            steps.take(found.len())?;
-            Ok(Val::list(found))
+            let mut all = Vec::new();
+            for found in pattern.find_iter(of).take(most) {
+                // Each look may go through what is left to its end.
+                steps.take((of.len() - found.start()) / 50 + 1)?;
+                all.push(Val::text(found.as_str()));
+            }
+            Ok(Val::list(all))
         }
     }
 }
@@ -103,10 +111,15 @@ fn expression(pattern: &str, steps: &mut Steps) -> Result<Regex, Failure> {
         return Ok(known.clone());
     }
     steps.take(PATTERN_STEPS)?;
-    let built = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build();
-    let Ok(built) = built else { return wrong(format!("{pattern:?} is no regular expression")) };
+    let Ok(built) = is_pattern(pattern) else {
+        return wrong(format!("{pattern:?} is no regular expression"));
+    };
     steps.patterns.insert(pattern.to_owned(), built.clone());
     Ok(built)
+}
+
+pub(super) fn is_pattern(pattern: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build()
 }
 
 fn split(of: &str, part: &str, most: Option<i64>, steps: &mut Steps) -> Result<Val, Failure> {
@@ -122,50 +135,36 @@ fn split(of: &str, part: &str, most: Option<i64>, steps: &mut Steps) -> Result<V
     Ok(Val::list(parts))
 }
 
-/// `"%s has %d".format([a, b])`
-fn format(of: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
-    let [Val::List(values)] = given else { return unfit("format", &Val::text(of)) };
-    let mut values = values.iter();
-    let mut found = String::new();
-    let mut rest = of;
-    while let Some(at) = rest.find('%') {
-        found.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(behind) = rest.strip_prefix('%') {
-            found.push('%');
-            rest = behind;
-            continue;
-        }
-        // A precision (`%.2f`) is allowed and says nothing here.
-        let letter = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
-        rest = rest.get(letter + 1..).unwrap_or("");
-        let Some(value) = values.next() else { return wrong("format: more places than values") };
-        found.push_str(&written(value, steps)?);
-    }
-    found.push_str(rest);
-    Ok(Val::text(found))
-}
-
 /// A value in words. Its parts are counted as they are written: a list may hold the same list many times over, so that a
 /// short rule makes one that nobody has room to write down.
 pub(super) fn written(value: &Val, steps: &mut Steps) -> Result<String, Failure> {
+    in_words(value, false, steps)
+}
+
+/// `within`: a text within a list or a map has quotes.
+fn in_words(value: &Val, within: bool, steps: &mut Steps) -> Result<String, Failure> {
     steps.take(1)?;
     let text = match value {
         Val::Null => "null".into(),
         Val::Bool(one) => one.to_string(),
         Val::Int(number) => number.to_string(),
         Val::Uint(number) => number.to_string(),
-        Val::Double(number) => number.to_string(),
+        Val::Double(number) => format::double(*number),
+        Val::Text(text) if within => format!("\"{text}\""),
         Val::Text(text) => text.to_string(),
         Val::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Val::List(items) => {
-            let items: Result<Vec<_>, _> = items.iter().map(|item| written(item, steps)).collect();
+            let items: Result<Vec<_>, _> = items.iter().map(|item| in_words(item, true, steps)).collect();
             format!("[{}]", items?.join(", "))
         }
         Val::Map(fields) => {
             let mut pairs = Vec::with_capacity(fields.len());
             for (key, value) in fields.iter() {
-                pairs.push(format!("{}: {}", written(&key.value(), steps)?, written(value, steps)?));
+                pairs.push(format!(
+                    "{}:{}",
+                    in_words(&key.value(), true, steps)?,
+                    in_words(value, true, steps)?
+                ));
             }
             format!("{{{}}}", pairs.join(", "))
         }
@@ -175,7 +174,7 @@ pub(super) fn written(value: &Val, steps: &mut Steps) -> Result<String, Failure>
         Val::Quantity(amount) => format!("{amount}m"),
         Val::Type(name) => (*name).into(),
         Val::Optional(None) => "none".into(),
-        Val::Optional(Some(inner)) => written(inner, steps)?,
+        Val::Optional(Some(inner)) => in_words(inner, within, steps)?,
     };
     steps.text(text.len())?;
     Ok(text)

@@ -1,5 +1,7 @@
 //! A rule's text, cut into words.
 
+use super::Mistake;
+
 /// One word of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
@@ -21,7 +23,7 @@ const MARKS: [&str; 26] = [
 ];
 
 /// The words of `rule`, each with where it begins.
-pub(super) fn cut(rule: &str) -> Result<Vec<(Token, usize)>, String> {
+pub(super) fn cut(rule: &str) -> Result<Vec<(Token, usize)>, Mistake> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(next) = rule[at..].chars().next() {
@@ -35,11 +37,11 @@ pub(super) fn cut(rule: &str) -> Result<Vec<(Token, usize)>, String> {
             continue;
         }
         let (token, length) = if let Some(literal) = literal(rest) {
-            literal.map_err(|why| format!("{why} at {at}"))?
+            literal.map_err(|why| Mistake::new(at, format!("Syntax error: {why}")))?
         } else if next.is_ascii_digit()
             || (next == '.' && rest[1..].starts_with(|c: char| c.is_ascii_digit()))
         {
-            number(rest).ok_or_else(|| format!("a number that means nothing at {at}"))?
+            number(rest).ok_or_else(|| Mistake::new(at, "Syntax error: a number that means nothing"))?
         } else if next.is_ascii_alphabetic() || next == '_' {
             let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
             (Token::Name(rest[..length].to_owned()), length)
@@ -47,7 +49,9 @@ pub(super) fn cut(rule: &str) -> Result<Vec<(Token, usize)>, String> {
             (Token::Mark("!"), 1)
         } else {
             let mark = MARKS.iter().find(|mark| rest.starts_with(**mark));
-            let mark = mark.ok_or_else(|| format!("{next:?} means nothing at {at}"))?;
+            let mark = mark.ok_or_else(|| {
+                Mistake::new(at, format!("Syntax error: token recognition error at: '{next}'"))
+            })?;
             (Token::Mark(mark), mark.len())
         };
         found.push((token, at));

@@ -139,6 +139,7 @@ impl Val {
         steps.text(text.len())?;
         let formed = match format {
             "date-time" => text.parse().ok().map(Self::Moment),
+            "date" => format!("{text}T00:00:00Z").parse().ok().map(Self::Moment),
             "duration" => duration(text).map(Self::Duration),
             "byte" => {
                 use base64::Engine as _;

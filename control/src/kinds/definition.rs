@@ -7,6 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceConversion, CustomResourceDefinition,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
 
 use super::core::CREATED_AT;
 use super::custom;
@@ -93,6 +94,11 @@ impl Resource for CustomResourceDefinition {
         &mut self.metadata
     }
 
+    fn settle(object: &mut Value) {
+        let versions = object.pointer_mut("/spec/versions").and_then(Value::as_array_mut);
+        versions.into_iter().flatten().filter_map(|version| version.get_mut("schema")).for_each(round);
+    }
+
     fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
         let names = &mut self.spec.names;
         names.singular.get_or_insert_with(|| names.kind.to_lowercase());
@@ -114,9 +120,46 @@ impl Resource for CustomResourceDefinition {
     }
 }
 
+/// The bounds of a schema are doubles, and a whole one came without a point: `kubectl apply` would find it changed.
+fn round(schema: &mut Value) {
+    /// Beyond it not every whole number is a double.
+    const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+    match schema {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let bound = ["maximum", "minimum", "multipleOf"].contains(&name.as_str());
+                match value.as_f64().filter(|number| bound && number.fract() == 0.0) {
+                    #[expect(clippy::cast_possible_truncation, reason = "whole, and small enough")]
+                    Some(number) if number.abs() <= WHOLE_MAX => *value = (number as i64).into(),
+                    _ => round(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(round),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// A definition that is applied twice is the same: bounds keep their form, and what only has their name stays.
+    #[test]
+    fn whole_bounds_have_no_point() {
+        let schema = |least: Value| {
+            json!({ "spec": { "versions": [{ "name": "v1" }, { "schema": { "openAPIV3Schema": { "minimum": least, "maximum": 1.5,
+                "properties": { "minimum": { "multipleOf": least } }, "anyOf": [{ "maximum": least }] } } }] } })
+        };
+        let mut object = schema(json!(2.0));
+        CustomResourceDefinition::settle(&mut object);
+        assert_eq!(object.to_string(), schema(json!(2)).to_string());
+        let mut nothing = json!({ "spec": {} });
+        CustomResourceDefinition::settle(&mut nothing);
+        assert_eq!(nothing, json!({ "spec": {} }));
+    }
 
     #[test]
     fn what_is_said_about_event_types_is_json() {

@@ -160,6 +160,10 @@ async fn a_service_account_acts_by_its_token_while_it_lives() {
     let token = answer["status"]["token"].as_str().unwrap().to_owned();
     let short = json!({ "spec": { "expirationSeconds": 5 } });
     assert_eq!(ask(&house, admin, Method::POST, &path, &short).await.0, 422);
+    for spec in [json!("x"), json!(7), json!([])] {
+        let wrong = json!({ "spec": spec });
+        assert_eq!(ask(&house, admin, Method::POST, &path, &wrong).await.0, 400, "{spec}");
+    }
 
     bind(&house, "system:serviceaccount:default:robot", "view").await;
     assert_eq!(ask(&house, As::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 200);

@@ -166,3 +166,26 @@ async fn our_definitions_are_not_written_by_clients_nor_again_at_a_restart() {
     api::seed(&house.store, &house.registry).await.unwrap();
     assert_eq!(house.store.read().revision(), revision);
 }
+
+/// `kn` up to 1.16 knows the version before, and what it writes is the same object.
+#[tokio::test]
+async fn a_ping_source_is_one_object_in_both_versions() {
+    let house = House::real().await;
+    let path = |version: &str| format!("/apis/sources.knative.dev/{version}/namespaces/default/pingsources");
+    let ping = json!({ "apiVersion": "sources.knative.dev/v1beta2", "kind": "PingSource", "metadata": { "name": "p" },
+        "spec": { "schedule": "1 * * * *", "data": "x", "sink": { "uri": "http://sink.example.com" } } });
+    let (code, warnings, made) = post(&house, &path("v1beta2"), "application/json", ping.to_string()).await;
+    assert_eq!((code, &made["apiVersion"]), (201, &json!("sources.knative.dev/v1beta2")), "{made}");
+    assert!(
+        warnings.iter().any(|warning| warning.contains("v1beta2 PingSource is deprecated")),
+        "{warnings:?}"
+    );
+    let (_, new) = house.get(&format!("{}/p", path("v1"))).await;
+    assert_eq!((&new["apiVersion"], &new["spec"]), (&json!("sources.knative.dev/v1"), &made["spec"]));
+    let (_, group) = house.get("/apis/sources.knative.dev").await;
+    assert_eq!(group["preferredVersion"]["version"], "v1");
+    let (_, definition) = house.get(&format!("{CRDS}/pingsources.sources.knative.dev")).await;
+    let versions = definition["spec"]["versions"].as_array().unwrap();
+    let stored: Vec<_> = versions.iter().map(|one| (&one["name"], &one["storage"])).collect();
+    assert_eq!(stored, [(&json!("v1"), &json!(true)), (&json!("v1beta2"), &json!(false))]);
+}

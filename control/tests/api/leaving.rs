@@ -211,3 +211,38 @@ async fn the_namespaces_that_everybody_expects_stay() {
     let (_, spaces) = house.get("/api/v1/namespaces").await;
     assert_eq!(spaces["items"].as_array().unwrap().len(), 4);
 }
+
+/// What a namespace waits for is a list of its own, which `PUT …/finalize` writes: so people free one that hangs.
+#[tokio::test]
+async fn what_a_namespace_waits_for_is_written_apart() {
+    let house = House::open().await;
+    let (path, spaces) = ("/api/v1/namespaces/team/finalize", "/api/v1/namespaces");
+    let space = |finalizers: Value| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" }, "spec": { "finalizers": finalizers } });
+    assert_eq!(house.ask(Method::PUT, path, &space(json!([]))).await.0, 404);
+    house.ask(Method::POST, spaces, &space(json!(["example.com/mine"]))).await;
+    let (code, made) = house.get("/api/v1/namespaces/team").await;
+    assert_eq!((code, &made["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
+    assert_eq!(house.get(path).await.0, 405);
+    assert_eq!(house.ask(Method::PUT, path, &space(json!("x"))).await.0, 400);
+    let (code, refusal) = house.ask(Method::PUT, path, &space(json!(["a"]))).await;
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.finalizers[0]")));
+    let both = json!(["kubernetes", "example.com/mine"]);
+    let (code, held) = house.ask(Method::PUT, path, &space(both.clone())).await;
+    assert_eq!((code, &held["spec"]["finalizers"]), (200, &both));
+    assert_eq!(held["status"]["phase"], "Active");
+    house.ask(Method::PUT, "/api/v1/namespaces/team", &space(json!([]))).await;
+    assert_eq!(house.get("/api/v1/namespaces/team").await.1["spec"]["finalizers"], both, "not by an update");
+
+    assert_eq!(house.delete("/api/v1/namespaces/team").await.1["status"]["phase"], "Terminating");
+    assert_eq!(house.ask(Method::PUT, path, &space(json!(["kubernetes"]))).await.0, 200);
+    assert_eq!(house.get("/api/v1/namespaces/team").await.0, 200, "something is waited for");
+    assert_eq!(house.ask(Method::PUT, path, &space(json!(null))).await.0, 200);
+    assert_eq!(house.get("/api/v1/namespaces/team").await.0, 404);
+    assert_eq!(
+        house.ask(Method::PUT, "/api/v1/namespaces/default/configmaps/finalize", &json!({})).await.0,
+        404
+    );
+    let (_, listed) = house.get("/api/v1").await;
+    let names: Vec<_> = listed["resources"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert!(names.contains(&&json!("namespaces/finalize")));
+}

@@ -2,6 +2,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
+use sluicegate_control::store::{Change, Key, StoreError};
 
 use crate::support::{GADGETS, House, MAPS, WIDGETS};
 
@@ -262,4 +263,34 @@ async fn an_operation_that_does_not_fit_is_named() {
         "{message}"
     );
     assert!(message.contains("/metadata/name"), "{message}");
+}
+
+/// There is no node that would carry them out: whoever asks is told what to do instead.
+#[tokio::test]
+async fn what_needs_a_node_is_refused_with_a_reason() {
+    let house = House::real().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let (code, refusal) = house.get(&format!("{pods}/none/exec?command=ls")).await;
+    assert_eq!((code, &refusal["message"]), (404, &json!("pods \"none\" not found")));
+    let key = Key { resource: "/pods".into(), namespace: "default".into(), name: "one".into() };
+    let pod =
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "one", "namespace": "default" } });
+    house.store.write(move |_| Ok::<_, StoreError>(Change::Put(key, pod))).await.unwrap();
+    for (method, part, word) in [
+        (Method::POST, "exec?command=ls", "kubectl logs"),
+        (Method::GET, "attach", "kubectl logs"),
+        (Method::POST, "portforward", "EndpointSlice"),
+        (Method::GET, "proxy/a/b", "EndpointSlice"),
+        (Method::POST, "eviction", "kubectl delete pod"),
+    ] {
+        let (code, refusal) = house.ask(method, &format!("{pods}/one/{part}"), &json!({})).await;
+        assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")), "{part}");
+        let told = refusal["message"].as_str().unwrap();
+        assert!(told.contains("is not supported: ") && told.contains(word), "{part}: {told}");
+        assert_eq!(refusal["details"], json!({ "kind": "pods", "name": "one" }));
+    }
+    assert_eq!(
+        house.get(&format!("{pods}/one/else")).await.1["message"],
+        "the server could not find the requested resource"
+    );
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything here follows an object's or a body's nesting, which the parsers of bodies bound.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
@@ -36,8 +36,9 @@ impl Fields {
         if below.is_empty() {
             return Self::leaf();
         }
+        let before = Parts::of(at, before);
         for (element, inner) in below {
-            let old = before.and_then(|before| child(at, before, &element));
+            let old = before.get(&element);
             let mut inside = Self::changed(at.below(&element), old, inner);
             // An element of a list is there or not; a field of an object only has a value.
             inside.owned |= !element.starts_with("f:") && old.is_none();
@@ -122,10 +123,10 @@ impl Fields {
         if self.is_leaf() && !mine.is_empty() {
             self.owned = false;
         }
+        let wanted = Parts::of(at, wanted);
         for (element, inner) in &mine.below {
             if let Some(last) = self.below.get_mut(element) {
-                let wanted = wanted.and_then(|wanted| child(at, wanted, element));
-                last.subtract_wanted(at.below(element), inner, wanted);
+                last.subtract_wanted(at.below(element), inner, wanted.get(element));
             }
         }
         self.below.retain(|_, inner| !inner.is_empty());
@@ -133,7 +134,8 @@ impl Fields {
 
     /// Keeps what `value` has.
     pub(super) fn keep_existing(&mut self, at: At<'_>, value: &Value) {
-        self.below.retain(|element, inner| match child(at, value, element) {
+        let parts = Parts::of(at, Some(value));
+        self.below.retain(|element, inner| match parts.get(element) {
             Some(there) => {
                 inner.keep_existing(at.below(element), there);
                 !inner.is_empty()
@@ -160,15 +162,30 @@ fn children<'a>(at: At<'_>, value: &'a Value) -> Vec<(String, &'a Value)> {
     }
 }
 
-/// The part of a value that has this name.
-pub(super) fn child<'a>(at: At<'_>, value: &'a Value, element: &str) -> Option<&'a Value> {
-    match value {
-        Value::Object(fields) => fields.get(element.strip_prefix("f:")?),
-        Value::Array(items) => {
-            let place = elements(at, items)?.iter().position(|one| one == element)?;
-            items.get(place)
+/// A value's parts, found by their names. Naming a list's elements goes through all of them, so it is done once for all
+/// questions.
+#[derive(Debug)]
+pub(super) struct Parts<'a> {
+    value: Option<&'a Value>,
+    places: HashMap<String, usize>,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn of(at: At<'_>, value: Option<&'a Value>) -> Self {
+        let names = match value {
+            Some(Value::Array(items)) => elements(at, items),
+            _ => None,
+        };
+        let places = names.into_iter().flatten().enumerate().map(|(place, name)| (name, place)).collect();
+        Self { value, places }
+    }
+
+    pub(super) fn get(&self, element: &str) -> Option<&'a Value> {
+        match self.value? {
+            Value::Object(fields) => fields.get(element.strip_prefix("f:")?),
+            Value::Array(items) => items.get(*self.places.get(element)?),
+            _ => None,
         }
-        _ => None,
     }
 }
 

@@ -1,8 +1,10 @@
 //! Lays a client's intent over what is stored, and takes away what the client no longer wants.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, child, field};
+use super::fields::{Fields, Parts, field};
 use super::lists::{At, elements, told};
 
 /// `live` with the fields of `wanted`.
@@ -27,11 +29,12 @@ fn merge_lists(at: At<'_>, live: &[Value], wanted: &[Value]) -> Value {
     let (Some(live_names), Some(wanted_names)) = (elements(at, live), elements(at, wanted)) else {
         return wanted.into();
     };
-    let old = |element: &String| live_names.iter().position(|one| one == element).map(|place| &live[place]);
+    let (live_places, wanted_places) = (places(&live_names), places(&wanted_names));
+    let old = |element: &String| live_places.get(element.as_str()).map(|place| &live[*place]);
     let mut merged = Vec::new();
     let (mut left, mut right) = (0, 0);
     while left < live.len() || right < wanted.len() {
-        let place = live_names.get(left).and_then(|name| wanted_names.iter().position(|one| one == name));
+        let place = live_names.get(left).and_then(|name| wanted_places.get(name.as_str()));
         match place {
             // Nobody but others has it.
             None if left < live.len() => {
@@ -39,7 +42,7 @@ fn merge_lists(at: At<'_>, live: &[Value], wanted: &[Value]) -> Value {
                 left += 1;
             }
             // It came where the client has it.
-            Some(place) if place < right => left += 1,
+            Some(place) if *place < right => left += 1,
             _ => {
                 merged.push(merge(at.below(&wanted_names[right]), old(&wanted_names[right]), &wanted[right]));
                 right += 1;
@@ -49,60 +52,55 @@ fn merge_lists(at: At<'_>, live: &[Value], wanted: &[Value]) -> Value {
     merged.into()
 }
 
+/// Where each name of a list stands.
+fn places(names: &[String]) -> HashMap<&str, usize> {
+    names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect()
+}
+
 /// Removes the fields in `gone` from `value` that none of `claims` has.
 pub(super) fn remove(at: At<'_>, value: &mut Value, gone: &Fields, claims: &[&Fields]) {
-    // Who owns a map without owning anything in it wants it to be there, and not what others put in.
     // A list with keys is like a map.
-    let is_one_value = match &*value {
-        Value::Object(_) => false,
-        Value::Array(items) => elements(at, items).is_none(),
-        _ => true,
+    let names = match &*value {
+        Value::Array(items) => elements(at, items),
+        _ => None,
     };
-    if claims.iter().any(|claim| claim.is_leaf()) && is_one_value {
+    // Who owns a map without owning anything in it wants it to be there, and not what others put in.
+    if claims.iter().any(|claim| claim.is_leaf()) && !value.is_object() && names.is_none() {
         return;
     }
+    let places = places(names.as_deref().unwrap_or_default());
+    let mut out = HashSet::new();
     for (element, inner) in &gone.below {
         let claims: Vec<&Fields> = claims.iter().filter_map(|claim| claim.below.get(element)).collect();
         let whole = inner.is_leaf() || (inner.owned && !element.starts_with("f:"));
-        if claims.is_empty() && whole {
-            take_out(at, value, element);
-        } else if let Some(there) = child_mut(at, value, element) {
+        let place = places.get(element.as_str()).copied();
+        let there = match value {
+            Value::Object(fields) => fields.get_mut(field(element)),
+            Value::Array(items) => place.and_then(|place| items.get_mut(place)),
+            _ => None,
+        };
+        let Some(there) = there else { continue };
+        let mut goes = claims.is_empty() && whole;
+        if !goes {
             remove(at.below(element), there, inner, &claims);
-            if is_hollow(there) && !claims.iter().any(|claim| claim.is_leaf()) {
-                take_out(at, value, element);
-            }
+            goes = is_hollow(there) && !claims.iter().any(|claim| claim.is_leaf());
         }
+        match value {
+            Value::Object(fields) if goes => {
+                fields.remove(field(element));
+            }
+            Value::Array(_) if goes => out.extend(place),
+            _ => {}
+        }
+    }
+    if let Value::Array(items) = value {
+        let mut place = 0..;
+        items.retain(|_| place.next().is_none_or(|place| !out.contains(&place)));
     }
 }
 
 fn is_hollow(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
-}
-
-fn child_mut<'a>(at: At<'_>, value: &'a mut Value, element: &str) -> Option<&'a mut Value> {
-    match value {
-        Value::Object(fields) => fields.get_mut(field(element)),
-        Value::Array(items) => {
-            let place = elements(at, items)?.iter().position(|one| one == element)?;
-            items.get_mut(place)
-        }
-        _ => None,
-    }
-}
-
-fn take_out(at: At<'_>, value: &mut Value, element: &str) {
-    match value {
-        Value::Object(fields) => {
-            fields.remove(field(element));
-        }
-        Value::Array(items) => {
-            let place = elements(at, items).and_then(|names| names.iter().position(|one| one == element));
-            if let Some(place) = place {
-                items.remove(place);
-            }
-        }
-        _ => {}
-    }
 }
 
 /// The fields that `mine` and `theirs` both have and that `merged` makes different from `live`.
@@ -118,10 +116,10 @@ fn clash(at: At<'_>, mine: &Fields, theirs: &Fields, live: Option<&Value>, merge
         return Fields { owned: true, ..Fields::default() };
     }
     let mut found = Fields::default();
+    let (live, merged) = (Parts::of(at, live), Parts::of(at, merged));
     for (element, inner) in &mine.below {
         let Some(other) = theirs.below.get(element) else { continue };
-        let part = |value: Option<&'_ Value>| value.and_then(|value| child(at, value, element)).cloned();
-        let clashed = clash(at.below(element), inner, other, part(live).as_ref(), part(merged).as_ref());
+        let clashed = clash(at.below(element), inner, other, live.get(element), merged.get(element));
         if !clashed.is_empty() {
             found.below.insert(element.clone(), clashed);
         }
@@ -222,5 +220,24 @@ mod tests {
             [".b", r#".env[name="x"].value"#]
         );
         assert!(clashes(At::whole(None), &all, &Fields::default(), &live, &merged).is_empty());
+    }
+
+    /// Naming a list's elements once for each of them took minutes, on the thread of all writes.
+    #[test]
+    fn a_long_list_is_gone_through_once_for_all_its_elements() {
+        let list = |value: &str| -> Value {
+            json!({ "env": (0..20_000).map(|n| json!({ "name": n.to_string(), "value": value })).collect::<Vec<_>>() })
+        };
+        let (one, two, at) = (list("1"), list("2"), At::whole(None));
+        let changed = Fields::changed(at, Some(&one), &two);
+        assert_eq!(changed.below["f:env"].below.len(), 20_000);
+        assert_eq!(clashes(at, &changed, &Fields::of(&one), &one, &two), changed);
+        let mut kept = Fields::of(&one);
+        kept.keep_existing(at, &two);
+        kept.subtract_wanted(at, &changed, Some(&two));
+        let mut merged = merge(at, Some(&one), &two);
+        assert_eq!(merged, two);
+        remove(at, &mut merged, &Fields::of(&one), &[]);
+        assert_eq!(merged, json!({}));
     }
 }

@@ -4,7 +4,7 @@
 //! To a Broker or a channel of this appliance it goes by the listener that everybody's events come in by, so it is durable
 //! once that has answered. Times that pass while the appliance is down do not come again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -59,7 +59,8 @@ pub async fn tend(world: &World) {
         let now = Timestamp::now();
         let ready: Vec<_> = world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect();
         let uid = |ping: &PingSource| ping.metadata.uid.clone().unwrap_or_default();
-        known.retain(|known, _| ready.iter().any(|ping| uid(ping) == *known));
+        let there: HashSet<String> = ready.iter().map(|ping| uid(ping)).collect();
+        known.retain(|known, _| there.contains(known));
         let mut wait = LOOK_EVERY;
         for ping in &ready {
             let due = known.entry(uid(ping)).or_insert_with(|| Due::after(ping, now));
@@ -82,10 +83,15 @@ pub async fn tend(world: &World) {
                 wait = wait.min(Duration::try_from(at.duration_since(now)).unwrap_or_default());
             }
         }
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = world.sources.bell.notified() => {}
-            Some(()) = sending.next(), if !sending.is_empty() => {}
+        let pause = tokio::time::sleep(wait);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => break,
+                () = world.sources.bell.notified() => break,
+                // Many arrive at once, and none of them makes another one due.
+                Some(()) = sending.next(), if !sending.is_empty() => {}
+            }
         }
     }
 }

@@ -1,11 +1,10 @@
 //! What a definition's schema has to be, so that what it says can be done: structural, with patterns that compile and
 //! lists whose keys exist.
 
-use regex::RegexBuilder;
 use serde_json::Value;
 
 use super::rules;
-use super::structural::{self, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PATTERN_BYTES_MAX, PRESERVE};
+use super::structural::{self, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, Patterns};
 use crate::kind::Problems;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -27,7 +26,7 @@ fn check(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
     }
     check_type(schema, at, depth, problems);
     if let Some(pattern) = schema["pattern"].as_str()
-        && let Err(why) = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build()
+        && let Err(why) = structural::read_pattern(pattern)
     {
         // The error draws a picture of several lines; the last one says it.
         let why = why.to_string();
@@ -46,13 +45,13 @@ fn check(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
     }
     if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
         let mut wrong = Problems::default();
-        structural::validate(default, schema, "", &mut wrong);
+        structural::validate(default, schema, &Patterns::of(schema), "", &mut wrong);
         for problem in wrong.list {
             problems.add(format!("{at}.default{}", dotted(&problem.field)), problem.message);
         }
     }
     check_list(schema, at, problems);
-    rules::validate(schema, at, problems);
+    rules::validate(schema, at, depth == 0, problems);
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
         check(inner, &format!("{at}.properties[{name}]"), depth + 1, problems);
     }

@@ -13,12 +13,14 @@ use serde_json::{Value, json};
 use crate::kind::{Column, Denied, Entry, KindMeta, Problems, UNKNOWN_TOLD_MAX, UnknownFields};
 
 use rules::Rules;
+use structural::Patterns;
 
 /// What a client said about its kind.
 #[derive(Debug)]
 pub struct Custom {
     schema: Value,
     rules: Rules,
+    patterns: Patterns,
     scale: Option<Scale>,
     /// Fields that objects are selected by, as clients write them and as JSON pointers.
     selectable: Vec<(String, String)>,
@@ -54,7 +56,13 @@ impl Custom {
             Some((path.to_owned(), format!("/{}", path.replace('.', "/"))))
         });
         let selectable = selectable.collect();
-        Self { rules: Rules::of(&schema), scale: Scale::of(version), selectable, schema }
+        Self {
+            rules: Rules::of(&schema),
+            patterns: Patterns::of(&schema),
+            scale: Scale::of(version),
+            selectable,
+            schema,
+        }
     }
 
     /// Drops, fills in and judges a whole object; `before` is what it was.
@@ -66,7 +74,7 @@ impl Custom {
         structural::prune(&mut object, &self.schema, "", &mut Vec::new());
         structural::fill(&mut object, &self.schema);
         let mut problems = Problems::default();
-        structural::validate(&object, &self.schema, "", &mut problems);
+        structural::validate(&object, &self.schema, &self.patterns, "", &mut problems);
         // A status that stays as it is was judged when it was written.
         if before.is_some_and(|before| before.get("status") == object.get("status")) {
             problems.list.retain(|problem| !problem.field.starts_with("status"));

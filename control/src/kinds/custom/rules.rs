@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::structural::{LIST_KEYS, LIST_TYPE, PROBLEMS_MAX, join};
-use crate::cel::{Failure, Program, Scope, Steps, Val};
+use crate::cel::{Failure, Kind, Known, Mistake, Program, Scope, Steps, Val};
 use crate::kind::Problems;
 
 pub(super) const RULES: &str = "x-kubernetes-validations";
@@ -31,16 +31,37 @@ struct Look<'a> {
     problems: &'a mut Problems,
 }
 
-/// Says what is wrong with the rules that stand at `at` of a definition.
-pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
+/// Says what is wrong with the rules that stand at `at` of a definition; `whole`: they are about whole objects.
+pub(super) fn validate(schema: &Value, at: &str, whole: bool, problems: &mut Problems) {
     for (index, rule) in schema[RULES].as_array().into_iter().flatten().enumerate() {
         let at = format!("{at}.{RULES}[{index}]");
-        match rule["rule"].as_str().map(str::trim) {
-            None | Some("") => problems.add(format!("{at}.rule"), "Required value: rule is not specified"),
-            Some(text) => compiles(text, &format!("{at}.rule"), problems),
+        let written = Written { rule, schema, whole };
+        match rule["rule"].as_str() {
+            Some(text) if !text.trim().is_empty() => {
+                if let Err(why) = written.judge(text, &Kind::Bool) {
+                    let why = match why {
+                        Wrong::Text(why) => format!("compilation failed: ERROR: {why}"),
+                        Wrong::Kind => "cel expression must evaluate to a bool".into(),
+                    };
+                    problems.add(format!("{at}.rule"), format!("Invalid value: {}: {why}", shown(rule)));
+                }
+                let told = |field: &str| rule[field].as_str().is_some_and(|text| !text.is_empty());
+                if text.contains(['\n', '\r']) && !told("message") && !told("messageExpression") {
+                    let why = "Required value: message must be specified if rule contains line breaks";
+                    problems.add(format!("{at}.message"), why);
+                }
+            }
+            _ => problems.add(format!("{at}.rule"), "Required value: rule is not specified"),
         }
-        if let Some(text) = rule["messageExpression"].as_str() {
-            compiles(text, &format!("{at}.messageExpression"), problems);
+        if let Some(text) = rule["messageExpression"].as_str().filter(|text| !text.is_empty())
+            && let Err(why) = written.judge(text, &Kind::Text)
+        {
+            let why = match why {
+                Wrong::Text(why) => format!("messageExpression compilation failed: ERROR: {why}"),
+                Wrong::Kind => "messageExpression must evaluate to a string".into(),
+            };
+            let at = format!("{at}.messageExpression");
+            problems.add(at, format!("Invalid value: {}: {why}", shown(rule)));
         }
         if let Some(reason) = rule["reason"].as_str()
             && !REASONS.contains(&reason)
@@ -54,10 +75,50 @@ pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
     }
 }
 
-fn compiles(text: &str, at: &str, problems: &mut Problems) {
-    if let Err(why) = Program::read(text, &NAMES) {
-        problems.add(at, format!("Invalid value: {text:?}: compilation failed: ERROR: {why}"));
+/// A rule of a definition, and where it stands.
+struct Written<'a> {
+    rule: &'a Value,
+    schema: &'a Value,
+    whole: bool,
+}
+
+/// Why a text is no rule.
+enum Wrong {
+    Text(String),
+    /// It gives a value of the wrong kind.
+    Kind,
+}
+
+impl Written<'_> {
+    fn judge(&self, text: &str, wanted: &Kind<'_>) -> Result<(), Wrong> {
+        let told = |why: Mistake| Wrong::Text(why.told(text));
+        let program = Program::read(text, &NAMES).map_err(told)?;
+        let this = Kind::of(self.schema, self.whole).unwrap_or(Kind::Dyn);
+        let optional = self.rule["optionalOldSelf"] == true;
+        let was = if optional { Kind::Optional(this.clone().into()) } else { this.clone() };
+        let old = Known { name: "oldSelf", kind: was, outer: None };
+        let known = Known { name: "self", kind: this, outer: Some(&old) };
+        let found = program.kind(&known).map_err(told)?;
+        if found.fits(wanted) { Ok(()) } else { Err(Wrong::Kind) }
     }
+}
+
+/// A rule as Kubernetes names it in its complaints.
+fn shown(rule: &Value) -> String {
+    let text = |field: &str| rule[field].as_str().unwrap_or("").into();
+    let fields: [(&str, Value); 6] = [
+        ("Rule", text("rule")),
+        ("Message", text("message")),
+        ("MessageExpression", text("messageExpression")),
+        ("Reason", rule["reason"].clone()),
+        ("FieldPath", text("fieldPath")),
+        ("OptionalOldSelf", rule["optionalOldSelf"].clone()),
+    ];
+    let fields = fields.map(|(name, value)| format!("{name:?}:{value}"));
+    let shown = format!("{{{}}}", fields.join(","));
+    [("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")]
+        .iter()
+        .fold(shown, |shown, (plain, escaped)| shown.replace(plain, escaped))
 }
 
 impl Rules {
@@ -70,7 +131,9 @@ impl Rules {
     fn collect(&mut self, schema: &Value) {
         for rule in schema[RULES].as_array().into_iter().flatten() {
             for text in ["rule", "messageExpression"].iter().filter_map(|name| rule[name].as_str()) {
-                self.programs.entry(text.to_owned()).or_insert_with(|| Program::read(text, &NAMES));
+                self.programs
+                    .entry(text.to_owned())
+                    .or_insert_with(|| Program::read(text, &NAMES).map_err(|why| why.told(text)));
             }
         }
         for inner in schema["properties"].as_object().into_iter().flat_map(|fields| fields.values()) {
@@ -118,8 +181,9 @@ impl Look<'_> {
                 }
             }
             Value::Array(items) => {
+                let known = Earlier::of(before, schema);
                 for (index, item) in items.iter().enumerate() {
-                    let was = before.and_then(|before| same_item(item, before, schema));
+                    let was = known.as_ref().and_then(|known| known.same(item));
                     self.at(item, was, &schema["items"], &format!("{at}[{index}]"));
                 }
             }
@@ -208,13 +272,30 @@ fn as_reason(reason: Option<&str>, kind: &str, told: &str) -> String {
     }
 }
 
-/// The item that this one was before, where a list's items have keys.
-fn same_item<'a>(item: &Value, before: &'a Value, schema: &Value) -> Option<&'a Value> {
-    if schema[LIST_TYPE] != "map" {
-        return None;
+/// What a list's items were before, by their keys.
+struct Earlier<'a> {
+    keys: Vec<&'a str>,
+    items: HashMap<String, &'a Value>,
+}
+
+impl<'a> Earlier<'a> {
+    /// `None`: the items have no keys, so that none is the same as another.
+    fn of(before: Option<&'a Value>, schema: &'a Value) -> Option<Self> {
+        if schema[LIST_TYPE] != "map" {
+            return None;
+        }
+        let keys: Vec<&str> = schema[LIST_KEYS].as_array()?.iter().filter_map(Value::as_str).collect();
+        let items = before?.as_array()?.iter().map(|item| (identity(&keys, item), item)).collect();
+        Some(Self { keys, items })
     }
-    let keys: Vec<&str> = schema[LIST_KEYS].as_array()?.iter().filter_map(Value::as_str).collect();
-    before.as_array()?.iter().find(|one| keys.iter().all(|key| one[*key] == item[*key]))
+
+    fn same(&self, item: &Value) -> Option<&'a Value> {
+        self.items.get(&identity(&self.keys, item)).copied()
+    }
+}
+
+fn identity(keys: &[&str], item: &Value) -> String {
+    keys.iter().map(|key| item[*key].to_string()).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -301,7 +382,7 @@ mod tests {
     #[test]
     fn a_definition_with_a_rule_that_means_nothing_is_refused_there() {
         for (rule, field) in [
-            (json!({ "rule": "self.a ==" }), "s.x-kubernetes-validations[0].rule"),
+            (json!({ "rule": "self ==" }), "s.x-kubernetes-validations[0].rule"),
             (json!({ "rule": " " }), "s.x-kubernetes-validations[0].rule"),
             (
                 json!({ "rule": "true", "messageExpression": "frob()" }),
@@ -310,7 +391,7 @@ mod tests {
             (json!({ "rule": "true", "reason": "Because" }), "s.x-kubernetes-validations[0].reason"),
         ] {
             let mut problems = Problems::default();
-            validate(&json!({ RULES: [rule] }), "s", &mut problems);
+            validate(&json!({ "type": "object", RULES: [rule] }), "s", false, &mut problems);
             assert_eq!(problems.list.len(), 1);
             assert_eq!(problems.list[0].field, field);
         }

@@ -1,8 +1,8 @@
 //! Structural schemas, as CustomResourceDefinitions carry them: what they drop, fill in, and refuse.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use regex::RegexBuilder;
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use crate::kind::Problems;
@@ -16,6 +16,42 @@ pub(super) const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 pub(super) const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// Problems that are told; who has more has the wrong schema.
 pub(super) const PROBLEMS_MAX: usize = 100;
+
+/// A schema's patterns, read; by their text. A list's items share one, and reading it takes longer than a look.
+#[derive(Debug, Default)]
+pub(super) struct Patterns(HashMap<String, Option<Regex>>);
+
+impl Patterns {
+    pub(super) fn of(schema: &Value) -> Self {
+        let mut patterns = Self::default();
+        patterns.collect(schema);
+        patterns
+    }
+
+    fn collect(&mut self, schema: &Value) {
+        if let Some(pattern) = schema["pattern"].as_str() {
+            self.0.entry(pattern.to_owned()).or_insert_with(|| read_pattern(pattern).ok());
+        }
+        schema["properties"].as_object().into_iter().flatten().for_each(|(_, inner)| self.collect(inner));
+        for name in ["allOf", "anyOf", "oneOf"] {
+            schema[name].as_array().into_iter().flatten().for_each(|inner| self.collect(inner));
+        }
+        for name in ["items", "additionalProperties", "not"] {
+            if schema[name].is_object() {
+                self.collect(&schema[name]);
+            }
+        }
+    }
+
+    /// A pattern that cannot be read matches nothing.
+    fn matches(&self, pattern: &str, text: &str) -> bool {
+        self.0.get(pattern).is_some_and(|known| known.as_ref().is_some_and(|known| known.is_match(text)))
+    }
+}
+
+pub(super) fn read_pattern(pattern: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build()
+}
 
 /// Drops every field that the schema does not name, and notes where it was.
 pub(super) fn prune(value: &mut Value, schema: &Value, at: &str, dropped: &mut Vec<String>) {
@@ -68,7 +104,13 @@ pub(super) fn fill(value: &mut Value, schema: &Value) {
 }
 
 /// Says what the schema does not allow, in the words of Kubernetes.
-pub(super) fn validate(value: &Value, schema: &Value, at: &str, problems: &mut Problems) {
+pub(super) fn validate(
+    value: &Value,
+    schema: &Value,
+    patterns: &Patterns,
+    at: &str,
+    problems: &mut Problems,
+) {
     if !schema.is_object()
         || problems.list.len() >= PROBLEMS_MAX
         || (value.is_null() && schema["nullable"] == true)
@@ -88,12 +130,12 @@ pub(super) fn validate(value: &Value, schema: &Value, at: &str, problems: &mut P
     }
     match value {
         Value::Number(number) => validate_number(number.as_f64().unwrap_or(0.0), schema, at, problems),
-        Value::String(text) => validate_text(text, schema, at, problems),
-        Value::Array(items) => validate_items(items, schema, at, problems),
-        Value::Object(fields) => validate_fields(fields, schema, at, problems),
+        Value::String(text) => validate_text(text, schema, patterns, at, problems),
+        Value::Array(items) => validate_items(items, schema, patterns, at, problems),
+        Value::Object(fields) => validate_fields(fields, schema, patterns, at, problems),
         _ => {}
     }
-    validate_choices(value, schema, at, problems);
+    validate_choices(value, schema, patterns, at, problems);
 }
 
 fn has_type(value: &Value, schema: &Value) -> bool {
@@ -146,29 +188,29 @@ fn validate_number(number: f64, schema: &Value, at: &str, problems: &mut Problem
     }
 }
 
-fn validate_text(text: &str, schema: &Value, at: &str, problems: &mut Problems) {
+fn validate_text(text: &str, schema: &Value, patterns: &Patterns, at: &str, problems: &mut Problems) {
     let count = text.chars().count();
     check_count(count, schema, ["minLength", "maxLength"], "chars long", at, problems);
     if let Some(pattern) = schema["pattern"].as_str()
-        && !RegexBuilder::new(pattern)
-            .size_limit(PATTERN_BYTES_MAX)
-            .build()
-            .is_ok_and(|expression| expression.is_match(text))
+        && !patterns.matches(pattern, text)
     {
         problems.add(at, format!("Invalid value: {text:?}: {at} in body should match '{pattern}'"));
     }
 }
 
-fn validate_items(items: &[Value], schema: &Value, at: &str, problems: &mut Problems) {
+fn validate_items(items: &[Value], schema: &Value, patterns: &Patterns, at: &str, problems: &mut Problems) {
     check_count(items.len(), schema, ["minItems", "maxItems"], "items", at, problems);
     if schema["uniqueItems"] == true
-        && items.iter().enumerate().any(|(index, one)| items[..index].contains(one))
+        && !items.iter().map(Value::to_string).all({
+            let mut seen = HashSet::new();
+            move |item| seen.insert(item)
+        })
     {
         problems.add(at, format!("Invalid value: {at} in body shouldn't contain duplicates"));
     }
     check_repeated(items, schema, at, problems);
     for (index, item) in items.iter().enumerate() {
-        validate(item, &schema["items"], &format!("{at}[{index}]"), problems);
+        validate(item, &schema["items"], patterns, &format!("{at}[{index}]"), problems);
     }
 }
 
@@ -195,7 +237,13 @@ fn check_repeated(items: &[Value], schema: &Value, at: &str, problems: &mut Prob
     }
 }
 
-fn validate_fields(fields: &Map<String, Value>, schema: &Value, at: &str, problems: &mut Problems) {
+fn validate_fields(
+    fields: &Map<String, Value>,
+    schema: &Value,
+    patterns: &Patterns,
+    at: &str,
+    problems: &mut Problems,
+) {
     check_count(fields.len(), schema, ["minProperties", "maxProperties"], "properties", at, problems);
     let embedded: &[&str] = if schema[EMBEDDED] == true { &["apiVersion", "kind"] } else { &[] };
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -206,7 +254,7 @@ fn validate_fields(fields: &Map<String, Value>, schema: &Value, at: &str, proble
     }
     for (name, value) in fields {
         let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-        validate(value, known, &join(at, name), problems);
+        validate(value, known, patterns, &join(at, name), problems);
     }
 }
 
@@ -227,14 +275,14 @@ fn check_count(
     }
 }
 
-fn validate_choices(value: &Value, schema: &Value, at: &str, problems: &mut Problems) {
+fn validate_choices(value: &Value, schema: &Value, patterns: &Patterns, at: &str, problems: &mut Problems) {
     let fits = |one: &Value| {
         let mut inner = Problems::default();
-        validate(value, one, at, &mut inner);
+        validate(value, one, patterns, at, &mut inner);
         inner.list.is_empty()
     };
     for one in schema["allOf"].as_array().into_iter().flatten() {
-        validate(value, one, at, problems);
+        validate(value, one, patterns, at, problems);
     }
     if let Some(any) = schema["anyOf"].as_array()
         && !any.iter().any(fits)
@@ -269,6 +317,8 @@ mod tests {
             "name": { "type": "string", "pattern": "^[a-z]+$", "maxLength": 4 },
             "port": { INT_OR_STRING: true },
             "tags": { "type": "array", "maxItems": 2, "items": { "type": "string" } },
+            "set": { "type": "array", "uniqueItems": true, "items": { "type": "object", PRESERVE: true } },
+            "words": { "type": "array", "items": { "type": "string", "anyOf": [{ "pattern": "^[a-z]+$" }] } },
             "any": { "type": "object", PRESERVE: true },
             "map": { "type": "object", "additionalProperties": { "type": "integer" } },
             "gone": { "type": "string", "nullable": true },
@@ -309,19 +359,21 @@ mod tests {
             (json!({ "size": 1, "port": true }), "port"),
             (json!({ "size": 1, "tags": ["a", "b", "c"] }), "tags"),
             (json!({ "size": 1, "tags": ["a", 1] }), "tags[1]"),
+            (json!({ "size": 1, "set": [{ "a": 1 }, { "a": 1.0 }, { "a": 1 }] }), "set"),
+            (json!({ "size": 1, "words": ["ab", "a1"] }), "words[1]"),
             (json!({ "size": 1, "map": { "k": "v" } }), "map.k"),
             (json!({ "size": 1, "one": {} }), "one"),
             (json!({ "size": 1, "one": { "a": "", "b": "" } }), "one"),
             (json!({ "size": 1, "color": null }), "color"),
         ] {
             let mut problems = Problems::default();
-            validate(&value, &schema(), "", &mut problems);
+            validate(&value, &schema(), &Patterns::of(&schema()), "", &mut problems);
             let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
             assert_eq!(fields, [field], "{value}");
         }
         let mut problems = Problems::default();
         let good = json!({ "size": 9, "color": "red", "port": "http", "gone": null, "one": { "a": "" } });
-        validate(&good, &schema(), "", &mut problems);
+        validate(&good, &schema(), &Patterns::of(&schema()), "", &mut problems);
         assert_eq!(problems.list, []);
     }
 }

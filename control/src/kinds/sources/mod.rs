@@ -134,6 +134,7 @@ pub struct Subject {
 pub fn entries() -> Vec<Entry> {
     vec![
         Entry::of::<ping::PingSource>(),
+        ping::v1beta2(),
         Entry::of::<api_server::ApiServerSource>().warned(|_| warning(api_server::NOT_RUN)),
         Entry::of::<container::ContainerSource>().warned(|_| warning(container::NOT_RUN)),
         Entry::of::<binding::SinkBinding>().warned(|_| warning(binding::NOT_RUN)),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::cron::Schedule;
 use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind::{KindMeta, Problems, Requester, Resource};
+use crate::kind::{Entry, KindMeta, Problems, Requester, Resource, Translation};
 use crate::kinds::eventing::rules;
 use crate::kinds::shared::{Destination, namespace};
 use crate::kinds::{READY, REASON, column, kind};
@@ -46,6 +46,13 @@ pub struct PingSourceSpec {
     /// The data, in base64.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub data_base64: String,
+}
+
+/// What older clients ask for: the same by another name. `kn` up to 1.16 does.
+pub(super) fn v1beta2() -> Entry {
+    const META: KindMeta = KindMeta { version: "v1beta2", ..PingSource::META };
+    static TRANSLATION: Translation = Translation { stored: &PingSource::META, store: |_| {}, show: |_| {} };
+    Entry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION)
 }
 
 impl PingSourceSpec {
