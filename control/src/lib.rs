@@ -16,6 +16,7 @@ pub mod kind;
 pub mod kinds;
 pub mod manifests;
 pub mod names;
+mod packed;
 pub mod publish;
 pub mod runtime;
 pub mod schema;

@@ -90,7 +90,7 @@ pub(super) fn metadata_only(object: &Stored) -> Value {
     struct Only {
         metadata: Value,
     }
-    let only: Option<Only> = serde_json::from_slice(&object.json).ok(); // we wrote it
+    let only: Option<Only> = serde_json::from_slice(&object.json()).ok(); // we wrote it
     partial(only.map_or(Value::Null, |only| only.metadata))
 }
 

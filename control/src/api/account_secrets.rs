@@ -52,7 +52,7 @@ fn fill(view: &View, key: &Key, authority: &str, signer: &Signer) -> Result<Chan
     let account =
         Key { resource: ACCOUNTS.into(), namespace: key.namespace.clone(), name: name.as_str().into() };
     let account = match view.get(&account) {
-        Some(account) if uid.is_empty() || *uid == *account.head.uid => account,
+        Some(account) if uid.is_empty() || *uid == *account.head.uid() => account,
         _ => return Ok(Change::Delete(key.clone(), secret)),
     };
     let text = |name: &str| secret["data"][name].as_str().is_some_and(|text| !text.is_empty());
@@ -62,11 +62,11 @@ fn fill(view: &View, key: &Key, authority: &str, signer: &Signer) -> Result<Chan
     }
     if !text("token") {
         let bound =
-            Bound { kind: BoundKind::Secret, name: key.name.to_string(), uid: before.head.uid.to_string() };
+            Bound { kind: BoundKind::Secret, name: key.name.to_string(), uid: before.head.uid().to_string() };
         let account = Account {
             namespace: key.namespace.to_string(),
             name,
-            uid: account.head.uid.to_string(),
+            uid: account.head.uid().to_string(),
             bound: Some(bound),
         };
         let token = signer.sign(&account, &[], Timestamp::now().as_second(), SECONDS).ok_or(Skip::Fine)?;
@@ -74,7 +74,7 @@ fn fill(view: &View, key: &Key, authority: &str, signer: &Signer) -> Result<Chan
     }
     secret["data"]["ca.crt"] = ca.into();
     secret["data"]["namespace"] = STANDARD.encode(&*key.namespace).into();
-    secret["metadata"]["annotations"][UID] = json!(&*account.head.uid);
+    secret["metadata"]["annotations"][UID] = json!(account.head.uid());
     Ok(Change::Put(key.clone(), secret))
 }
 

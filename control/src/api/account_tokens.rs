@@ -42,14 +42,14 @@ fn bound(server: &Server, namespace: &str, said: &Value) -> Result<Option<Bound>
     let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.as_str().into() };
     let found = server.store.read().get(&key).cloned().ok_or_else(|| Refusal::not_found(meta, &name))?;
     let uid = text("uid");
-    if !uid.is_empty() && *uid != *found.head.uid {
+    if !uid.is_empty() && *uid != *found.head.uid() {
         let why = format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         );
         return Err(Refusal::conflict(meta, &name, &why));
     }
-    Ok(Some(Bound { kind, name, uid: found.head.uid.to_string() }))
+    Ok(Some(Bound { kind, name, uid: found.head.uid().to_string() }))
 }
 
 /// The account that a path of this kind names.
@@ -103,7 +103,7 @@ pub(super) fn answer(
         return Err(Refusal::invalid_field(&REQUEST, "", "spec.expirationSeconds", why));
     }
     let account =
-        Account { namespace: namespace.into(), name: name.into(), uid: stored.head.uid.to_string(), bound };
+        Account { namespace: namespace.into(), name: name.into(), uid: stored.head.uid().to_string(), bound };
     let now = Timestamp::now().as_second();
     let token = signer
         .sign(&account, &audiences, now, seconds)

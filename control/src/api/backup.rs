@@ -73,7 +73,8 @@ fn backup(store: &Store) -> Response {
         let key = &object.key;
         let (resource, namespace, name) = (json!(&*key.resource), json!(&*key.namespace), json!(&*key.name));
         // The object is written out already.
-        let json = String::from_utf8_lossy(&object.json);
+        let json = object.json();
+        let json = String::from_utf8_lossy(&json);
         format!("{{\"resource\":{resource},\"namespace\":{namespace},\"name\":{name},\"object\":{json}}}\n")
     });
     let lines = std::iter::once(format!("{head}\n")).chain(rows).chain([format!("{foot}\n")]);

@@ -69,7 +69,7 @@ pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let mut details = json!({
         "name": &*object.key.name,
         "kind": meta.plural,
-        "uid": &*object.head.uid,
+        "uid": object.head.uid(),
     });
     if !meta.group.is_empty() {
         details["group"] = meta.group.into();

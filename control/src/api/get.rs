@@ -29,7 +29,7 @@ pub(super) fn get(call: &Call) -> Result<Response, Refusal> {
 pub(super) fn one(call: &Call, status: StatusCode, object: &Arc<Stored>) -> Response {
     let object = &*faces::shown(&call.target.entry, object);
     match call.format {
-        Format::Object => accept::json(status, object.json.clone()),
+        Format::Object => accept::json(status, object.json()),
         Format::Metadata => accept::json(status, accept::metadata_only(object).to_string()),
         Format::Table => {
             let version = object.resource_version.to_string();

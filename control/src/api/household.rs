@@ -58,7 +58,7 @@ pub async fn keep_house(store: Arc<Store>, authority: Arc<str>, signer: Option<A
 }
 
 /// Namespaces to look at after what changed since `reached`, and up to where that is.
-fn unsettled(store: &Store, reached: Option<u64>) -> (BTreeSet<Box<str>>, u64) {
+fn unsettled(store: &Store, reached: Option<u64>) -> (BTreeSet<Arc<str>>, u64) {
     let memory = store.read();
     if let Some(reached) = reached
         && let Ok((events, reached)) = memory.changes(None, None, reached, usize::MAX)
@@ -69,7 +69,7 @@ fn unsettled(store: &Store, reached: Option<u64>) -> (BTreeSet<Box<str>>, u64) {
     (all.iter().map(|namespace| namespace.key.name.clone()).collect(), memory.revision())
 }
 
-fn concerned(event: &Event) -> Option<Box<str>> {
+fn concerned(event: &Event) -> Option<Arc<str>> {
     let key = &event.object.key;
     if lifecycle::is_namespace(key) {
         return event.before.is_none().then(|| key.name.clone());
@@ -96,7 +96,7 @@ fn key(resource: &Arc<str>, namespace: &str, name: &str) -> Key {
 
 async fn settle(
     store: &Store,
-    homes: BTreeSet<Box<str>>,
+    homes: BTreeSet<Arc<str>>,
     authority: &Arc<str>,
     signer: Option<&Arc<Signer>>,
 ) -> Result<(), StoreError> {

@@ -108,7 +108,7 @@ fn lives(store: &Store, account: &Account) -> bool {
             namespace: account.namespace.as_str().into(),
             name: name.into(),
         };
-        memory.get(&key).is_some_and(|found| *found.head.uid == *uid)
+        memory.get(&key).is_some_and(|found| *found.head.uid() == *uid)
     };
     is_there("/serviceaccounts", &account.name, &account.uid)
         && account.bound.as_ref().is_none_or(|bound| {

@@ -69,7 +69,7 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
                 "kind": format!("{}List", meta.kind),
                 "metadata": metadata,
             });
-            accept::json(StatusCode::OK, join(&head, items.iter().map(|object| &*object.json)))
+            accept::json(StatusCode::OK, join(&head, items.iter().map(|object| object.json())))
         }
         Format::Metadata => {
             let head = json!({
@@ -79,7 +79,7 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
             });
             let items: Vec<String> =
                 items.iter().map(|object| accept::metadata_only(object).to_string()).collect();
-            accept::json(StatusCode::OK, join(&head, items.iter().map(String::as_bytes)))
+            accept::json(StatusCode::OK, join(&head, items.iter()))
         }
         Format::Table => {
             let items: Vec<&Stored> = items.iter().map(|object| &**object).collect();
@@ -92,7 +92,7 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
 }
 
 /// Puts items that are already written out into a list's `items`.
-fn join<'a>(head: &Value, items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+fn join(head: &Value, items: impl Iterator<Item = impl AsRef<[u8]>>) -> Vec<u8> {
     let mut body = head.to_string().into_bytes();
     body.pop();
     body.extend_from_slice(b",\"items\":[");
@@ -100,7 +100,7 @@ fn join<'a>(head: &Value, items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         if index > 0 {
             body.push(b',');
         }
-        body.extend_from_slice(item);
+        body.extend_from_slice(item.as_ref());
     }
     body.extend_from_slice(b"]}");
     body

@@ -237,7 +237,7 @@ impl Watcher {
 
     fn write(&self, lines: &mut Vec<u8>, what: &str, object: &Stored) {
         match self.format {
-            Format::Object => write_line(lines, what, &object.json),
+            Format::Object => write_line(lines, what, &object.json()),
             Format::Metadata => {
                 write_line(lines, what, accept::metadata_only(object).to_string().as_bytes());
             }

@@ -30,12 +30,28 @@ pub(super) fn news() -> watcher::Config {
 }
 
 /// What the cores' names are made of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CoreNames {
     services: Cache<Service>,
     endpoints: Cache<Endpoints>,
     slices: Cache<EndpointSlice>,
 }
+
+impl Default for CoreNames {
+    fn default() -> Self {
+        Self {
+            services: Cache::of_sleepers(|service| match names_itself(service) {
+                true => Vec::new(),
+                false => vec![OTHERS.to_owned()],
+            }),
+            endpoints: Cache::default(),
+            slices: Cache::default(),
+        }
+    }
+}
+
+/// Services that are no Route's placeholder.
+const OTHERS: &str = "others";
 
 pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
     let (client, core) = (|| world.client.clone(), &world.core_names);
@@ -72,14 +88,14 @@ impl CoreNames {
                 slices.entry(key).or_default().push(slice);
             }
         }
-        for service in self.services.all().iter().filter(|service| !names_itself(service)) {
+        for service in self.services.all_having(OTHERS) {
             let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
             let of_it = slices.get(&(ns.to_owned(), name.to_owned()));
             let places: Vec<Place> = match of_it {
                 Some(slices) => slices.iter().flat_map(|slice| of_slice(slice)).collect(),
                 None => self.endpoints.get(ns, name).map(|found| of_endpoints(&found)).unwrap_or_default(),
             };
-            let meaning = meaning(service, &places);
+            let meaning = meaning(&service, &places);
             for host in [
                 format!("{name}.{ns}"),
                 format!("{name}.{ns}.svc"),

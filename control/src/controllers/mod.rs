@@ -320,10 +320,9 @@ async fn hear_fleet(world: &World) {
                 }
             }
             Err(RecvError::Lagged(_)) => {
-                for revision in world.revisions.all() {
-                    let meta = &revision.metadata;
-                    world.look_at(Item::new(Kind::Revision, namespace(meta), name(meta)));
-                    world.look_at(Item::new(Kind::Pods, namespace(meta), name(meta)));
+                for (ns, name) in world.revisions.keys() {
+                    world.look_at(Item::new(Kind::Revision, &ns, &name));
+                    world.look_at(Item::new(Kind::Pods, &ns, &name));
                 }
             }
             // The fleet is over; so are we, soon.

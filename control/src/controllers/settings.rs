@@ -10,7 +10,7 @@ use super::queue::{Item, Kind};
 use super::trusts::BUNDLE_LABEL;
 use super::world::{Error, World};
 use crate::kinds::settings::{EVENTING, SERVING, Settings};
-use crate::kinds::shared::{label, name, namespace};
+use crate::kinds::shared::{label, name};
 
 /// The maps of both namespaces.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ pub(super) fn look_at_all(world: &World) {
 }
 
 fn look_at<K: kube::Resource>(world: &World, kind: Kind, cache: &Cache<K>) {
-    for object in cache.all() {
-        world.look_at(Item::new(kind, namespace(object.meta()), name(object.meta())));
+    for (namespace, name) in cache.keys() {
+        world.look_at(Item::new(kind, &namespace, &name));
     }
 }

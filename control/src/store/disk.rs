@@ -20,7 +20,8 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 
 use super::backend::{Faults, Noted};
 use super::history::Event;
-use super::{Head, Key, StoreError, Stored};
+use super::{Key, StoreError, Stored};
+use crate::packed::Samples;
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
@@ -31,7 +32,7 @@ const FILE: &str = "objects.redb";
 
 /// Pages the database may keep, in bytes. Memory already holds every object, so this only serves
 /// the writer's own look-ups; the library's default is 1 GiB.
-const CACHE_BYTES: usize = 16 * 1024 * 1024;
+const CACHE_BYTES: usize = 2 * 1024 * 1024;
 
 /// Opens the database, telling what the disk refuses from then on.
 type Open = Box<dyn Fn(&Faults) -> Result<Database, StoreError> + Send>;
@@ -48,6 +49,8 @@ pub(super) struct Disk {
 pub(super) struct Contents {
     pub(super) revision: u64,
     pub(super) objects: Vec<Arc<Stored>>,
+    /// What they are packed against.
+    pub(super) samples: Samples<Arc<str>>,
 }
 
 impl Disk {
@@ -131,15 +134,16 @@ impl Disk {
             for event in events {
                 let key = encode(&event.object.key);
                 if let Some(before) = &event.before {
-                    sum = sum.wrapping_sub(print(&key, &before.json));
+                    sum = sum.wrapping_sub(print(&key, &before.json()));
                 }
+                let json = event.object.json();
                 if !event.deleted {
-                    sum = sum.wrapping_add(print(&key, &event.object.json));
+                    sum = sum.wrapping_add(print(&key, &json));
                 }
                 if event.deleted {
                     objects.remove(key.as_str())?;
                 } else {
-                    objects.insert(key.as_str(), &*event.object.json)?;
+                    objects.insert(key.as_str(), &*json)?;
                 }
             }
             facts.insert("revision", revision)?;
@@ -155,7 +159,7 @@ impl Disk {
         let sum = contents
             .objects
             .iter()
-            .fold(0_u64, |sum, object| sum.wrapping_add(print(&encode(&object.key), &object.json)));
+            .fold(0_u64, |sum, object| sum.wrapping_add(print(&encode(&object.key), &object.json())));
         let known = self.fact("print")?.unwrap_or(0);
         if format == FORMAT && known != sum {
             return Err(Unread::Told(self.damaged(&"its objects are not those that were written")));
@@ -198,17 +202,18 @@ impl Disk {
     fn contents(&self) -> Result<Contents, Unread> {
         let revision = self.fact("revision")?.unwrap_or(0);
         let transaction = self.database()?.begin_read().map_err(redb::Error::from)?;
-        let mut objects = Vec::new();
+        let (mut objects, samples): (Vec<Arc<Stored>>, _) = (Vec::new(), Samples::default());
         let table = transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
         for row in table.iter().map_err(redb::Error::from)? {
             let (key, json) = row.map_err(redb::Error::from)?;
-            let object = parse(key.value(), json.value())
+            let same = objects.last().map(|last| &last.key.resource);
+            let object = parse(key.value(), json.value(), same, &samples)
                 .filter(|object| object.resource_version <= revision)
                 .ok_or_else(|| self.damaged(&format!("object {:?}", key.value())))
                 .map_err(Unread::Told)?;
             objects.push(Arc::new(object));
         }
-        Ok(Contents { revision, objects })
+        Ok(Contents { revision, objects, samples })
     }
 
     fn damaged(&self, what: &dyn ToString) -> StoreError {
@@ -267,12 +272,13 @@ fn print(key: &str, json: &[u8]) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-fn parse(key: &str, json: &[u8]) -> Option<Stored> {
+/// Objects come in the order of their kinds, so the kind is mostly the `same` as that of the last.
+fn parse(key: &str, json: &[u8], same: Option<&Arc<str>>, samples: &Samples<Arc<str>>) -> Option<Stored> {
     let mut parts = key.split('\0');
     let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
-    let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.into() };
+    let resource = same.filter(|same| &***same == resource).map_or_else(|| resource.into(), Arc::clone);
+    let key = Key { resource, namespace: namespace.into(), name: name.into() };
     let value: serde_json::Value = serde_json::from_slice(json).ok()?;
     let resource_version = value["metadata"]["resourceVersion"].as_str()?.parse().ok()?;
-    let json = bytes::Bytes::copy_from_slice(json);
-    Some(Stored { key, resource_version, head: Head::of(&value), json })
+    Some(Stored::kept(key, resource_version, &value, json.to_vec(), samples, None))
 }

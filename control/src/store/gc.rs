@@ -96,7 +96,7 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     let object = &event.object;
     let mut places = Vec::new();
     if event.deleted {
-        places.extend(memory.dependents(&object.head.uid).map(|child| Place::Child(child.key.clone())));
+        places.extend(memory.dependents(object.head.uid()).map(|child| Place::Child(child.key.clone())));
         let home = lifecycle::namespace_key(&object.key.namespace);
         if memory.get(&home).is_some_and(|home| home.head.deleting) {
             places.push(Place::Namespace(home));
@@ -136,7 +136,7 @@ async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreEr
     let children: Vec<Arc<Stored>> = {
         let memory = store.read();
         let Some(owner) = memory.get(&key) else { return Ok(()) };
-        memory.dependents(&owner.head.uid).cloned().collect()
+        memory.dependents(owner.head.uid()).cloned().collect()
     };
     for child in children {
         let (now, key) = (now.clone(), child.key.clone());
@@ -177,7 +177,7 @@ fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
     let stays = kept.iter().any(|reference| owner(reference).is_some_and(|owner| !goes_with_it(&owner)));
     if !stays && !orphaned && !references.is_empty() {
         // A child that is waited for waits for its own children.
-        let in_order = !kept.is_empty() && !view.dependents(&child.head.uid).is_empty();
+        let in_order = !kept.is_empty() && !view.dependents(child.head.uid()).is_empty();
         let policy = if in_order { Policy::Foreground } else { Policy::Background };
         return Ok(lifecycle::begin_delete(&child, policy, now));
     }
@@ -196,7 +196,7 @@ fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
 /// Lets an owner go when no dependent holds it any more.
 fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
     let owner = view.get(key).filter(|owner| owner.head.deleting).ok_or(Skip::Fine)?.open();
-    let uid = &*owner.head.uid;
+    let uid = owner.head.uid();
     let children = view.dependents(uid);
     let blocks = |child: &Arc<Stored>| {
         let child = child.value();

@@ -9,7 +9,7 @@ use super::Stored;
 /// before it has to list again.
 pub const HISTORY_EVENTS_MAX: usize = 10_000;
 
-/// JSON held by those changes, in bytes: a burst of huge objects must not cost the process its memory.
+/// What those changes hold, in bytes (packed, mostly): a burst of huge objects must not cost the process its memory.
 pub const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// One change of one object.
@@ -53,11 +53,11 @@ impl History {
     }
 
     pub(super) fn push(&mut self, event: Arc<Event>) {
-        self.bytes += event.object.json.len();
+        self.bytes += event.object.held_bytes();
         self.events.push_back(event);
         while self.events.len() > HISTORY_EVENTS_MAX || self.bytes > HISTORY_BYTES_MAX {
             let Some(event) = self.events.pop_front() else { break };
-            self.bytes -= event.object.json.len();
+            self.bytes -= event.object.held_bytes();
             self.oldest = event.revision;
         }
     }

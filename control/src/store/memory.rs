@@ -156,7 +156,7 @@ impl Memory {
     }
 
     fn insert(&mut self, object: Arc<Stored>) {
-        if !object.head.uid.is_empty() {
+        if !object.head.uid().is_empty() {
             self.by_uid.replace(ByUid(Arc::clone(&object)));
         }
         for owner in object.head.owners() {
@@ -167,7 +167,7 @@ impl Memory {
 
     fn remove(&mut self, object: &Stored) {
         self.objects.remove(&object.key);
-        self.by_uid.remove(&*object.head.uid);
+        self.by_uid.remove(object.head.uid());
         for owner in object.head.owners() {
             if let Some(owned) = self.by_owner.get_mut(owner) {
                 owned.remove(&object.key);

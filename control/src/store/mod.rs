@@ -52,8 +52,9 @@ pub struct Key {
     /// `GROUP/PLURAL`; the core group is empty.
     pub resource: Arc<str>,
     /// Empty for cluster-wide kinds.
-    pub namespace: Box<str>,
-    pub name: Box<str>,
+    pub namespace: Arc<str>,
+    /// Shared by the versions of an object, as the namespace is.
+    pub name: Arc<str>,
 }
 
 /// What a writer wants done.
@@ -136,7 +137,7 @@ impl Store {
         let memory = Arc::new(RwLock::new(Memory::new(contents.revision, contents.objects)));
         let (jobs, waiting) = mpsc::channel(WRITES_WAITING_MAX);
         let (announce, revision) = watch::channel(contents.revision);
-        let view = View::new(Arc::clone(&memory), contents.revision);
+        let view = View::new(Arc::clone(&memory), contents.revision, contents.samples);
         let failure = Arc::new(Failure::default());
         let told = Arc::clone(&failure);
         let writer = std::thread::Builder::new()

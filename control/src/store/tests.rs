@@ -226,9 +226,8 @@ async fn what_a_disk_made_of_the_objects_is_told() {
     for (nth, bytes) in [10, 100, 1000, 5000, 300].into_iter().enumerate() {
         put(&store, &format!("object-{nth}"), bytes).await.unwrap();
     }
-    let all = |store: &Store| -> Vec<bytes::Bytes> {
-        store.read().all().map(|object| object.json.clone()).collect()
-    };
+    let all =
+        |store: &Store| -> Vec<bytes::Bytes> { store.read().all().map(|object| object.json()).collect() };
     let written = all(&store);
     drop(store);
     let file = folder.path().join("objects.redb");

@@ -10,6 +10,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::disk::Disk;
 use super::history::Event;
+use crate::packed::Samples;
+
 use super::{Change, Key, Memory, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError, Stored, Written, read};
 
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
@@ -36,11 +38,12 @@ pub struct View {
     events: Vec<Arc<Event>>,
     /// The last resourceVersion given out.
     revision: u64,
+    samples: Samples<Arc<str>>,
 }
 
 impl View {
-    pub(super) fn new(memory: Arc<RwLock<Memory>>, revision: u64) -> Self {
-        Self { memory, staged: HashMap::new(), events: Vec::new(), revision }
+    pub(super) fn new(memory: Arc<RwLock<Memory>>, revision: u64, samples: Samples<Arc<str>>) -> Self {
+        Self { memory, staged: HashMap::new(), events: Vec::new(), revision, samples }
     }
 
     #[must_use]
@@ -54,7 +57,7 @@ impl View {
     /// The object that carries this uid.
     #[must_use]
     pub fn by_uid(&self, uid: &str) -> Option<Arc<Stored>> {
-        let staged = self.staged.values().flatten().find(|object| &*object.head.uid == uid);
+        let staged = self.staged.values().flatten().find(|object| object.head.uid() == uid);
         if staged.is_some() {
             return staged.cloned();
         }
@@ -95,10 +98,14 @@ impl View {
             return Err(StoreError::TooDeep);
         }
         let before = self.get(&key);
-        let object = Arc::new(Stored::new(key, revision, &value));
-        if object.json.len() > OBJECT_BYTES_MAX {
-            return Err(StoreError::TooLarge { bytes: object.json.len() });
+        let json = value.to_string().into_bytes();
+        if json.len() > OBJECT_BYTES_MAX {
+            return Err(StoreError::TooLarge { bytes: json.len() });
         }
+        // Versions of an object share its name.
+        let key = before.as_ref().map_or(key, |before| before.key.clone());
+        let object = Stored::kept(key, revision, &value, json, &self.samples, before.as_deref());
+        let object = Arc::new(object);
 
         self.revision = revision;
         let after = (!deleted).then(|| Arc::clone(&object));

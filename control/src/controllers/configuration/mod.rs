@@ -53,13 +53,9 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 pub async fn sweep_in_time(world: &World) {
     loop {
         tokio::time::sleep(SWEEP_PERIOD).await;
-        let mut owners: Vec<_> =
-            world.revisions.all().iter().filter_map(|revision| owner_of(&revision.metadata)).collect();
-        owners.sort();
         // Who has one Revision has none to spare.
-        for pair in owners.windows(2).filter(|pair| pair[0] == pair[1]) {
-            world.look_at(pair[0].clone());
-        }
+        let crowds = world.revisions.crowds();
+        crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| world.look_at(owner));
     }
 }
 

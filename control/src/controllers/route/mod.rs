@@ -131,15 +131,15 @@ pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
 
 /// The Routes whose traffic may change with a Configuration.
 pub fn of_configuration(world: &World, ns: &str, configuration: &str) -> Vec<Item> {
-    items(ns, world.routes.having(ns, &wants_configuration(configuration)))
+    items(ns, world.routes.names_having(ns, &wants_configuration(configuration)))
 }
 
 /// The Routes whose traffic may change with a Revision.
 pub fn of_revision(world: &World, revision: &Revision) -> Vec<Item> {
     let ns = namespace(&revision.metadata);
-    let by_name = world.routes.having(ns, &wants_revision(name(&revision.metadata)));
+    let by_name = world.routes.names_having(ns, &wants_revision(name(&revision.metadata)));
     let configuration = label(&revision.metadata, CONFIGURATION);
-    let by_parent = configuration.map(|parent| world.routes.having(ns, &wants_configuration(parent)));
+    let by_parent = configuration.map(|parent| world.routes.names_having(ns, &wants_configuration(parent)));
     items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
 }
 
@@ -147,7 +147,7 @@ pub fn of_revision(world: &World, revision: &Revision) -> Vec<Item> {
 pub fn sends_to(world: &World, ns: &str, revision: &str, configuration: Option<&str>) -> bool {
     let words = [wants_revision(revision), has_revision(revision)];
     let of_parent = configuration.map(|parent| [wants_configuration(parent), has_configuration(parent)]);
-    words.iter().chain(of_parent.iter().flatten()).any(|word| !world.routes.having(ns, word).is_empty())
+    words.iter().chain(of_parent.iter().flatten()).any(|word| !world.routes.names_having(ns, word).is_empty())
 }
 
 /// Routes are found by what they ask for, and by what they are shown to send to.
@@ -158,8 +158,12 @@ pub fn words(route: &Route) -> Vec<String> {
     let shown = route.status.iter().flat_map(|status| &status.traffic).flat_map(|target| {
         [target.revision().map(has_revision), target.configuration().map(has_configuration)]
     });
-    wanted.chain(shown).flatten().collect()
+    let is_refused = route.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
+    wanted.chain(shown).flatten().chain(is_refused.then(|| REFUSED.to_owned())).collect()
 }
+
+/// Somebody else has a host of theirs.
+const REFUSED: &str = "refused";
 
 fn wants_revision(name: &str) -> String {
     format!("wants revision {name}")
@@ -178,12 +182,11 @@ fn has_configuration(name: &str) -> String {
 }
 
 fn refused(world: &World, ns: &str) -> impl Iterator<Item = Item> {
-    let not_owned = |route: &Route| route.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
-    items(ns, world.routes.list(ns).into_iter().filter(|route| not_owned(route))).into_iter()
+    items(ns, world.routes.names_having(ns, REFUSED)).into_iter()
 }
 
-fn items(ns: &str, routes: impl IntoIterator<Item = Arc<Route>>) -> Vec<Item> {
-    routes.into_iter().map(|route| Item::new(Kind::Route, ns, name(&route.metadata))).collect()
+fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<Item> {
+    routes.into_iter().map(|name| Item::new(Kind::Route, ns, &name)).collect()
 }
 
 fn ways<'a>(naming: Naming<'a>, settings: &Settings) -> Ways<'a> {

