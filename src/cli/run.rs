@@ -95,8 +95,7 @@ fn serve(config: Config) -> Result<()> {
     // What is wrong with the files must show before another process gives way.
     let certificates = certificates::load(&config.certificates)?;
     let (access, hand) = access::start(&config)?.unzip();
-    let Arrival { folder, sockets, predecessor } = arrive(&config)?;
-    let logs = Opening::begin(logs::assign(&config.data, config.workers)?, &config.log)?;
+    let Arrival { folder, logs, sockets, predecessor } = arrive(&config)?;
     let ready = sockets.ready_line()?;
     let events_tls = EventsTls::open(&config, &sockets)?;
 
@@ -163,6 +162,7 @@ fn serve(config: Config) -> Result<()> {
 /// How this process came to its folder and its sockets.
 struct Arrival {
     folder: Folder,
+    logs: Opening,
     sockets: Sockets,
     /// It serves requests until this one does.
     predecessor: Option<Predecessor>,
@@ -175,11 +175,18 @@ fn arrive(config: &Config) -> Result<Arrival> {
     {
         let sockets = Sockets::inherit(inherited, config)?;
         predecessor.wait_for_folder()?;
-        let folder = folder::take(&config.data)?;
-        return Ok(Arrival { folder, sockets, predecessor: Some(predecessor) });
+        let (folder, logs) = enter(config)?;
+        return Ok(Arrival { folder, logs, sockets, predecessor: Some(predecessor) });
     }
+    let (folder, logs) = enter(config)?;
+    Ok(Arrival { folder, logs, sockets: Sockets::bind(config)?, predecessor: None })
+}
+
+/// Takes the data folder, and begins to open what waits for the disk longest.
+fn enter(config: &Config) -> Result<(Folder, Opening)> {
     let folder = folder::take(&config.data)?;
-    Ok(Arrival { folder, sockets: Sockets::bind(config)?, predecessor: None })
+    let logs = Opening::begin(logs::assign(&config.data, config.workers)?, &config.log)?;
+    Ok((folder, logs))
 }
 
 /// Until there is a reason to leave.
