@@ -17,7 +17,7 @@ use ring::{Listener, Options, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
 use sluicegate_dataplane::events::admission::Pass;
 use sluicegate_dataplane::events::relay::Relay;
-use sluicegate_dataplane::events::service::{EventsConfig, make};
+use sluicegate_dataplane::events::service::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Table, Target};
@@ -143,9 +143,8 @@ fn run(events: u64, tokens: Tokens) -> Duration {
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
     let service = EventsConfig {
         core: 0,
-        folder: folder.path().into(),
+        home: OpenLog::open(folder.path(), wal::Options::default()).unwrap(),
         others: Vec::new(),
-        log: wal::Options::default(),
         tables: Arc::clone(&tables),
         signals: signals.clone(),
         counters: Arc::default(),

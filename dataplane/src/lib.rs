@@ -20,5 +20,5 @@ pub mod spans;
 pub mod table;
 pub mod tls;
 
-// The process runtime above seats instances with it, and has no arrow to `ring`.
-pub use ring::group_port;
+// For those above, which have no arrow to `ring`: the process runtime seats instances with the one, a start ends with the other.
+pub use ring::{code, group_port};

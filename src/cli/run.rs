@@ -47,6 +47,7 @@ use control::{Control, Parts};
 use cores::{Cores, Place, Shared};
 use events_tls::EventsTls;
 use folder::Folder;
+use logs::{Logs, Opening};
 use otlp::Exporter;
 use sockets::Sockets;
 use takeover::{Door, Estate, Predecessor, Request, Successor};
@@ -95,6 +96,7 @@ fn serve(config: Config) -> Result<()> {
     let certificates = certificates::load(&config.certificates)?;
     let (access, hand) = access::start(&config)?.unzip();
     let Arrival { folder, sockets, predecessor } = arrive(&config)?;
+    let logs = Opening::begin(logs::assign(&config.data, config.workers)?, &config.log)?;
     let ready = sockets.ready_line()?;
     let events_tls = EventsTls::open(&config, &sockets)?;
 
@@ -107,7 +109,7 @@ fn serve(config: Config) -> Result<()> {
     let (stop_control, stop) = watch::channel(false);
     let (end_control, hand_over) = watch::channel(false);
     let (handed, control_ended) = mpsc::channel();
-    let shared = Shared::new(&tables, &signals, &config.log, predecessor.is_some());
+    let shared = Shared::new(&tables, &signals, predecessor.is_some());
     let mut estate = Estate {
         sockets: sockets.keep()?,
         folder: Some(folder),
@@ -139,7 +141,7 @@ fn serve(config: Config) -> Result<()> {
     synced.blocking_recv().context("the control thread ended at its start")??;
     let Sockets { http, https, private, events, events_https, .. } = sockets;
     let doors = Doors { http, https, private, inside: inside.doors, events, events_https, events_tls };
-    let cores = start_cores(&config, &shared, doors, (access, spans), say.clone())?;
+    let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans), say.clone())?;
     drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
     announce(&ready)?;
@@ -295,10 +297,10 @@ fn start_cores(
     config: &Config,
     shared: &Shared,
     doors: Doors,
+    logs: Vec<Logs>,
     (access, spans): (Option<dataplane::access::Setup>, Option<Queue>),
     say: mpsc::Sender<Event>,
 ) -> Result<Cores> {
-    let homes = logs::assign(&config.data, config.workers)?;
     let oldest = match config.tls_min_version {
         TlsVersion::V12 => Oldest::Tls12,
         TlsVersion::V13 => Oldest::Tls13,
@@ -312,14 +314,14 @@ fn start_cores(
     let mut events_tls = doors.events_https.into_iter().map(by_tls);
     let (inside, domains) = doors.inside;
     let mut inside = inside.into_iter().map(|listener| (listener, Arc::clone(&domains)));
-    let places = doors.http.into_iter().zip(doors.events).zip(homes).map(|((http, events), home)| Place {
+    let places = doors.http.into_iter().zip(doors.events).zip(logs).map(|((http, events), logs)| Place {
         http,
         https: https.next(),
         private: private.next(),
         inside: inside.next(),
         events,
         events_tls: events_tls.next(),
-        home,
+        logs,
     });
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let limits = CoreLimits { access, tells_timing, spans, ..CoreLimits::default() };

@@ -153,7 +153,7 @@ impl Log {
         for parts in records {
             bytes += self.record_size(parts)?;
         }
-        let max = batch_bytes_max(self.tail().header.capacity);
+        let max = batch_bytes_max(self.options.segment_bytes);
         if bytes > max {
             let (bytes, max) = (bytes as u64, max as u64);
             return Err(AppendError::TooLarge { bytes, max, limit: "half of segment_bytes" });
@@ -245,7 +245,7 @@ impl Log {
             let (bytes, max) = (bytes as u64, max as u64);
             return Err(AppendError::TooLarge { bytes, max, limit: "record_bytes_max" });
         }
-        let (size, max) = (record_bytes(bytes), batch_bytes_max(self.tail().header.capacity));
+        let (size, max) = (record_bytes(bytes), batch_bytes_max(self.options.segment_bytes));
         if size > max {
             let (bytes, max) = (size as u64, max as u64);
             return Err(AppendError::TooLarge { bytes, max, limit: "half of segment_bytes" });

@@ -82,7 +82,7 @@ pub(crate) fn read_in_order(
 fn read(candidate: Candidate, continued: bool) -> Result<Reading, Error> {
     let Candidate { header, file, path } = candidate;
     let capacity = header.capacity as usize;
-    if let Some((map, bytes)) = map_whole(&file, &header) {
+    if let Some((map, bytes)) = map_whole(&file, header.capacity) {
         let scan = scan(&bytes, &header, continued);
         if !map.is_broken() {
             return Ok(Reading { header, file, path, map: Some(map), bytes, length: capacity, scan });
@@ -96,9 +96,10 @@ fn read(candidate: Candidate, continued: bool) -> Result<Reading, Error> {
     Ok(Reading { header, file, path, map: None, bytes: bytes.into(), length, scan })
 }
 
-fn map_whole(file: &File, header: &Header) -> Option<(Map, Bytes)> {
-    let map = Map::new(file, header.capacity).ok()?;
-    let bytes = map.slice(0..header.capacity as usize)?;
+/// The first `length` bytes, in memory; `None` when the file is shorter.
+pub(crate) fn map_whole(file: &File, length: u32) -> Option<(Map, Bytes)> {
+    let map = Map::new(file, length).ok()?;
+    let bytes = map.slice(0..length as usize)?;
     read_ahead(file);
     populate(&bytes);
     Some((map, bytes))

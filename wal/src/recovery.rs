@@ -18,7 +18,7 @@ use crate::headless::lost_header;
 use crate::ledger::{Ledger, decode_bases, decode_snapshot};
 use crate::limits::SEGMENT_BYTES_MAX;
 use crate::position::Position;
-use crate::readers::{Candidate, Reading, read_in_order};
+use crate::readers::{Candidate, Reading, map_whole, read_in_order};
 use crate::scan::{Scan, place, record};
 use crate::segment::{Segment, Spare, fill, forget_pages, sync_folder, wipe, zero};
 
@@ -134,9 +134,9 @@ fn judge_headless(torn: Vec<Spare>, found: &mut Found) -> Result<(), Error> {
     let blank = std::mem::take(&mut found.spares);
     let torn = torn.into_iter().map(|spare| (spare, true));
     for (spare, is_torn) in blank.into_iter().map(|spare| (spare, false)).chain(torn) {
-        let mut bytes = vec![0; length_of(&spare)?];
-        let length = read_up_to(&spare.file, &mut bytes).map_err(Error::io(&spare.path, "read a spare"))?;
-        match lost_header(&bytes[..length], &bases) {
+        let length = length_of(&spare)?;
+        let lost = look_for_lost(&spare, length, &bases)?;
+        match lost {
             Some(base) => tell_lost_header(spare, base, length, found)?,
             None if is_torn => judge_torn_header(spare, found)?,
             None => found.spares.push(spare),
@@ -145,15 +145,28 @@ fn judge_headless(torn: Vec<Spare>, found: &mut Found) -> Result<(), Error> {
     Ok(())
 }
 
-fn length_of(spare: &Spare) -> Result<usize, Error> {
+fn length_of(spare: &Spare) -> Result<u32, Error> {
     let length = spare.file.metadata().map_err(Error::io(&spare.path, "look at a spare"))?.len();
-    Ok(usize::try_from(length.min(SEGMENT_BYTES_MAX.into())).unwrap_or(0))
+    Ok(u32::try_from(length).map_or(SEGMENT_BYTES_MAX, |length| length.min(SEGMENT_BYTES_MAX)))
+}
+
+/// Looks through the map, so that zeros cost no copy; where a page cannot be had, reading says why.
+fn look_for_lost(spare: &Spare, length: u32, bases: &[u64]) -> Result<Option<u64>, Error> {
+    if let Some((map, bytes)) = map_whole(&spare.file, length) {
+        let lost = lost_header(&bytes, bases);
+        if !map.is_broken() {
+            return Ok(lost);
+        }
+    }
+    let mut bytes = vec![0; length as usize];
+    let length = read_up_to(&spare.file, &mut bytes).map_err(Error::io(&spare.path, "read a spare"))?;
+    Ok(lost_header(&bytes[..length], bases))
 }
 
 /// Case 17: the disk said that the first flush of this segment was durable, and it was not.
-fn tell_lost_header(spare: Spare, base: u64, length: usize, found: &mut Found) -> Result<(), Error> {
+fn tell_lost_header(spare: Spare, base: u64, length: u32, found: &mut Found) -> Result<(), Error> {
     let aside = set_aside(&spare)?;
-    let (from, to) = (Position::new(base), Position::new(base.saturating_add(length as u64)));
+    let (from, to) = (Position::new(base), Position::new(base.saturating_add(length.into())));
     found.report.holes.retain(|hole| hole.file.is_some() || hole.from != from);
     found.report.holes.push(Hole { file: Some(aside), from, to });
     Ok(())

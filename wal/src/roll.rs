@@ -9,7 +9,8 @@ use crate::flush::{MarkInFlight, Staged};
 use crate::header::{FORMAT, Header, SEGMENT_HEADER_BYTES};
 use crate::ledger::{bookmark_bytes, encode_bookmark};
 use crate::limits::{
-    CONTROL_SEGMENTS_MAX, RANGES_MAX, RECYCLED_MAX, SPACE_RETRY_MS, control_reserve, snapshot_bytes_max,
+    CONTROL_SEGMENTS_MAX, FIRST_SEGMENT_BYTES, RANGES_MAX, RECYCLED_MAX, SPACE_RETRY_MS, SPARE_FROM,
+    control_reserve, snapshot_bytes_max,
 };
 use crate::log::{Log, full};
 use crate::position::Position;
@@ -36,12 +37,14 @@ impl Log {
     /// may wait and hand the outcome to [`Log::spare_ready`]. Without it a roll-over does it inline.
     pub fn prepare_spare(&mut self) -> Option<PrepareSpare> {
         let next = self.used_bytes() + u64::from(self.options.segment_bytes);
-        let wanted = !self.spare_out && self.spares.is_empty() && self.poison.is_none();
+        let tail = self.tail();
+        let is_near = tail.used >= tail.header.capacity / SPARE_FROM;
+        let wanted = is_near && !self.spare_out && self.spares.is_empty() && self.poison.is_none();
         if !wanted || next > self.options.log_bytes_max {
             return None;
         }
         self.spare_out = true;
-        Some(self.prepare())
+        Some(self.prepare(self.options.segment_bytes))
     }
 
     /// The outcome of [`PrepareSpare::run`]. A failure is no harm yet: the roll-over tries again.
@@ -82,7 +85,10 @@ impl Log {
     /// The first segment of a log, or the one after a sealed one.
     pub(crate) fn begin_first(&mut self, base: Position) -> Result<(), Error> {
         let folder = self.folder.clone();
-        let begun = self.take_spare().and_then(|spare| self.begin(spare, base.get()));
+        let is_new = self.segments.is_empty() && self.recyclable.is_empty();
+        let most = if is_new { FIRST_SEGMENT_BYTES } else { u32::MAX };
+        let capacity = self.options.segment_bytes.min(most);
+        let begun = self.take_spare(capacity).and_then(|spare| self.begin(spare, base.get(), capacity));
         begun.map_err(Error::io(folder, "prepare a segment (free some space, or make segment_bytes smaller)"))
     }
 
@@ -116,12 +122,13 @@ impl Log {
             return Err(full(NO_SEGMENT, used, used));
         }
         let base = self.tail().limit();
-        let spare = self.take_spare().map_err(|_| {
+        let capacity = self.options.segment_bytes;
+        let spare = self.take_spare(capacity).map_err(|_| {
             self.no_space_at_ms = Some(self.now_ms);
             full(NO_SEGMENT, used, used)
         })?;
         self.stage(Kind::Seal, 0, 0, 0, &[]);
-        self.begin(spare, base).map_err(|error| {
+        self.begin(spare, base, capacity).map_err(|error| {
             // The seal is staged and nothing may follow it: the log cannot go on.
             let reason = format!("map a prepared segment: {error}").into_boxed_str();
             self.poison = Some(reason.clone());
@@ -129,27 +136,27 @@ impl Log {
         })
     }
 
-    fn take_spare(&mut self) -> std::io::Result<Spare> {
+    fn take_spare(&mut self, capacity: u32) -> std::io::Result<Spare> {
         match self.spares.pop() {
             Some(spare) => Ok(spare),
-            None => self.prepare().run(),
+            None => self.prepare(capacity).run(),
         }
     }
 
     /// A used file needs a wipe only; a new one needs all its zeros.
-    fn prepare(&mut self) -> PrepareSpare {
+    fn prepare(&mut self, capacity: u32) -> PrepareSpare {
         let recycled = self.recyclable.pop();
         let number = self.file_number;
         self.file_number += 1;
-        PrepareSpare { folder: self.folder.clone(), number, capacity: self.options.segment_bytes, recycled }
+        PrepareSpare { folder: self.folder.clone(), number, capacity, recycled }
     }
 
     /// Opens a segment for appending: its header, and a snapshot, so that older ones may go.
-    fn begin(&mut self, spare: Spare, base: u64) -> std::io::Result<()> {
+    fn begin(&mut self, spare: Spare, base: u64, capacity: u32) -> std::io::Result<()> {
         let salt =
             crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
         let salt = crc32c::crc32c_append(salt, &self.file_number.to_le_bytes());
-        let header = Header { format: FORMAT, base, capacity: self.options.segment_bytes, salt };
+        let header = Header { format: FORMAT, base, capacity, salt };
         let segment = Segment::new(spare, header)?;
         let bytes = header.encode().to_vec();
         self.staged_bytes += bytes.len();

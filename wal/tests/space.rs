@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 
+use sluicegate_wal::limits::FIRST_SEGMENT_BYTES;
 use sluicegate_wal::{AppendError, Bookmark, Log, Options, Position, StreamId};
 
 const SEGMENT_BYTES: u64 = 16 << 10;
@@ -144,6 +145,10 @@ fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
     let (mut log, _) = Log::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
     log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    assert!(log.prepare_spare().is_none(), "the first is far from full");
+    while log.visible() < Position::new(u64::from(options().segment_bytes / 4)) {
+        log.append(stream, 0, &[&[7; 500]]).unwrap();
+    }
     let job = log.prepare_spare().unwrap();
     assert!(log.prepare_spare().is_none(), "one is out");
     let spare = std::thread::spawn(|| job.run()).join().unwrap();
@@ -156,6 +161,45 @@ fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), files, "the spare became the segment");
     while log.append(stream, 0, &[&[7; 500]]).is_ok() {}
     assert!(log.prepare_spare().is_none());
+}
+
+/// The first segment is small, so that a new log is open soon; what is too large for it goes into the next.
+#[test]
+fn a_new_log_begins_small_and_takes_large_records_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = || Options { record_bytes_max: 9 << 20, ..Options::default() };
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    assert_eq!(log.stat().bytes, u64::from(FIRST_SEGMENT_BYTES));
+    let stream = log.stream("a").unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    let large = vec![7; 9 << 20];
+    let at = log.append(stream, 0, &[&large]).unwrap();
+    assert_eq!(log.stat().bytes, u64::from(FIRST_SEGMENT_BYTES) + u64::from(options().segment_bytes));
+    log.flush_blocking().unwrap();
+    drop(log);
+    let (log, found) = Log::open(folder.path(), options()).unwrap();
+    assert_eq!((found.events, found.holes.len(), found.torn_bytes), (1, 0, 0));
+    assert!(log.read(stream, at).unwrap().payload == large, "another record");
+}
+
+/// Segments that became smaller between two starts: what fits in the last one of before and in none of now is refused.
+#[test]
+fn a_record_must_fit_a_fresh_segment_however_large_the_last_one_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = |segment_bytes| Options { segment_bytes, log_bytes_max: 1 << 20, ..options() };
+    let (mut log, _) = Log::open(folder.path(), options(256 << 10)).unwrap();
+    log.stream("a").unwrap();
+    log.flush_blocking().unwrap();
+    drop(log);
+    let (mut log, _) = Log::open(folder.path(), options(16 << 10)).unwrap();
+    let stream = log.stream("a").unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    let most = (16 << 10) / 2;
+    let refused = log.append(stream, 0, &[&vec![7; most]]);
+    assert!(matches!(refused, Err(AppendError::TooLarge { .. })), "{refused:?}");
+    while log.append(stream, 0, &[&vec![7; most - 64]]).is_ok() {}
+    log.flush_blocking().unwrap();
+    assert!(log.stat().segments > 1);
 }
 
 /// A disk without room for a segment is a full log, and the log asks again by itself.

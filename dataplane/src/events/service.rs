@@ -1,7 +1,6 @@
 //! How a core runs its events: opens the logs, serves the events listener, follows the table.
 
 use std::cell::RefCell;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use ring::Ring;
 use tokio::sync::mpsc;
-use wal::{Hole, Log, Options};
+use wal::{Hole, Log, Options, Recovery};
 
 use super::Answer;
 use super::house::Events;
@@ -38,11 +37,10 @@ use crate::tls::Wire;
 pub struct EventsConfig {
     /// The core's number, for logs and signals.
     pub core: usize,
-    /// Where the core's own log is, or will be.
-    pub folder: PathBuf,
+    /// The core's own log.
+    pub home: OpenLog,
     /// Logs of cores that are no more: delivered until they are empty.
-    pub others: Vec<PathBuf>,
-    pub log: Options,
+    pub others: Vec<OpenLog>,
     pub tables: Arc<Tables>,
     pub signals: Signals,
     pub counters: Arc<CoreCounters>,
@@ -51,10 +49,42 @@ pub struct EventsConfig {
     pub seed: u64,
 }
 
+/// A log, and what its recovery found. Opening one waits for the disk, so it is best done before the core begins.
+pub struct OpenLog {
+    folder: PathBuf,
+    log: Log,
+    recovery: Recovery,
+}
+
+impl OpenLog {
+    /// Opens the log in `folder`, or makes one there.
+    ///
+    /// # Errors
+    /// The log's: what is there cannot be read, or is somebody else's.
+    pub fn open(folder: &Path, options: Options) -> Result<Self, wal::Error> {
+        let (log, recovery) = Log::open(folder, options)?;
+        Ok(Self { folder: folder.into(), log, recovery })
+    }
+
+    /// Says what was found, loudly if something is missing.
+    fn tell(self, core: usize, counters: &CoreCounters) -> Log {
+        let Self { folder, log, recovery } = self;
+        for Hole { file, from, to } in &recovery.holes {
+            let file = file
+                .as_ref()
+                .map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
+            tracing::error!(core, %file, %from, %to, "acknowledged events are gone: see the disk's log and wal verify");
+        }
+        counters.log.holes.fetch_add(recovery.holes.len() as u64, Relaxed);
+        tracing::info!(core, folder = %folder.display(), ?recovery, "log open");
+        log
+    }
+}
+
 /// Makes the events' side of a core, for [`core::CoreConfig::make_events`].
 #[must_use]
 pub fn make(config: EventsConfig) -> MakeEvents {
-    Box::new(move |proxy| Ok(Service::open(config, proxy)? as Rc<dyn core::Events>))
+    Box::new(move |proxy| Ok(Service::open(config, proxy) as Rc<dyn core::Events>))
 }
 
 struct Service {
@@ -70,11 +100,10 @@ struct Service {
 }
 
 impl Service {
-    fn open(config: EventsConfig, proxy: &Rc<Proxy>) -> io::Result<Rc<Self>> {
-        let EventsConfig { core, folder, others, log, tables, signals, counters, relay, seed } = config;
-        let open = |folder: &Path| open_log(core, folder, &log, &counters);
-        let home = open(&folder)?;
-        let others = others.iter().map(|folder| open(folder)).collect::<io::Result<_>>()?;
+    fn open(config: EventsConfig, proxy: &Rc<Proxy>) -> Rc<Self> {
+        let EventsConfig { core, home, others, tables, signals, counters, relay, seed } = config;
+        let home = home.tell(core, &counters);
+        let others = others.into_iter().map(|other| other.tell(core, &counters)).collect();
         let resolver = Rc::new(Resolver::new(&proxy.ring, system));
         let sender =
             Sender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver), signals: signals.clone() };
@@ -93,7 +122,7 @@ impl Service {
         });
         service.follow();
         proxy.ring.spawn(Rc::clone(&service).hear_others(inbox));
-        Ok(service)
+        service
     }
 
     fn table(&self) -> Arc<Table> {
@@ -184,16 +213,4 @@ impl core::Events for Service {
     fn release(self: Rc<Self>) -> Local<'static> {
         Box::pin(async move { self.events.release().await })
     }
-}
-
-fn open_log(core: usize, folder: &Path, options: &Options, counters: &CoreCounters) -> io::Result<Log> {
-    let (log, recovery) = Log::open(folder, options.clone()).map_err(io::Error::other)?;
-    for Hole { file, from, to } in &recovery.holes {
-        let file =
-            file.as_ref().map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
-        tracing::error!(core, %file, %from, %to, "acknowledged events are gone: see the disk's log and wal verify");
-    }
-    counters.log.holes.fetch_add(recovery.holes.len() as u64, Relaxed);
-    tracing::info!(core, folder = %folder.display(), ?recovery, "log open");
-    Ok(log)
 }

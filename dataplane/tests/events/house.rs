@@ -11,7 +11,7 @@ use std::time::Duration;
 use ring::{Listener, Ring, Stream};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
 use sluicegate_dataplane::events::relay::Relay;
-use sluicegate_dataplane::events::service::{EventsConfig, make};
+use sluicegate_dataplane::events::service::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{
@@ -47,11 +47,11 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
     let (tables, signals, stop) =
         (Tables::new(Table::default()), Signals::new(|| {}), Arc::new(Stop::default()));
+    let options = wal::Options { segment_bytes: 1 << 20, ..wal::Options::default() };
     let events = EventsConfig {
         core: 0,
-        folder: folder.into(),
+        home: OpenLog::open(folder, options).unwrap(),
         others: Vec::new(),
-        log: wal::Options { segment_bytes: 1 << 20, ..wal::Options::default() },
         tables: Arc::clone(&tables),
         signals: signals.clone(),
         counters: Arc::default(),

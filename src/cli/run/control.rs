@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use axum::Router;
 use control::controllers::{self, ControlConfig};
 use control::fleet::Fleet;
+use control::kind::Registry;
 use control::manifests::Manifests;
 use control::names::Gateway;
 use control::publish::Publisher;
@@ -30,6 +31,9 @@ use crate::config::Config;
 
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
 const API_DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// A start's own work is over after this: a first one still looks through what it stored.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// What the control thread is made from.
 pub(super) struct Parts {
@@ -132,6 +136,7 @@ async fn live(
         ));
     }
     drop(say_synced.send(synced));
+    tokio::task::spawn_local(settle());
 
     match controllers.await {
         Ok(Ok(())) => {}
@@ -189,7 +194,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
     let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
-            api::seed(&store, &registry).await?;
+            seed(&store, &registry).await?;
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
@@ -219,6 +224,36 @@ async fn furnish(parts: &Parts) -> Result<House> {
         None => client.clone(),
     };
     Ok(House { store, signer, client, outside, router, fleet })
+}
+
+/// Once the start's work is done, its code need not stay.
+async fn settle() {
+    tokio::time::sleep(SETTLED_AFTER).await;
+    if let Err(why) = dataplane::code::let_go() {
+        tracing::debug!(%why, "code that only the start needed stays in memory");
+    }
+}
+
+/// What is there before anybody writes. An earlier start's definitions are looked through beside the serving: that
+/// takes as long as all the rest of a start.
+async fn seed(store: &Arc<Store>, registry: &Arc<Registry>) -> Result<()> {
+    let registry = Arc::clone(registry);
+    let definitions = tokio::task::spawn_blocking(move || api::definitions(&registry));
+    api::seed_objects(store).await?;
+    let (known, store) = (api::has_definitions(store), Arc::clone(store));
+    let define = async move { anyhow::Ok(api::seed_definitions(&store, definitions.await??).await?) };
+    if !known {
+        return define.await;
+    }
+    tokio::task::spawn_local(async move {
+        if let Err(why) = define.await {
+            tracing::error!(
+                why = format!("{why:#}"),
+                "the definitions of kinds are those of an earlier start"
+            );
+        }
+    });
+    Ok(())
 }
 
 /// RT-LIFE-11: the ports by which who comes over loopback controls the appliance, without saying who he is.

@@ -16,23 +16,22 @@ use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use rustix::thread::CpuSet;
 
-use super::logs::Home;
+use super::logs::Logs;
 use crate::admin::{Admin, Health};
 
 /// What all cores share.
 pub(super) struct Shared {
     pub(super) tables: Arc<Tables>,
     pub(super) signals: Signals,
-    pub(super) log: wal::Options,
     pub(super) stop: Arc<Stop>,
 }
 
 impl Shared {
     /// `beside`: another process still accepts from the same sockets.
-    pub(super) fn new(tables: &Arc<Tables>, signals: &Signals, log: &wal::Options, beside: bool) -> Self {
+    pub(super) fn new(tables: &Arc<Tables>, signals: &Signals, beside: bool) -> Self {
         let stop = Arc::new(Stop::default());
         stop.set_beside(beside);
-        Self { tables: Arc::clone(tables), signals: signals.clone(), log: log.clone(), stop }
+        Self { tables: Arc::clone(tables), signals: signals.clone(), stop }
     }
 }
 
@@ -44,7 +43,7 @@ pub(super) struct Place {
     pub(super) inside: Option<(TcpListener, Arc<Domains>)>,
     pub(super) events: TcpListener,
     pub(super) events_tls: Option<Https>,
-    pub(super) home: Home,
+    pub(super) logs: Logs,
 }
 
 /// Running cores.
@@ -76,9 +75,9 @@ impl Cores {
         let relays = Relay::among(places.len());
         let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
         for (index, (place, relay)) in places.zip(relays).enumerate() {
-            let Place { http, https, private, inside, events, events_tls, home } = place;
+            let Place { http, https, private, inside, events, events_tls, logs: open } = place;
             let counted = Arc::new(CoreCounters::default());
-            logs.push(home.own.clone());
+            logs.push(open.folder.clone());
             let config = CoreConfig {
                 index,
                 http,
@@ -88,7 +87,7 @@ impl Cores {
                 events: Some(events),
                 events_tls,
                 make_events: Some(dataplane::events::service::make(events_config(
-                    index, shared, home, &counted, relay,
+                    index, shared, open, &counted, relay,
                 ))),
                 tables: Arc::clone(&shared.tables),
                 signals: shared.signals.clone(),
@@ -147,15 +146,14 @@ impl Cores {
 fn events_config(
     core: usize,
     shared: &Shared,
-    home: Home,
+    logs: Logs,
     counters: &Arc<CoreCounters>,
     relay: Relay,
 ) -> EventsConfig {
     EventsConfig {
         core,
-        folder: home.own,
-        others: home.others,
-        log: wal::Options { seed: seed(core), ..shared.log.clone() },
+        home: logs.own,
+        others: logs.others,
         tables: Arc::clone(&shared.tables),
         signals: shared.signals.clone(),
         counters: Arc::clone(counters),

@@ -3,8 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use dataplane::events::service::OpenLog;
+use wal::Options;
 
 /// One core's logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +15,47 @@ pub(super) struct Home {
     pub(super) own: PathBuf,
     /// Logs of cores that are no more.
     pub(super) others: Vec<PathBuf>,
+}
+
+impl Home {
+    fn open(&self, options: &Options) -> Result<Logs> {
+        let open = |folder: &PathBuf| {
+            let options = Options { seed: fastrand::u64(..), ..options.clone() };
+            OpenLog::open(folder, options).with_context(|| format!("the log {}", folder.display()))
+        };
+        let others = self.others.iter().map(open).collect::<Result<_>>()?;
+        Ok(Logs { folder: self.own.clone(), own: open(&self.own)?, others })
+    }
+}
+
+/// One core's logs, open.
+pub(super) struct Logs {
+    /// Its own one's.
+    pub(super) folder: PathBuf,
+    pub(super) own: OpenLog,
+    pub(super) others: Vec<OpenLog>,
+}
+
+/// Logs on their way: each core's are opened by a thread of their own, beside all else that a start does.
+pub(super) struct Opening(Vec<JoinHandle<Result<Logs>>>);
+
+impl Opening {
+    pub(super) fn begin(homes: Vec<Home>, options: &Options) -> Result<Self> {
+        let begin = |home: Home| {
+            let options = options.clone();
+            let thread = std::thread::Builder::new().name("log-open".to_owned());
+            thread.spawn(move || home.open(&options)).context("no thread to open a log")
+        };
+        homes.into_iter().map(begin).collect::<Result<_>>().map(Self)
+    }
+
+    /// Each core's, in their order.
+    pub(super) fn finish(self) -> Result<Vec<Logs>> {
+        let finish = |thread: JoinHandle<Result<Logs>>| {
+            thread.join().map_err(|_| anyhow!("opening a log panicked; its message stands above"))?
+        };
+        self.0.into_iter().map(finish).collect()
+    }
 }
 
 pub(super) fn assign(data: &Path, cores: usize) -> Result<Vec<Home>> {
