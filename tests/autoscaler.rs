@@ -68,7 +68,11 @@ fn the_mode_says_whether_instances_have_room_for_a_burst() {
     let appliance = Setup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let annotated = |object, key: &str, value: &str| {
-        with(object, &format!("/spec/template/metadata/annotations/autoscaling.knative.dev~1{key}"), json!(value))
+        with(
+            object,
+            &format!("/spec/template/metadata/annotations/autoscaling.knative.dev~1{key}"),
+            json!(value),
+        )
     };
     let roomy = annotated(service("roomy", IMAGE, "x"), "target-burst-capacity", "0");
     api.create(&annotated(roomy, "window", "6s"));
