@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Call, PATIENCE, Setup};
+use kit::{Call, PATIENCE, Setup, wait};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -59,6 +59,44 @@ fn a_revisions_scaler_is_shown_and_kept() {
     api.delete("Service", NAMESPACE, "hello");
     api.wait_gone("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE);
     api.wait_gone("Metric", NAMESPACE, "hello-00001", PATIENCE);
+}
+
+/// X-AS-09: while instances have room for the burst that is asked for, `kubectl get sks` says `Serve` and whoever looks for
+/// a Revision's endpoints finds one for each of them; asleep, or with a burst that never has room, `Proxy`.
+#[test]
+fn the_mode_says_whether_instances_have_room_for_a_burst() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    let annotated = |object, key: &str, value: &str| {
+        with(
+            object,
+            &format!("/spec/template/metadata/annotations/autoscaling.knative.dev~1{key}"),
+            json!(value),
+        )
+    };
+    let roomy = annotated(service("roomy", IMAGE, "x"), "target-burst-capacity", "0");
+    api.create(&annotated(roomy, "window", "6s"));
+    let never = annotated(service("never", IMAGE, "x"), "target-burst-capacity", "-1");
+    api.create(&annotated(never, "min-scale", "2"));
+    let turns = |name: &str, limit, mode: &str| {
+        api.wait_for("ServerlessService", NAMESPACE, name, limit, |one| {
+            let status = &one["status"];
+            one["spec"]["mode"] == mode && status["observedGeneration"] == one["metadata"]["generation"]
+        });
+    };
+    let endpoints = |name: &str| {
+        let slice = api.get("EndpointSlice", NAMESPACE, &format!("{name}-public")).unwrap_or_default();
+        slice["endpoints"].as_array().map_or(0, Vec::len)
+    };
+
+    turns("roomy-00001", PATIENCE, "Serve");
+    api.wait_ready("Service", NAMESPACE, "never", PATIENCE);
+    turns("never-00001", PATIENCE, "Proxy");
+    wait::until(PATIENCE, "the listener alone", || (endpoints("never-00001") == 1).then_some(()));
+    turns("roomy-00001", IDLE_PATIENCE, "Proxy");
+    assert_eq!(Call::get("/").host("roomy.default.localhost").send(appliance.http()).status, 200);
+    turns("roomy-00001", PATIENCE, "Serve");
+    wait::until(PATIENCE, "its endpoint", || (endpoints("roomy-00001") == 1).then_some(()));
 }
 
 /// SRV-REV-20: the wanted count rises at once, the real one when the new instances are ready.

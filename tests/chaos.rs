@@ -1,9 +1,10 @@
 //! What befalls instances and the appliance, through the built binary: killed under load, killed with their children
-//! alive, without descriptors. Conditions tell it, it recovers by itself, and nothing is left behind.
+//! alive, without descriptors or processes. Conditions tell it, it recovers by itself, and nothing is left behind.
 #![allow(clippy::disallowed_methods, reason = "a test's own thread may wait")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -263,4 +264,80 @@ fn an_appliance_without_descriptors_says_so_and_recovers() {
     api.wait_for("Service", NAMESPACE, "late", RECOVERY, is_ready);
     let greeting = Call::get("/").host("late.default.localhost").send(appliance.http());
     assert_eq!(greeting.status, 200, "{greeting}");
+}
+
+/// A control group that bounds the number of processes.
+struct Bound {
+    folder: PathBuf,
+}
+
+impl Bound {
+    /// With the appliance in it; `None` where that cannot be had.
+    fn around(appliance: &Appliance) -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        let has_pids = |line: &&str| {
+            let mut words = line.split(' ').skip(1);
+            let (point, kind, options) = (words.next(), words.next(), words.next());
+            let known = point.map(|point| std::fs::read_to_string(format!("{point}/cgroup.subtree_control")));
+            let hands_on = || known.is_some_and(|known| known.is_ok_and(|known| known.contains("pids")));
+            match kind {
+                Some("cgroup") => options.is_some_and(|all| all.split(',').any(|one| one == "pids")),
+                Some("cgroup2") => hands_on(),
+                _ => false,
+            }
+        };
+        let point = mounts.lines().find(has_pids)?.split(' ').nth(1)?;
+        let folder = Path::new(point).join(format!("sluicegate-test-{}", appliance.pid()));
+        std::fs::create_dir(&folder).ok()?;
+        let bound = Self { folder };
+        bound.write("cgroup.procs", &appliance.pid().to_string())?;
+        Some(bound)
+    }
+
+    fn write(&self, file: &str, value: &str) -> Option<()> {
+        std::fs::write(self.folder.join(file), value).ok()
+    }
+
+    /// None beyond those that are there.
+    fn close(&self) {
+        let now = std::fs::read_to_string(self.folder.join("pids.current")).unwrap();
+        self.write("pids.max", now.trim()).unwrap();
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.folder); // its processes are over by then
+    }
+}
+
+/// Without processes a new Service says so in its condition, what runs goes on, and all is well when there are some.
+#[test]
+fn an_appliance_without_processes_says_so_and_recovers() {
+    let mut appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let Some(bound) = Bound::around(&appliance) else {
+        eprintln!("skipped: the number of processes cannot be bounded here");
+        return;
+    };
+    let api = appliance.api();
+    api.create(&several("hello", 1));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+
+    bound.close();
+    // More than wait already to become an instance, and than threads that end meanwhile leave room for.
+    let initial = "/spec/template/metadata/annotations/autoscaling.knative.dev~1initial-scale";
+    api.create(&with(several("late", 12), initial, json!("12")));
+    let told = wait::until(PATIENCE, "the condition", || {
+        let revision = api.get("Revision", NAMESPACE, "late-00001")?;
+        condition(&revision, "Ready").filter(|ready| ready["status"] == "False").cloned()
+    });
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(message.contains("no more processes") && message.contains("pids.max"), "{told:#}");
+    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200, "what runs goes on");
+
+    bound.write("pids.max", "max").unwrap();
+    api.wait_for("Service", NAMESPACE, "late", RECOVERY, is_ready);
+    wait::until(RECOVERY, "all to run", || (children(appliance.pid()).len() == 13).then_some(()));
+    assert_eq!(appliance.terminate().code(), Some(0));
 }

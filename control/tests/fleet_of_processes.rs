@@ -43,6 +43,8 @@ fn plan(instance: InstanceSpec) -> Plan {
         carry: 0,
         metric: Metric::Concurrency,
         target: 1.0,
+        total: 100.0,
+        burst: None,
         concurrency_max: 1,
         idle_window: Duration::from_secs(2),
         stable_window: Duration::from_secs(6),

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Listens on $PORT of loopback (8080 without one) until SIGTERM.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Program {
-    /// Answers `Hello $TARGET from $K_REVISION`; `/env` answers the environment, `/slow?ms=N` waits first
+    /// Answers `Hello $TARGET from $K_REVISION`; `/env` answers the environment, `/slow?ms=N` waits first, `/alone?ms=N` too and fails unless it is alone
     Hello,
     /// Calls the URLs in $CALLS and answers what they said
     Caller,

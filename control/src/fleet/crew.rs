@@ -10,7 +10,7 @@ use dataplane::table::{Endpoint, Start};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use super::decide::{Delay, View, Window, decide, restart_delay};
+use super::decide::{Delay, View, Window, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::seen::{Roll, Seen, Stage};
 use super::{EndpointSink, Metric, Observed, Plan, State};
@@ -36,6 +36,8 @@ pub(super) struct Crew {
     /// Ids of the endpoints that cores know of, in the members' order.
     published: Vec<u64>,
     desired: u32,
+    /// They have room for the plan's burst.
+    roomy: bool,
     /// The instances that had to be ready once were.
     proven: bool,
     /// Instances kept for requests that are coming over; `None` as the time = until proven.
@@ -114,6 +116,7 @@ impl Crew {
             roll: Roll::default(),
             published: Vec::new(),
             desired: 0,
+            roomy: false,
             proven: false,
             carry_until: None,
             retired: false,
@@ -280,6 +283,7 @@ impl Crew {
         self.panic = self.panic.filter(|panic| now < panic.until);
         let view = self.view(now);
         let decision = decide(&self.plan, &view);
+        self.roomy = decision.count > 0 && is_roomy(&self.plan, &view);
         if decision.panics || self.panic.is_some() {
             let before = self.panic.as_ref();
             let until =
@@ -423,7 +427,7 @@ impl Crew {
         } else {
             State::Pending
         };
-        Observed { actual, desired: self.desired, state }
+        Observed { actual, desired: self.desired, roomy: self.roomy, state }
     }
 
     pub(super) fn seen(&mut self) -> Vec<Seen> {

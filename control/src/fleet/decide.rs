@@ -147,6 +147,13 @@ pub fn decide(plan: &Plan, view: &View) -> Decision {
     Decision { count, undelayed, panics }
 }
 
+/// X-AS-09: instances have room for the plan's burst, so nobody has to wait in front of them.
+#[must_use]
+pub fn is_roomy(plan: &Plan, view: &View) -> bool {
+    let room = f64::from(view.ready) * plan.total - view.panic;
+    view.ready > 0 && plan.burst.is_some_and(|burst| burst == 0.0 || (room - burst).floor() >= 0.0)
+}
+
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates; not negative")]
 fn ceil(count: f64) -> u32 {
     count.ceil() as u32
@@ -453,5 +460,25 @@ mod tests {
         assert_eq!(restart_delay(2, true), RESTART_MIN * 2);
         assert_eq!(restart_delay(3, false), RESTART_MIN * 4);
         assert_eq!(restart_delay(u32::MAX, true), RESTART_MAX);
+    }
+
+    /// X-AS-09: upstream's cases of its excess burst capacity.
+    #[test]
+    fn room_for_a_burst_is_what_instances_take_beyond_what_comes() {
+        for (total, burst, ready, panic, roomy) in [
+            (10.0, Some(7.0), 1, 7.0, false),
+            (10.0, Some(7.0), 2, 12.0, true),
+            (10.0, Some(7.0), 2, 13.0, true),
+            (10.0, Some(7.0), 2, 13.5, false),
+            (10.0, Some(0.0), 1, 50.0, true), // 0: whatever comes
+            (10.0, Some(0.0), 0, 0.0, false), // but somebody has to take it
+            (10.0, None, 100, 0.0, false),
+            (100.0, Some(211.0), 2, 0.0, false),
+            (100.0, Some(211.0), 3, 0.0, true),
+        ] {
+            let plan = Plan { total, burst, ..plan() };
+            let view = View { ready, panic, ..QUIET };
+            assert_eq!(is_roomy(&plan, &view), roomy, "{total} {burst:?} {ready} {panic}");
+        }
     }
 }

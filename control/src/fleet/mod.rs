@@ -47,6 +47,10 @@ pub struct Plan {
     pub metric: Metric,
     /// How much of it one instance is wanted to have on average.
     pub target: f64,
+    /// How much of it one instance takes.
+    pub total: f64,
+    /// How much more than now there must be room for before the Revision counts as roomy; `None`: it never does.
+    pub burst: Option<f64>,
     /// Requests in one instance that are allowed; 0 = no limit.
     pub concurrency_max: u32,
     /// Without any demand for this long, all instances above `min` end.
@@ -119,6 +123,8 @@ pub struct Observed {
     pub actual: u32,
     /// Wanted instances.
     pub desired: u32,
+    /// What runs has room for the plan's burst.
+    pub roomy: bool,
     pub state: State,
 }
 
@@ -140,7 +146,7 @@ pub enum State {
 }
 
 impl Observed {
-    const NOTHING: Self = Self { actual: 0, desired: 0, state: State::Pending };
+    const NOTHING: Self = Self { actual: 0, desired: 0, roomy: false, state: State::Pending };
 }
 
 /// The handle. All calls return at once; what they cause shows in [`Fleet::observe`].

@@ -28,6 +28,8 @@ pub(super) fn plan() -> Plan {
         carry: 0,
         metric: Metric::Concurrency,
         target: 70.0,
+        total: 100.0,
+        burst: Some(211.0),
         concurrency_max: 0,
         idle_window: Duration::from_secs(60),
         stable_window: Duration::from_secs(60),

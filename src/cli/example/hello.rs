@@ -1,5 +1,7 @@
 //! The program of most examples: says who it is.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::server::{Answer, Request};
@@ -7,19 +9,23 @@ use super::server::{Answer, Request};
 /// `/slow` waits at most this long, so that a typo does not hold a thread for a week.
 const SLOW_MS_MAX: u64 = 600_000;
 
+/// Requests to `/alone` that are inside.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+
 pub(super) fn answer(request: &Request) -> Answer {
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     match path {
         "/env" => json(std::env::vars().collect::<std::collections::BTreeMap<_, _>>()),
         "/headers" => json(&request.headers),
         "/slow" => {
-            let ms = query.strip_prefix("ms=").and_then(|n| n.parse().ok()).unwrap_or(1000);
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "an instance's own thread, not one of the appliance's"
-            )]
-            std::thread::sleep(Duration::from_millis(ms.min(SLOW_MS_MAX)));
+            rest(query);
             hello()
+        }
+        "/alone" => {
+            let others = INSIDE.fetch_add(1, SeqCst);
+            rest(query);
+            INSIDE.fetch_sub(1, SeqCst);
+            Answer { status: if others == 0 { 200 } else { 500 }, ..hello() }
         }
         "/echo" => Answer {
             status: 200,
@@ -28,6 +34,13 @@ pub(super) fn answer(request: &Request) -> Answer {
         },
         _ => hello(),
     }
+}
+
+/// For `ms=N`.
+fn rest(query: &str) {
+    let ms = query.strip_prefix("ms=").and_then(|n| n.parse().ok()).unwrap_or(1000);
+    #[allow(clippy::disallowed_methods, reason = "an instance's own thread, not one of the appliance's")]
+    std::thread::sleep(Duration::from_millis(ms.min(SLOW_MS_MAX)));
 }
 
 fn hello() -> Answer {

@@ -22,6 +22,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("serving.knative.dev/v1", "Route", "routes"),
     ("serving.knative.dev/v1beta1", "DomainMapping", "domainmappings"),
     ("networking.internal.knative.dev/v1alpha1", "ClusterDomainClaim", "clusterdomainclaims"),
+    ("networking.internal.knative.dev/v1alpha1", "ServerlessService", "serverlessservices"),
     ("autoscaling.internal.knative.dev/v1alpha1", "PodAutoscaler", "podautoscalers"),
     ("autoscaling.internal.knative.dev/v1alpha1", "Metric", "metrics"),
     ("eventing.knative.dev/v1", "Broker", "brokers"),

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,7 @@ struct Shared {
     accepted: AtomicU64,
     refused: AtomicU64,
     broken: AtomicU64,
+    latencies: Mutex<Vec<Duration>>,
 }
 
 impl Pulse {
@@ -103,6 +104,15 @@ impl Pulse {
         self.shared.broken.load(SeqCst)
     }
 
+    /// Waits for the answers under way. What each answer took, in ascending order.
+    #[must_use]
+    pub fn latencies(mut self) -> Vec<Duration> {
+        self.end();
+        let mut all = std::mem::take(&mut *self.shared.latencies.lock().unwrap());
+        all.sort_unstable();
+        all
+    }
+
     /// Waits for the answers under way. How many were accepted.
     pub fn stop(mut self) -> u64 {
         self.end();
@@ -149,9 +159,13 @@ async fn client(
         if let Some(at) = stamp {
             request[at..at + STAMP.len()].copy_from_slice(format!("{:016x}", clock()).as_bytes());
         }
+        let left = Instant::now();
         let (sent, back) = stream.write_all(request).await;
         request = back;
         let status = if sent.is_ok() { answer(&mut stream).await } else { None };
+        if status.is_some() {
+            shared.latencies.lock().unwrap().push(left.elapsed());
+        }
         match status {
             Some(200..=299) => shared.accepted.fetch_add(1, SeqCst),
             Some(_) => shared.refused.fetch_add(1, SeqCst),

@@ -1,8 +1,9 @@
 //! Where a Revision's requests are taken in, and by whom they are answered: a ServerlessService and two EndpointSlices, for
 //! clients that look there. Nothing is routed by them.
 //!
-//! Requests are always taken in by the cores, so the mode is `Proxy`, and the public slice names their listener, as that of
-//! `activator-service` does. The private one has an endpoint for each ready instance. All of them share the host's
+//! Requests are always taken in by the cores, so both slices that clients may call name their listener: that of
+//! `activator-service` once, and the public one once as well while the mode is `Proxy`. While instances have room for the
+//! Revision's burst the mode is `Serve`, and the public slice names the listener once for each of them. The private one has an endpoint for each ready instance. All of them share the host's
 //! address and each has a port of its own, which one slice cannot say, so it names none.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,10 +35,20 @@ const PORT_NAME: &str = "http";
 pub(super) async fn keep(world: &World, revision: &Revision, seen: &[Seen]) -> Result<(), Error> {
     let meta = &revision.metadata;
     let (ns, own) = (namespace(meta), name(meta));
-    if world.api::<ServerlessService>(ns).get_opt(own).await?.is_none() {
-        world.create(&serverless(revision)).await?;
+    let serves = world.fleet.observe(&format!("{ns}/{own}")).roomy;
+    let wanted = serverless(revision, serves);
+    match world.api::<ServerlessService>(ns).get_opt(own).await? {
+        None => drop(world.create(&wanted).await?),
+        Some(there) if there.spec.mode != wanted.spec.mode => {
+            drop(world.replace(&turned(there, wanted)).await?)
+        }
+        Some(_) => {}
     }
-    settle(world, taken_in(world, metadata(revision, "-public", own))).await?;
+    let mut public = taken_in(world, metadata(revision, "-public", own));
+    if serves {
+        public.endpoints = in_front(&public.endpoints, &ready_pods(ns, own, seen));
+    }
+    settle(world, public).await?;
     keep_ready(world, revision, seen).await
 }
 
@@ -93,11 +104,21 @@ async fn settle(world: &World, wanted: EndpointSlice) -> Result<(), Error> {
     Ok(())
 }
 
-fn serverless(revision: &Revision) -> ServerlessService {
+/// With the mode that is wanted, and a status that says so.
+fn turned(there: ServerlessService, wanted: ServerlessService) -> ServerlessService {
+    let mut status = there.status.or(wanted.status);
+    if let Some(status) = &mut status {
+        status.base.observed_generation = there.metadata.generation.map(|before| before + 1);
+    }
+    let spec = ServerlessServiceSpec { mode: wanted.spec.mode, ..there.spec };
+    ServerlessService { spec, status, ..there }
+}
+
+fn serverless(revision: &Revision, serves: bool) -> ServerlessService {
     let meta = &revision.metadata;
     let own = name(meta);
     let spec = ServerlessServiceSpec {
-        mode: "Proxy".to_owned(),
+        mode: if serves { "Serve" } else { "Proxy" }.to_owned(),
         object_ref: ScaleTarget {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),
@@ -150,16 +171,31 @@ fn taken_in(world: &World, metadata: ObjectMeta) -> EndpointSlice {
     EndpointSlice { endpoints: vec![endpoint(ip, None)], ports: Some(vec![port]), ..slice(metadata, ip) }
 }
 
-/// Of the instances that are ready.
-fn ready(metadata: ObjectMeta, revision: &str, seen: &[Seen]) -> EndpointSlice {
+/// The instances that are ready, and where they are.
+fn ready_pods(ns: &str, revision: &str, seen: &[Seen]) -> Vec<(IpAddr, ObjectReference)> {
     let pod = |one: &Seen| ObjectReference {
         kind: Some("Pod".to_owned()),
         name: Some(pod_name(revision, one.line)),
-        namespace: metadata.namespace.clone(),
+        namespace: Some(ns.to_owned()),
         ..ObjectReference::default()
     };
     let ready = seen.iter().filter(|one| one.stage == Stage::Ready);
-    let endpoints = ready.filter_map(|one| Some(endpoint(one.address?.ip(), Some(pod(one))))).collect();
+    ready.filter_map(|one| Some((one.address?.ip(), pod(one)))).collect()
+}
+
+/// The listener's endpoints, once for each instance behind them.
+fn in_front(listeners: &[Endpoint], pods: &[(IpAddr, ObjectReference)]) -> Vec<Endpoint> {
+    let of = |pod: &ObjectReference| {
+        let pod = pod.clone();
+        move |one: &Endpoint| Endpoint { target_ref: Some(pod.clone()), ..one.clone() }
+    };
+    pods.iter().flat_map(|(_, pod)| listeners.iter().map(of(pod))).collect()
+}
+
+/// Of the instances that are ready.
+fn ready(metadata: ObjectMeta, revision: &str, seen: &[Seen]) -> EndpointSlice {
+    let pods = ready_pods(metadata.namespace.as_deref().unwrap_or_default(), revision, seen);
+    let endpoints = pods.into_iter().map(|(ip, pod)| endpoint(ip, Some(pod))).collect();
     EndpointSlice { endpoints, ..slice(metadata, IpAddr::V4(Ipv4Addr::LOCALHOST)) }
 }
 
@@ -193,7 +229,7 @@ mod tests {
 
     #[test]
     fn it_says_by_which_name_instances_are_found() {
-        let made = serverless(&Revision::new("ns", "hello-00001", RevisionSpec::default()));
+        let made = serverless(&Revision::new("ns", "hello-00001", RevisionSpec::default()), false);
         let status = made.status.unwrap();
         assert_eq!(
             (&*status.service_name, &*status.private_service_name),

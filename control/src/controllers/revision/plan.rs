@@ -92,6 +92,8 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         carry: 0,
         metric: scale.metric,
         target: scale.target,
+        total: scale.total,
+        burst: scale.burst,
         concurrency_max: concurrency_max(revision),
         // Nobody comes back to a version that no request can reach.
         idle_window: scale.stable_window + if given.reachable { scale.retention } else { Duration::ZERO },

@@ -112,7 +112,7 @@ mod tests {
     use crate::kinds::shared::HasConditions;
 
     fn observed(state: State) -> Observed {
-        Observed { actual: 0, desired: 0, state }
+        Observed { actual: 0, desired: 0, roomy: false, state }
     }
 
     fn after(revision: &Revision, unrunnable: Option<&Unrunnable>, state: State) -> Revision {

@@ -18,6 +18,10 @@ pub struct Scale {
     pub class: String,
     pub metric: Metric,
     pub target: f64,
+    /// Of which `target` is a share.
+    pub total: f64,
+    /// `None`: requests never go past who holds them back.
+    pub burst: Option<f64>,
     pub weighted: bool,
     /// The last instance stays this long after the decision to go to zero.
     pub retention: Duration,
@@ -32,7 +36,7 @@ pub struct Scale {
 pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
     let meta = &revision.metadata;
     let count = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<u32>().ok());
-    let number = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<f64>().ok());
+    let number = |key: &str| number(revision, key);
     let span = |key: &str| autoscaling(meta, key).and_then(duration::parse_go);
     let metric = match autoscaling(meta, "metric") {
         Some("rps") => Metric::Rps,
@@ -41,6 +45,7 @@ pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
     let window = span("window").unwrap_or(config.stable_window);
     let retention = span("scale-to-zero-pod-retention-period").unwrap_or(config.retention);
     let panic_percent = number("panic-window-percentage").unwrap_or(config.panic_window_percent);
+    let total = total(revision, metric, config);
     let initial = count("initial-scale").unwrap_or(config.initial_scale);
     Scale {
         min: count("min-scale").unwrap_or(config.min_scale),
@@ -48,7 +53,9 @@ pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
         initial: if config.zero_initial_scale { initial } else { initial.max(1) },
         class: autoscaling(meta, "class").unwrap_or(&config.class).to_owned(),
         metric,
-        target: target(revision, metric, config),
+        target: total * target_share(revision, config),
+        total,
+        burst: Some(number("target-burst-capacity").unwrap_or(config.burst)).filter(|burst| *burst >= 0.0),
         weighted: autoscaling(meta, "metric-aggregation-algorithm") == Some("weighted-exponential"),
         retention,
         stable_window: window,
@@ -71,20 +78,24 @@ fn limited(max: u32, limit: u32) -> u32 {
 }
 
 /// X-AS-01: the whole target, of which a share is aimed at.
-fn target(revision: &Revision, metric: Metric, config: &Autoscaler) -> f64 {
-    let number = |key: &str| autoscaling(&revision.metadata, key).and_then(|text| text.parse::<f64>().ok());
-    let share =
-        number("target-utilization-percentage").map_or(config.target_share, |percent| percent / 100.0);
-    let annotated = number("target");
-    let whole = match metric {
+fn total(revision: &Revision, metric: Metric, config: &Autoscaler) -> f64 {
+    let annotated = number(revision, "target");
+    match metric {
         Metric::Rps => annotated.unwrap_or(config.rps_target),
         Metric::Concurrency => match concurrency_max(revision) {
             0 => annotated.unwrap_or(config.concurrency_target),
             // A soft target above the hard limit can never be reached.
             hard => annotated.map_or(f64::from(hard), |target| target.min(f64::from(hard))),
         },
-    };
-    whole * share
+    }
+}
+
+fn target_share(revision: &Revision, config: &Autoscaler) -> f64 {
+    number(revision, "target-utilization-percentage").map_or(config.target_share, |percent| percent / 100.0)
+}
+
+fn number(revision: &Revision, key: &str) -> Option<f64> {
+    autoscaling(&revision.metadata, key).and_then(|text| text.parse().ok())
 }
 
 #[cfg(test)]

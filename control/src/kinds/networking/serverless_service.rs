@@ -56,7 +56,7 @@ impl Resource for ServerlessService {
         short_names: &["sks"],
         categories: &["knative-internal", "networking"],
         namespaced: true,
-        // Whole with its first write: nothing in it depends on how many instances there are.
+        // Whole with each write.
         has_status: false,
         unknown_fields: UnknownFields::Prune,
         developers_create: true,

@@ -49,6 +49,9 @@ pub struct Autoscaler {
     pub panic_threshold_percent: f64,
     pub scale_up_rate: f64,
     pub scale_down_rate: f64,
+    /// Room beyond what comes; below 0: there is never enough. Requests always wait in the core that took them in, so this
+    /// says only what is shown.
+    pub burst: f64,
     pub scale_to_zero: bool,
     pub retention: Duration,
     pub scale_down_delay: Duration,
@@ -75,6 +78,7 @@ impl Default for Autoscaler {
             panic_threshold_percent: 200.0,
             scale_up_rate: 1_000.0,
             scale_down_rate: 2.0,
+            burst: 211.0,
             scale_to_zero: true,
             retention: Duration::ZERO,
             scale_down_delay: Duration::ZERO,
@@ -113,12 +117,10 @@ impl Setting for Autoscaler {
         let above_one = 1.0 + f64::EPSILON..=f64::MAX;
         read.number("max-scale-up-rate", above_one.clone(), &mut config.scale_up_rate);
         read.number("max-scale-down-rate", above_one, &mut config.scale_down_rate);
-        // Requests always wait in the core that took them in, so there is no buffer to put into their way or
-        // out of it: the keys that say when are checked and change nothing.
-        let mut burst = 211.0;
-        read.number("target-burst-capacity", -1.0..=f64::MAX, &mut burst);
-        if burst < 0.0 && (burst + 1.0).abs() > f64::EPSILON {
+        read.number("target-burst-capacity", -1.0..=f64::MAX, &mut config.burst);
+        if config.burst < 0.0 && (config.burst + 1.0).abs() > f64::EPSILON {
             read.wrong("target-burst-capacity", "must be -1 or at least 0");
+            config.burst = Self::default().burst;
         }
 
         read.duration("stable-window", WINDOW_MIN..=WINDOW_MAX, &mut config.stable_window);

@@ -1,0 +1,88 @@
+//! An appliance with the example program as its image, and what it costs.
+
+use std::time::Duration;
+
+use kit::manifest::{NAMESPACE, service, with};
+use kit::{Appliance, PATIENCE, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+pub(super) const HELLO: &str = "example.com/hello";
+/// Names another program, with its arguments: the example is the appliance's own binary, whose start is a large part of
+/// what a thousand starts take.
+const PROGRAM: &str = "SLUICEGATE_BENCH_PROGRAM";
+/// `USER_HZ`, in which Linux tells processor time everywhere.
+const TICK: Duration = Duration::from_millis(10);
+
+pub(super) struct Stage {
+    pub(super) appliance: Appliance,
+}
+
+/// A Service that sleeps as soon as one may.
+pub(super) fn hello(name: &str) -> Value {
+    annotated(service(name, HELLO, name), "autoscaling.knative.dev/window", "6s")
+}
+
+/// With an annotation on its template.
+pub(super) fn annotated(service: Value, name: &str, value: &str) -> Value {
+    let place = format!("/spec/template/metadata/annotations/{}", name.replace('/', "~1"));
+    with(service, &place, json!(value))
+}
+
+impl Stage {
+    pub(super) fn start() -> Self {
+        let setup = Setup::new(BIN);
+        let setup = match std::env::var(PROGRAM) {
+            Ok(program) => setup.flag("image", &format!("{HELLO}={program}")),
+            Err(_) => setup.hello_image(HELLO),
+        };
+        Self { appliance: setup.start() }
+    }
+
+    /// Instances listen after so long.
+    pub(super) fn start_slowly(seconds: u32) -> Self {
+        let setup = Setup::new(BIN);
+        let script = format!("sleep {seconds}\nexec {BIN} example hello\n");
+        let script = setup.write_file("slow.sh", &script);
+        let appliance = setup.flag("image", &format!("{HELLO}=sh {}", script.display())).start();
+        Self { appliance }
+    }
+
+    pub(super) fn create(&self, object: &Value, name: &str) {
+        self.appliance.api().create(object);
+        self.appliance.api().wait_ready("Service", NAMESPACE, name, PATIENCE * 2);
+    }
+
+    pub(super) fn create_and_sleep(&self, object: &Value, name: &str) {
+        self.create(object, name);
+        self.wait_asleep();
+    }
+
+    pub(super) fn wait_asleep(&self) {
+        wait::until(PATIENCE * 4, "all to sleep", || (self.instances("") == 0).then_some(()));
+    }
+
+    /// Ready instances of a Revision; of all together by an empty name.
+    pub(super) fn instances(&self, revision: &str) -> u64 {
+        self.metric("sluicegate_backend_instances", revision)
+    }
+
+    pub(super) fn metric(&self, name: &str, label: &str) -> u64 {
+        self.appliance.metric(name, label)
+    }
+
+    /// Of the appliance's process.
+    pub(super) fn memory_kib(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.appliance.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    /// Processor time of the appliance so far.
+    pub(super) fn busy(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.appliance.pid())).unwrap();
+        let words: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u32 = words[11..13].iter().map(|word| word.parse::<u32>().unwrap()).sum();
+        TICK * ticks
+    }
+}
