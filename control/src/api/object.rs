@@ -7,10 +7,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::kind::{Denied, Entry, KindMeta, Problem, Requester};
-use crate::kinds::core::NAMESPACE_FINALIZER;
 use crate::kinds::custom::Custom;
 use crate::kinds::labels;
-use crate::store::lifecycle::{finish, has_generation};
+use crate::store::lifecycle::{NAMESPACE_FINALIZER, finish, has_generation};
 use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;

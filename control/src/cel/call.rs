@@ -1,22 +1,23 @@
 //! Functions: CEL's own, and those that Kubernetes adds for rules about objects.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::value::{Val, duration};
-use super::{Failure, Steps, collections, evaluate::overflow, text, wrong};
+use super::{Failure, Steps, collections, evaluate::overflow, net, text, wrong};
 
 /// Functions by name, with how few and how many arguments they take.
-const FUNCTIONS: [(&str, usize, usize); 19] = [
+const FUNCTIONS: [(&str, usize, usize); 25] = [
     ("bool", 1, 1),
     ("bytes", 1, 1),
+    ("cidr", 1, 1),
     ("double", 1, 1),
     ("duration", 1, 1),
     ("dyn", 1, 1),
     ("int", 1, 1),
+    ("ip", 1, 1),
     ("isCIDR", 1, 1),
     ("isIP", 1, 1),
     ("isQuantity", 1, 1),
@@ -25,15 +26,19 @@ const FUNCTIONS: [(&str, usize, usize); 19] = [
     ("optional.none", 0, 0),
     ("optional.of", 1, 1),
     ("quantity", 1, 1),
+    ("sets.contains", 2, 2),
+    ("sets.equivalent", 2, 2),
+    ("sets.intersects", 2, 2),
     ("size", 1, 1),
     ("string", 1, 1),
     ("timestamp", 1, 1),
     ("type", 1, 1),
     ("uint", 1, 1),
+    ("url", 1, 1),
 ];
 
 /// ... and those that are called on a value.
-const METHODS: [(&str, usize, usize); 45] = [
+const METHODS: [(&str, usize, usize); 61] = [
     ("add", 1, 1),
     ("charAt", 1, 1),
     ("compareTo", 1, 1),
@@ -75,6 +80,22 @@ const METHODS: [(&str, usize, usize); 45] = [
     ("substring", 1, 2),
     ("sum", 0, 0),
     ("asInteger", 0, 0),
+    ("containsCIDR", 1, 1),
+    ("containsIP", 1, 1),
+    ("family", 0, 0),
+    ("getEscapedPath", 0, 0),
+    ("getHost", 0, 0),
+    ("getHostname", 0, 0),
+    ("getPort", 0, 0),
+    ("getScheme", 0, 0),
+    ("ip", 0, 0),
+    ("isGlobalUnicast", 0, 0),
+    ("isLinkLocalMulticast", 0, 0),
+    ("isLinkLocalUnicast", 0, 0),
+    ("isLoopback", 0, 0),
+    ("isUnspecified", 0, 0),
+    ("masked", 0, 0),
+    ("prefixLength", 0, 0),
     ("isInteger", 0, 0),
     ("trim", 0, 0),
     ("upperAscii", 0, 0),
@@ -117,9 +138,20 @@ pub(super) fn function(name: &str, given: &[Val], steps: &mut Steps) -> Result<V
         ("type", _) => Ok(Val::Type(first.kind())),
         ("optional.of", _) => Ok(Val::Optional(Some(Arc::new(first.clone())))),
         ("size" | "matches", _) => method(name, first, &given[1..], steps),
-        ("isIP", Some(text)) => Ok(Val::Bool(text.parse::<IpAddr>().is_ok())),
-        ("isCIDR", Some(text)) => Ok(Val::Bool(is_range(text))),
-        ("isURL", Some(text)) => Ok(Val::Bool(is_url(text))),
+        ("isIP", Some(text)) => Ok(Val::Bool(net::address(text).is_some())),
+        ("ip", Some(text)) => {
+            net::address(text).map_or_else(|| no(name, text), |found| Ok(Val::Address(found)))
+        }
+        ("isCIDR", Some(text)) => Ok(Val::Bool(net::range(text).is_some())),
+        ("cidr", Some(text)) => {
+            net::range(text).map_or_else(|| no(name, text), |(start, bits)| Ok(Val::Range(start, bits)))
+        }
+        ("isURL", Some(text)) => Ok(Val::Bool(net::is_url(text))),
+        ("url", Some(text)) if net::is_url(text) => Ok(Val::Url(text.into())),
+        ("url", Some(text)) => no(name, text),
+        ("sets.contains" | "sets.equivalent" | "sets.intersects", None) => {
+            collections::sets(name, given, steps)
+        }
         ("isQuantity", Some(text)) => Ok(Val::Bool(amount(text).is_some())),
         ("quantity", Some(text)) => {
             amount(text).map_or_else(|| no(name, text), |found| Ok(Val::Quantity(found)))
@@ -136,21 +168,6 @@ pub(super) fn function(name: &str, given: &[Val], steps: &mut Steps) -> Result<V
 
 fn no(name: &str, text: &str) -> Result<Val, Failure> {
     wrong(format!("{text:?} is no {name}"))
-}
-
-/// `10.0.0.0/8`
-fn is_range(text: &str) -> bool {
-    let Some((address, bits)) = text.split_once('/') else { return false };
-    let Ok(address) = address.parse::<IpAddr>() else { return false };
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    bits.bytes().all(|b| b.is_ascii_digit()) && bits.parse::<u8>().is_ok_and(|bits| bits <= most)
-}
-
-/// With a scheme and a host, or a path of its own.
-fn is_url(text: &str) -> bool {
-    text.parse::<http::Uri>()
-        .is_ok_and(|url| url.path().starts_with('/') && (url.scheme().is_some() == url.host().is_some()))
-        && (text.starts_with('/') || text.contains("://"))
 }
 
 /// `1.5Gi`, `250m`, `4`: in thousandths, rounded up.
@@ -247,6 +264,9 @@ pub(super) fn method(name: &str, of: &Val, given: &[Val], steps: &mut Steps) -> 
             }
         }
         Val::Quantity(amount) => quantity(name, *amount, given),
+        Val::Address(address) => net::of_address(name, *address),
+        Val::Range(start, bits) => net::of_range(name, (*start, *bits), given),
+        Val::Url(url) => net::of_url(name, url, steps),
         _ => unfit(name, of),
     }
 }

@@ -26,6 +26,9 @@ pub(crate) enum Kind<'a> {
     Duration,
     Moment,
     Quantity,
+    Address,
+    Range,
+    Url,
     Type(Box<Kind<'a>>),
     List(Box<Kind<'a>>),
     Map(Box<Kind<'a>>, Box<Kind<'a>>),
@@ -106,6 +109,9 @@ impl<'a> Kind<'a> {
                     | Self::Duration
                     | Self::Moment
                     | Self::Quantity
+                    | Self::Address
+                    | Self::Range
+                    | Self::Url
                     | Self::Optional(_)
             ),
             (one, two) => std::mem::discriminant(one) == std::mem::discriminant(two),
@@ -170,6 +176,9 @@ impl fmt::Display for Kind<'_> {
             Self::Duration => "duration",
             Self::Moment => "timestamp",
             Self::Quantity => "kubernetes.Quantity",
+            Self::Address => "net.IP",
+            Self::Range => "net.CIDR",
+            Self::Url => "kubernetes.URL",
             Self::Object { .. } | Self::Metadata => "object",
             Self::Type(of) => return write!(f, "type({of})"),
             Self::List(of) => return write!(f, "list({of})"),

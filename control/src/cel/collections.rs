@@ -58,6 +58,30 @@ pub(super) fn method(name: &str, items: &[Val], given: &[Val], steps: &mut Steps
     }
 }
 
+/// `sets.contains(all, some)` and its like.
+pub(super) fn sets(name: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
+    let [Val::List(one), Val::List(two)] = given else { return wrong(format!("no such overload: {name}")) };
+    let has = |all: &[Val], wanted: &Val, steps: &mut Steps| -> Result<bool, Failure> {
+        for item in all {
+            if item.equals(wanted, steps)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let mut found = 0;
+    for wanted in two.iter() {
+        found += usize::from(has(one, wanted, steps)?);
+    }
+    let mut truth = if name == "sets.intersects" { found > 0 } else { found == two.len() };
+    if name == "sets.equivalent" && truth {
+        for wanted in one.iter() {
+            truth &= has(two, wanted, steps)?;
+        }
+    }
+    Ok(Val::Bool(truth))
+}
+
 pub(super) fn place(at: usize) -> Val {
     Val::Int(i64::try_from(at).unwrap_or(i64::MAX))
 }

@@ -35,7 +35,16 @@ impl Place {
         use Kind::{Bool, Bytes, Double, Dyn, Int, Text, Uint};
         match self.letter {
             _ if matches!(kind, Dyn) => true,
-            's' => !matches!(kind, Kind::Quantity | Kind::Optional(_) | Kind::Object { .. } | Kind::Metadata),
+            's' => !matches!(
+                kind,
+                Kind::Quantity
+                    | Kind::Address
+                    | Kind::Range
+                    | Kind::Url
+                    | Kind::Optional(_)
+                    | Kind::Object { .. }
+                    | Kind::Metadata
+            ),
             'd' | 'o' => matches!(kind, Int | Uint),
             'b' => matches!(kind, Int | Uint | Bool),
             'x' | 'X' => matches!(kind, Int | Uint | Text | Bytes),
@@ -117,7 +126,9 @@ pub(super) fn fill(text: &str, values: &[Val], steps: &mut Steps) -> Result<Val,
 
 fn shown(place: Place, value: &Val, steps: &mut Steps) -> Result<String, Failure> {
     let text = match (place.letter, value) {
-        ('s', Val::Optional(_) | Val::Quantity(_)) => return unfit(place, value),
+        ('s', Val::Optional(_) | Val::Quantity(_) | Val::Address(_) | Val::Range(..) | Val::Url(_)) => {
+            return unfit(place, value);
+        }
         ('s', _) => return written(value, steps),
         ('d', Val::Int(number)) => number.to_string(),
         ('d', Val::Uint(number)) => number.to_string(),

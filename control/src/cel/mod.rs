@@ -9,6 +9,7 @@ mod check;
 mod collections;
 mod evaluate;
 mod format;
+mod net;
 mod overloads;
 mod parse;
 mod text;

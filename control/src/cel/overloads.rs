@@ -66,6 +66,27 @@ pub(super) fn method<'a>(name: &str, of: &Kind<'a>, given: &[Kind<'a>]) -> Optio
             let parts = ["getHours", "getMinutes", "getSeconds", "getMilliseconds"];
             (parts.contains(&name) && given.is_empty()).then_some(Kind::Int)
         }
+        Kind::Address if given.is_empty() => match name {
+            "family" => Some(Kind::Int),
+            "isUnspecified"
+            | "isLoopback"
+            | "isLinkLocalUnicast"
+            | "isLinkLocalMulticast"
+            | "isGlobalUnicast" => Some(Kind::Bool),
+            _ => None,
+        },
+        Kind::Range => match (name, given) {
+            ("containsIP", [one]) if one.fits(&Kind::Address) || one.fits(&Kind::Text) => Some(Kind::Bool),
+            ("containsCIDR", [one]) if one.fits(&Kind::Range) || one.fits(&Kind::Text) => Some(Kind::Bool),
+            ("ip", []) => Some(Kind::Address),
+            ("masked", []) => Some(Kind::Range),
+            ("prefixLength", []) => Some(Kind::Int),
+            _ => None,
+        },
+        Kind::Url => {
+            let parts = ["getScheme", "getHost", "getHostname", "getPort", "getEscapedPath"];
+            (parts.contains(&name) && given.is_empty()).then_some(Kind::Text)
+        }
         Kind::Quantity => {
             let other = |kind: &Kind<'_>| kind.fits(&Kind::Quantity);
             match (name, given) {
@@ -122,7 +143,7 @@ pub(super) fn function<'a>(name: &str, given: &[Kind<'a>]) -> Option<Kind<'a>> {
     };
     let among =
         |kinds: &[Kind<'a>], found: Kind<'a>| kinds.iter().any(|kind| first.fits(kind)).then_some(found);
-    use Kind::{Bool, Bytes, Double, Duration, Dyn, Int, Moment, Quantity, Text, Uint};
+    use Kind::{Address, Bool, Bytes, Double, Duration, Dyn, Int, Moment, Quantity, Range, Text, Uint, Url};
     match name {
         "dyn" => Some(Dyn),
         "type" => Some(Kind::Type(first.clone().into())),
@@ -130,6 +151,13 @@ pub(super) fn function<'a>(name: &str, given: &[Kind<'a>]) -> Option<Kind<'a>> {
         "size" | "matches" if matches!(first, Dyn) => Some(if name == "size" { Int } else { Bool }),
         "size" => method(name, first, &given[1..]),
         "matches" => matches!(first, Text).then(|| of_text(name, &given[1..])).flatten(),
+        "ip" => among(&[Text], Address),
+        "cidr" => among(&[Text], Range),
+        "url" => among(&[Text], Url),
+        "sets.contains" | "sets.equivalent" | "sets.intersects" => match given {
+            [one @ (Dyn | Kind::List(_)), two @ (Dyn | Kind::List(_))] if one.fits(two) => Some(Bool),
+            _ => None,
+        },
         "isCIDR" | "isIP" | "isQuantity" | "isURL" => among(&[Text], Bool),
         "quantity" => among(&[Text], Quantity),
         "bool" => among(&[Bool, Text], Bool),
@@ -137,7 +165,7 @@ pub(super) fn function<'a>(name: &str, given: &[Kind<'a>]) -> Option<Kind<'a>> {
         "double" => among(&[Double, Int, Uint, Text], Double),
         "int" => among(&[Int, Uint, Double, Text, Moment, Duration], Int),
         "uint" => among(&[Uint, Int, Double, Text], Uint),
-        "string" => among(&[Text, Bool, Int, Uint, Double, Bytes, Moment, Duration], Text),
+        "string" => among(&[Text, Bool, Int, Uint, Double, Bytes, Moment, Duration, Address, Range], Text),
         "duration" => among(&[Duration, Text, Int], Duration),
         "timestamp" => among(&[Moment, Text, Int], Moment),
         _ => None,

@@ -68,6 +68,8 @@ pub(super) enum Each {
 /// Names of types, which are values too.
 const TYPES: [&str; 10] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
+/// What stands before the names of some functions.
+const SPACES: [&str; 2] = ["optional", "sets"];
 /// Operators of two, by how closely they bind; `&&`, `||` and `?` are apart.
 const LEVELS: [&[&str]; 3] = [&["==", "!=", "<", "<=", ">", ">=", "in"], &["+", "-"], &["*", "/", "%"]];
 
@@ -303,9 +305,10 @@ impl Parser<'_> {
         let at = self.behind();
         let given = self.list(")")?;
         if let What::Name(space) = &of.what
-            && space == "optional"
+            && SPACES.contains(&space.as_str())
+            && !self.is_known(space)
         {
-            return Self::function(at, format!("optional.{name}"), given);
+            return Self::function(at, format!("{space}.{name}"), given);
         }
         if !is_method(&name, given.len()) {
             return Err(unknown(at, &name, is_method_name(&name), given.len()));
@@ -400,6 +403,10 @@ impl Parser<'_> {
         Ok(Expr { at, what: What::Map(pairs) })
     }
 
+    fn is_known(&self, name: &str) -> bool {
+        self.names.contains(&name) || self.bound.iter().any(|bound| bound == name)
+    }
+
     fn named(&mut self, name: String) -> Result<Expr, Mistake> {
         let at = self.behind();
         let literal = |literal| Ok(Expr { at, what: What::Literal(literal) });
@@ -424,11 +431,12 @@ impl Parser<'_> {
             let given = self.list(")")?;
             return Self::function(at, name, given);
         }
-        let known = self.bound.contains(&name) || self.names.contains(&name.as_str());
+        let known = self.is_known(&name);
         if let Some(known) = TYPES.iter().find(|one| **one == name).filter(|_| !known) {
             return literal(Val::Type(known));
         }
-        let space = name == "optional" && matches!(self.tokens.get(self.at), Some((Token::Mark("."), _)));
+        let space = SPACES.contains(&name.as_str())
+            && matches!(self.tokens.get(self.at), Some((Token::Mark("."), _)));
         if !known && !space {
             return Err(unknown(at, &name, false, 0));
         }

@@ -74,6 +74,17 @@ fn rules_mean_what_they_mean_in_cel() {
         "!(1 > 2) && !!true && --1 == 1",
         "optional.of(1).value() == 1 && !optional.none().hasValue()",
         "[1, 2].exists(i, i / 0 == 1 || i == 2)",
+        "ip('10.1.2.3').family() == 4 && ip('::1').isLoopback() && ip('fe80::1').isLinkLocalUnicast() && !isIP('::ffff:1.2.3.4')",
+        "ip('8.8.8.8').isGlobalUnicast() && ip('224.0.0.5').isLinkLocalMulticast() && ip('0.0.0.0').isUnspecified()",
+        "cidr('10.0.0.0/8').containsIP('10.1.2.3') && !cidr('10.0.0.0/8').containsIP(ip('11.0.0.1'))",
+        "cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16') && !cidr('10.1.0.0/16').containsCIDR(cidr('10.0.0.0/8'))",
+        "cidr('10.1.2.3/8').masked() == cidr('10.0.0.0/8') && cidr('::/0').prefixLength() == 0 && cidr('::/0').containsIP('::1')",
+        "cidr('1.2.3.4/32').ip() == ip('1.2.3.4') && string(ip('1.2.3.4')) == '1.2.3.4' && !isCIDR('1.2.3.4/+8')",
+        "url('https://u:p@a.example:8443/x/y?z=1').getHost() == 'a.example:8443' && url('https://a').getEscapedPath() == ''",
+        "url('https://a.example:8443/x').getPort() == '8443' && url('http://[::1]:80/').getHostname() == '::1'",
+        "url('/only/path').getScheme() == '' && url('https://a/b').getScheme() in ['http', 'https'] && url('https://a/b').getPort() == ''",
+        "sets.contains([1, 2, 3], [2]) && !sets.contains([1], [2]) && sets.intersects([1, 2], [2, 3]) && sets.equivalent([1, 2], [2, 1, 1])",
+        "[[1]].exists(sets, sets.size() == 1)",
     ] {
         assert_eq!(answer(rule), Ok(true), "{rule}");
     }
@@ -94,6 +105,9 @@ fn a_rule_that_does_not_fit_says_why() {
         ("self.spec.name + 1 == 'a'", "no such overload"),
         ("'a'.matches('(')", "no regular expression"),
         ("timestamp('x') == timestamp('y')", "no timestamp"),
+        ("ip('x').family() == 4", "no ip"),
+        ("cidr('1.2.3.4/33').prefixLength() == 4", "no cidr"),
+        ("url('x y').getHost() == ''", "no url"),
     ] {
         let found = answer(rule).unwrap_err();
         assert!(found.contains(why), "{rule}: {found}");

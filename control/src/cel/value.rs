@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -25,6 +26,11 @@ pub(crate) enum Val {
     Moment(Timestamp),
     /// An amount with a unit, in thousandths.
     Quantity(i128),
+    Address(IpAddr),
+    /// Where it starts, and how many bits all in it share.
+    Range(IpAddr, u8),
+    /// As it was written.
+    Url(Arc<str>),
     Type(&'static str),
     Optional(Option<Arc<Val>>),
 }
@@ -82,6 +88,9 @@ impl Val {
             Self::Duration(_) => "google.protobuf.Duration",
             Self::Moment(_) => "google.protobuf.Timestamp",
             Self::Quantity(_) => "kubernetes.Quantity",
+            Self::Address(_) => "net.IP",
+            Self::Range(..) => "net.CIDR",
+            Self::Url(_) => "kubernetes.URL",
             Self::Type(_) => "type",
             Self::Optional(_) => "optional_type",
         }
@@ -166,6 +175,12 @@ impl Val {
             (Self::Duration(one), Self::Duration(two)) => one == two,
             (Self::Moment(one), Self::Moment(two)) => one == two,
             (Self::Quantity(one), Self::Quantity(two)) => one == two,
+            (Self::Address(one), Self::Address(two)) => one == two,
+            (Self::Range(one, bits), Self::Range(two, others)) => (one, bits) == (two, others),
+            (Self::Url(one), Self::Url(two)) => {
+                steps.text(one.len().min(two.len()))?;
+                one == two
+            }
             (Self::List(one), Self::List(two)) => {
                 if one.len() != two.len() {
                     return Ok(false);

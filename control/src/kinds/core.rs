@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{column, secrets, settings};
 use crate::kind::{COUNT, Column, Entry, KindMeta, Problems, Requester, Resource, STAMP, UnknownFields};
+use crate::store::lifecycle::NAMESPACE_FINALIZER;
 
 pub(crate) const AGE: Column =
     Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
@@ -39,9 +40,6 @@ pub const NAMESPACE: KindMeta = KindMeta {
     columns: &[column("Status", ".status.phase"), AGE],
     ..CORE
 };
-
-/// Holds a namespace that is being deleted until it is empty.
-pub const NAMESPACE_FINALIZER: &str = "kubernetes";
 
 /// The core kinds' rows.
 #[must_use]

@@ -212,13 +212,11 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
     Err(Skip::Fine)
 }
 
-/// Lets a namespace go when it is empty. Nothing new can come in: creation asks the same view.
+/// Lets a namespace go when it is empty, as far as it is up to us: others may hold it too. Nothing new can come in: creation asks the same view.
 fn judge_namespace(view: &View, key: &Key) -> Result<Change, Skip> {
     let namespace = view.get(key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
     if !view.namespace_is_empty(&key.name) {
         return Err(Skip::Fine);
     }
-    let mut object = namespace.value.clone();
-    object["spec"].as_object_mut().map(|fields| fields.remove("finalizers"));
-    Ok(lifecycle::finish(&namespace, object))
+    Ok(lifecycle::finish(&namespace, lifecycle::without_our_finalizer(&namespace.value)))
 }

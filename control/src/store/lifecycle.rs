@@ -16,6 +16,9 @@ pub const ORPHAN: &str = "orphan";
 /// The one kind that has a life cycle of its own.
 const NAMESPACES: &str = "/namespaces";
 
+/// What every namespace waits for, until all in it is gone.
+pub const NAMESPACE_FINALIZER: &str = "kubernetes";
+
 /// What becomes of an owner's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
@@ -95,6 +98,21 @@ pub fn without_finalizer(object: &Value, name: &str) -> Value {
         }
     }
     object
+}
+
+/// A namespace without what it waits for until it is empty.
+#[must_use]
+pub fn without_our_finalizer(namespace: &Value) -> Value {
+    let mut namespace = namespace.clone();
+    if let Some(spec) = namespace.get_mut("spec").and_then(Value::as_object_mut)
+        && let Some(list) = spec.get_mut("finalizers").and_then(Value::as_array_mut)
+    {
+        list.retain(|one| one != NAMESPACE_FINALIZER);
+        if list.is_empty() {
+            spec.remove("finalizers");
+        }
+    }
+    namespace
 }
 
 /// Where the namespace `name` is stored.

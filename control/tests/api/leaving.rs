@@ -212,6 +212,23 @@ async fn the_namespaces_that_everybody_expects_stay() {
     assert_eq!(spaces["items"].as_array().unwrap().len(), 4);
 }
 
+/// It is empty at once, and what somebody else wants done before it goes is waited for.
+#[tokio::test]
+async fn a_namespace_that_others_hold_is_left_to_them() {
+    let house = House::open().await;
+    let space = |finalizers: Value| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" }, "spec": { "finalizers": finalizers } });
+    house.ask(Method::POST, "/api/v1/namespaces", &space(json!(null))).await;
+    let (path, both) = ("/api/v1/namespaces/team/finalize", json!(["kubernetes", "example.com/mine"]));
+    assert_eq!(house.ask(Method::PUT, path, &space(both)).await.0, 200);
+    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
+    collect(&house);
+    house.delete("/api/v1/namespaces/team").await;
+    while spaces.until("MODIFIED", "team").await["spec"]["finalizers"] != json!(["example.com/mine"]) {}
+    assert_eq!(house.get("/api/v1/namespaces/team").await.1["status"]["phase"], "Terminating");
+    assert_eq!(house.ask(Method::PUT, path, &space(json!([]))).await.0, 200);
+    spaces.until("DELETED", "team").await;
+}
+
 /// What a namespace waits for is a list of its own, which `PUT …/finalize` writes: so people free one that hangs.
 #[tokio::test]
 async fn what_a_namespace_waits_for_is_written_apart() {

@@ -68,12 +68,17 @@ async fn post(event: &Outgoing, domain: &str) -> Result<StatusCode, String> {
     let request = request(event, &uri)?;
     let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = opened.map_err(|why| why.to_string())?;
-    tokio::select! {
-        answer = sender.send_request(request) => {
-            answer.map(|answer| answer.status()).map_err(|why| why.to_string())
+    let answer = sender.send_request(request);
+    tokio::pin!(answer);
+    let answer = tokio::select! {
+        answer = &mut answer => answer,
+        ended = connection => {
+            ended.map_err(|why| why.to_string())?;
+            // A sink that closes at once: its answer came before the end.
+            answer.await
         }
-        ended = connection => Err(ended.err().map_or_else(|| "the connection ended".into(), |why| why.to_string())),
-    }
+    };
+    answer.map(|answer| answer.status()).map_err(|why| why.to_string())
 }
 
 fn request(event: &Outgoing, uri: &Uri) -> Result<Request<Body>, String> {
@@ -114,6 +119,40 @@ mod tests {
     #[test]
     fn values_are_written_as_headers_carry_them() {
         assert_eq!(in_header("a b\"%ü"), "a%20b%22%25%C3%BC");
+    }
+
+    /// The answer and the end come in one: it counted as no answer, and the event was sent again.
+    #[tokio::test]
+    async fn an_event_is_sent_once_to_a_sink_that_closes_at_once() {
+        const EVENTS: usize = 30;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let sink = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port());
+        let taken = std::sync::atomic::AtomicUsize::new(0);
+        let serve = async {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut bytes = [0; 4096];
+                let _ = stream.read(&mut bytes).await.unwrap();
+                taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                stream.write_all(b"HTTP/1.0 202 Accepted\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            }
+        };
+        let send_all = async {
+            for _ in 0..EVENTS {
+                let event = Outgoing {
+                    sink: sink.clone(),
+                    attributes: vec![("id".into(), "1".into())],
+                    content_type: None,
+                    body: Vec::new(),
+                };
+                send(event, "example.com".into()).await;
+            }
+        };
+        tokio::select! {
+            () = send_all => {}
+            () = serve => unreachable!("it serves for ever"),
+        }
+        assert_eq!(taken.into_inner(), EVENTS);
     }
 
     /// SRC-38: a sink that is busy twice gets the event once it is not.
