@@ -25,6 +25,7 @@ mod grant;
 mod household;
 mod identity;
 mod jsonpath;
+mod links;
 mod list;
 mod logs;
 mod object;
@@ -346,6 +347,7 @@ async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response,
     let bytes = body::read(body).await?;
     if method != Method::DELETE {
         grant::check_escalation(call, &bytes)?;
+        links::check(call, &bytes)?;
     }
     match *method {
         Method::POST if !named => create::create(call, &bytes).await,

@@ -38,6 +38,13 @@ const CHANNELABLE: [(&str, [&str; 2]); 2] = [
     ("imc-channelable-manipulator", ["inmemorychannels", "inmemorychannels/status"]),
 ];
 
+/// What is read from other namespaces, for whoever may do so: by upstream's names.
+const SUBSCRIBABLE: [(&str, &str, &str); 3] = [
+    ("broker-subscriber", "eventing.knative.dev", "brokers"),
+    ("channel-subscriber", "messaging.knative.dev", "channels"),
+    ("imc-subscriber", "messaging.knative.dev", "inmemorychannels"),
+];
+
 /// ClusterRoles.
 pub(super) fn roles() -> Vec<Value> {
     let mut roles = of_the_system();
@@ -48,6 +55,7 @@ pub(super) fn roles() -> Vec<Value> {
         aggregated("addressable-resolver", "duck.knative.dev/addressable"),
         aggregated("channelable-manipulator", "duck.knative.dev/channelable"),
         aggregated("source-observer", "duck.knative.dev/source"),
+        aggregated("crossnamespace-subscriber", "duck.knative.dev/crossnamespace-subscribable"),
     ]);
     roles.extend([("edit", &["view"][..]), ("admin", &["view", "edit"][..])].map(|(name, below)| {
         let mut one = aggregated(name, &format!("{AGGREGATE}{name}"));
@@ -71,6 +79,12 @@ pub(super) fn roles() -> Vec<Value> {
             json!([{ "verbs": verbs, "apiGroups": ["messaging.knative.dev"], "resources": resources }]);
         let mut one = role(name, &[], rules);
         one["metadata"]["labels"] = json!({ "duck.knative.dev/channelable": "true" });
+        one
+    }));
+    roles.extend(SUBSCRIBABLE.map(|(name, group, resources)| {
+        let rules = json!([{ "apiGroups": [group], "resources": [resources], "verbs": ["knsubscribe"] }]);
+        let mut one = role(name, &[], rules);
+        one["metadata"]["labels"] = json!({ "duck.knative.dev/crossnamespace-subscribable": "true" });
         one
     }));
     let rules = json!([{ "apiGroups": ["sources.knative.dev"], "resources": SOURCES, "verbs": READ }]);

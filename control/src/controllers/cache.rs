@@ -36,7 +36,7 @@ pub struct Cache<K> {
 struct Kept<K> {
     objects: BTreeMap<Key, Slot<K>>,
     words: Words<K>,
-    /// Names by namespace and word: a look at one object must not go through all the others.
+    /// Names by word and namespace: a look at one object must not go through all the others.
     names: BTreeMap<Key, BTreeSet<String>>,
     packer: Option<Packer<K>>,
 }
@@ -131,7 +131,7 @@ impl<K: Resource> Cache<K> {
     #[must_use]
     pub fn names_having(&self, namespace: &str, word: &str) -> Vec<String> {
         let kept = self.lock();
-        let names = kept.names.get(&(namespace.to_owned(), word.to_owned()));
+        let names = kept.names.get(&(word.to_owned(), namespace.to_owned()));
         names.into_iter().flatten().cloned().collect()
     }
 
@@ -139,8 +139,9 @@ impl<K: Resource> Cache<K> {
     #[must_use]
     pub fn all_having(&self, word: &str) -> Vec<Arc<K>> {
         let kept = self.lock();
-        let of_word = kept.names.iter().filter(|((_, known), _)| known == word);
-        let keys = of_word.flat_map(|((ns, _), names)| names.iter().map(|name| (ns.clone(), name.clone())));
+        let first = (word.to_owned(), String::new());
+        let of_word = kept.names.range(first..).take_while(|((known, _), _)| known == word);
+        let keys = of_word.flat_map(|((_, ns), names)| names.iter().map(|name| (ns.clone(), name.clone())));
         keys.filter_map(|key| kept.look(kept.objects.get(&key)?)).collect()
     }
 
@@ -149,7 +150,7 @@ impl<K: Resource> Cache<K> {
     pub fn crowds(&self) -> Vec<Arc<K>> {
         let kept = self.lock();
         let crowds = kept.names.iter().filter(|(_, names)| names.len() > 1);
-        let one = crowds.filter_map(|((ns, _), names)| Some((ns.clone(), names.first()?.clone())));
+        let one = crowds.filter_map(|((_, ns), names)| Some((ns.clone(), names.first()?.clone())));
         one.filter_map(|key| kept.look(kept.objects.get(&key)?)).collect()
     }
 
@@ -261,7 +262,7 @@ impl<K> Kept<K> {
             self.unlist(&key, before);
         }
         for word in words {
-            self.names.entry((key.0.clone(), word)).or_default().insert(key.1.clone());
+            self.names.entry((word, key.0.clone())).or_default().insert(key.1.clone());
         }
         before
     }
@@ -275,7 +276,7 @@ impl<K> Kept<K> {
 
     fn unlist(&mut self, (namespace, name): &Key, object: &K) {
         for word in (self.words)(object) {
-            let place = (namespace.clone(), word);
+            let place = (word, namespace.clone());
             if let Some(names) = self.names.get_mut(&place) {
                 names.remove(name);
                 if names.is_empty() {

@@ -257,7 +257,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
         })),
         Box::pin(follow(kube::Api::all(api()), &world.brokers, move |change| {
             let item = itself(Kind::Broker, change);
-            look(broker::triggers(world, &item.namespace, &item.name));
+            look(trigger::of_broker(world, &item.namespace, &item.name));
             if change.1.is_none() {
                 sugar::look_at(world, &item.namespace);
             }

@@ -3,6 +3,7 @@
 //! Whoever resolved an object is told again when that object changes: a watch per kind is begun with the
 //! first reference to it, and `Interests` knows who asked for what.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,7 @@ use super::reference::join;
 use super::world::Error;
 use crate::kind::KindMeta;
 use crate::kinds;
+use crate::kinds::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
 use crate::kinds::shared::{Destination, KReference};
 
 /// The domain of cluster-local names.
@@ -28,6 +30,7 @@ pub const CLUSTER_DOMAIN: &str = "cluster.local";
 pub struct Resolver {
     client: Client,
     queue: Arc<Queue>,
+    settings: Arc<Mutex<Arc<Settings>>>,
     known: Vec<&'static KindMeta>,
     interests: Arc<Mutex<Interests>>,
     watches: Mutex<Watches>,
@@ -77,9 +80,9 @@ pub struct Unresolved(pub String);
 
 impl Resolver {
     #[must_use]
-    pub fn new(client: Client, queue: Arc<Queue>) -> Self {
+    pub fn new(client: Client, queue: Arc<Queue>, settings: Arc<Mutex<Arc<Settings>>>) -> Self {
         let known = kinds::registry().entries.iter().map(|entry| entry.meta).collect();
-        Self { client, queue, known, interests: Arc::default(), watches: Mutex::default() }
+        Self { client, queue, settings, known, interests: Arc::default(), watches: Mutex::default() }
     }
 
     /// The address of `destination`, asked for by `item`, whose namespace a reference without one means.
@@ -96,18 +99,68 @@ impl Resolver {
                 None => Err(Unresolved("destination has neither ref nor uri".into())),
             });
         };
-        let object = match self.read(item, reference).await? {
-            Ok(object) => object,
+        let reference = match self.with_version(item, reference).await? {
+            Ok(reference) => reference,
             Err(unresolved) => return Ok(Err(unresolved)),
         };
+        let reference = &*reference;
         let by_tls = ca_certs.is_some();
-        Ok(address(reference, by_tls, &described(item, reference), &object).map(|found| {
+        let found = match self.mapped(item, reference) {
+            Some(url) => Ok(Address { url, ..Address::default() }),
+            None => match self.read(item, reference).await? {
+                Ok(object) => address(reference, by_tls, &described(item, reference), &object),
+                Err(unresolved) => Err(unresolved),
+            },
+        };
+        Ok(found.map(|found| {
             let url = match destination.uri.as_deref() {
                 Some(uri) if !uri.is_empty() => join(&found.url, uri),
                 _ => found.url,
             };
             Address { url, audience: audience.or(found.audience), ca_certs: ca_certs.or(found.ca_certs) }
         }))
+    }
+
+    /// Where events go by the operator's word for all objects of the kind (X-FEA-02).
+    fn mapped(&self, item: &Item, reference: &KReference) -> Option<String> {
+        let settings = self.settings();
+        let is_on = settings.event_features.is_enabled(REFERENCE_MAPPING);
+        is_on.then(|| settings.mappings.url(reference, home(item, reference))).flatten()
+    }
+
+    /// A reference that names a group alone means the version in which that is served (X-FEA-01).
+    async fn with_version<'r>(
+        &self,
+        item: &Item,
+        reference: &'r KReference,
+    ) -> Result<Result<Cow<'r, KReference>, Unresolved>, Error> {
+        let Some(group) = reference.group_alone() else { return Ok(Ok(Cow::Borrowed(reference))) };
+        let what = described(item, reference);
+        if !self.settings().event_features.is_enabled(REFERENCE_BY_GROUP) {
+            return Ok(Err(Unresolved(format!("{what}: feature {REFERENCE_BY_GROUP} is off"))));
+        }
+        let known = self.known.iter().find(|meta| meta.group == group && meta.kind == reference.kind);
+        let api_version = match known {
+            Some(meta) => Some(meta.api_version()),
+            None => self.served_version(group, &reference.kind).await?,
+        };
+        Ok(api_version
+            .map(|api_version| Cow::Owned(KReference { api_version, ..reference.clone() }))
+            .ok_or_else(|| Unresolved(format!("{what}: no such kind is served by group {group}"))))
+    }
+
+    /// The version that the API recommends for a kind that we do not know.
+    async fn served_version(&self, group: &str, kind: &str) -> Result<Option<String>, Error> {
+        match kube::discovery::oneshot::group(&self.client, group).await {
+            Ok(group) => Ok(group.recommended_kind(kind).map(|(resource, _)| resource.api_version)),
+            Err(kube::Error::Discovery(_)) => Ok(None),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The object that `item` refers to; `item` is looked at again when it changes.
@@ -230,7 +283,7 @@ impl Interests {
 }
 
 fn home<'a>(item: &'a Item, reference: &'a KReference) -> &'a str {
-    reference.namespace.as_deref().filter(|ns| !ns.is_empty()).unwrap_or(&item.namespace)
+    reference.other_namespace().unwrap_or(&item.namespace)
 }
 
 fn described(item: &Item, reference: &KReference) -> String {

@@ -10,7 +10,8 @@ use super::cache::{Cache, follow};
 use super::queue::{Item, Kind};
 use super::world::{Error, World};
 use crate::kinds::eventing::broker::{Broker, BrokerSpec};
-use crate::kinds::shared::name;
+use crate::kinds::eventing::trigger::Trigger;
+use crate::kinds::shared::{name, namespace};
 
 /// The Broker of a namespace.
 const DEFAULT: &str = "default";
@@ -65,15 +66,11 @@ pub(super) async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 }
 
 /// Makes the Broker that a Trigger names, if the settings want that; the Trigger is looked at again when it is there.
-pub(super) async fn for_trigger(
-    world: &World,
-    trigger: &ObjectMeta,
-    item: &Item,
-    broker: &str,
-) -> Result<(), Error> {
-    let is_wanted = world.settings().sugar.triggers.as_ref().is_some_and(|wanted| wanted.takes(trigger));
-    if trigger.deletion_timestamp.is_none() && is_wanted {
-        make(world, &item.namespace, broker).await?;
+pub(super) async fn for_trigger(world: &World, trigger: &Trigger) -> Result<(), Error> {
+    let (meta, (ns, broker)) = (&trigger.metadata, trigger.broker());
+    let is_wanted = world.settings().sugar.triggers.as_ref().is_some_and(|wanted| wanted.takes(meta));
+    if meta.deletion_timestamp.is_none() && is_wanted && world.may_read(namespace(meta), ns) {
+        make(world, ns, broker).await?;
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ use super::settings::Maps;
 use super::sources::Sources;
 use super::sugar::Sugar;
 use super::trusts::Trusts;
-use super::{ControlConfig, addresses, configuration, pods, route};
+use super::{ControlConfig, addresses, configuration, pods, route, subscription, trigger};
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
@@ -43,7 +43,7 @@ use crate::kinds::serving::domain_mapping::DomainMapping;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::service::Service;
-use crate::kinds::settings::Settings;
+use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
 use crate::kinds::shared::{HasConditions, name, namespace};
 use crate::publish::{Publisher, Quotas};
 
@@ -141,9 +141,9 @@ impl<K> Object for K where
 
 impl World {
     pub fn new(config: ControlConfig, client: Client, fleet: Fleet, publisher: Arc<Publisher>) -> Self {
-        let queue = Arc::new(Queue::default());
+        let (queue, settings) = (Arc::new(Queue::default()), Arc::default());
         Self {
-            resolver: Resolver::new(client.clone(), Arc::clone(&queue)),
+            resolver: Resolver::new(client.clone(), Arc::clone(&queue), Arc::clone(&settings)),
             recorder: Recorder::new(client.clone()),
             quotas: Quotas::new(config.quotas.clone()),
             duty: Duty::new(config.holder.is_none()),
@@ -153,7 +153,7 @@ impl World {
             publisher,
             queue,
             maps: Maps::default(),
-            settings: Arc::default(),
+            settings,
             keys: Keys::default(),
             passes: Passes::default(),
             trusts: Trusts::default(),
@@ -170,10 +170,10 @@ impl World {
             pod_autoscalers: Cache::of_sleepers(|_| Vec::new()),
             metrics: Cache::of_sleepers(|_| Vec::new()),
             brokers: Cache::default(),
-            triggers: Cache::default(),
+            triggers: Cache::found_by(trigger::words),
             channels: Cache::default(),
             in_memory_channels: Cache::default(),
-            subscriptions: Cache::default(),
+            subscriptions: Cache::found_by(subscription::words),
             event_types: Cache::default(),
             event_policies: Cache::default(),
             sequences: Cache::default(),
@@ -192,6 +192,12 @@ impl World {
     /// The same for somebody who lives as long as the world: what is in it changes.
     pub(super) fn shared_settings(&self) -> Arc<Mutex<Arc<Settings>>> {
         Arc::clone(&self.settings)
+    }
+
+    /// Whether an object in `home` may read what is in `other` (X-FEA-10).
+    #[must_use]
+    pub fn may_read(&self, home: &str, other: &str) -> bool {
+        home == other || self.settings().event_features.is_enabled(CROSS_NAMESPACE)
     }
 
     pub(super) fn set_settings(&self, settings: Settings) {

@@ -121,10 +121,28 @@ pub struct KReference {
     /// Name of the object.
     pub name: String,
     /// Group and version of the object's kind.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub api_version: String,
+    /// Group of the object's kind instead, in whatever version it is served (X-FEA-01).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Which of the object's addresses, if it has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+}
+
+impl KReference {
+    /// The namespace that it names, if it names one.
+    #[must_use]
+    pub fn other_namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
+    }
+
+    /// The group that stands for `apiVersion`.
+    #[must_use]
+    pub fn group_alone(&self) -> Option<&str> {
+        self.group.as_deref().filter(|group| !group.is_empty() && self.api_version.is_empty())
+    }
 }
 
 /// What is done so that events arrive.

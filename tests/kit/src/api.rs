@@ -15,6 +15,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("v1", "Secret", "secrets"),
     ("v1", "ServiceAccount", "serviceaccounts"),
     ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     ("networking.internal.knative.dev/v1alpha1", "Ingress", "ingresses"),
     ("serving.knative.dev/v1", "Service", "services"),
     ("serving.knative.dev/v1", "Configuration", "configurations"),

@@ -115,10 +115,3 @@ pub async fn deliverable(
         Err(why) => Err(Unresolved(why)),
     }))
 }
-
-/// The Broker's Triggers.
-pub fn triggers(world: &World, ns: &str, broker: &str) -> Vec<Item> {
-    let triggers = world.triggers.list(ns);
-    let of_it = triggers.iter().filter(|trigger| trigger.spec.broker == broker);
-    of_it.map(|trigger| Item::new(Kind::Trigger, ns, name(&trigger.metadata))).collect()
-}

@@ -123,7 +123,7 @@ fn mirror(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, backing: 
         api_version: backing.api_version.clone(),
         name: name(&backing.metadata).to_owned(),
         namespace: backing.metadata.namespace.clone(),
-        address: None,
+        ..KReference::default()
     });
 }
 

@@ -42,7 +42,7 @@ async fn accounts(
         kind: reference.kind.clone(),
         name: reference.name.clone(),
         namespace: Some(ns.to_owned()),
-        address: None,
+        ..KReference::default()
     };
     let object = world.resolver.read(item, &sender).await?;
     Ok(object.and_then(|object| {

@@ -42,11 +42,17 @@ pub fn forget(world: &World, event_type: &EventType) {
     let path = match reference.kind.as_str() {
         "Broker" => broker::path(ns, name),
         "Trigger" => match world.triggers.get(ns, name) {
-            Some(trigger) => broker::path(ns, &trigger.spec.broker),
+            Some(trigger) => {
+                let (ns, broker) = trigger.broker();
+                broker::path(ns, broker)
+            }
             None => return, // it took its EventTypes along
         },
         "Subscription" => match world.subscriptions.get(ns, name) {
-            Some(subscription) => in_memory_channel::path(ns, &subscription.spec.channel.name),
+            Some(subscription) => {
+                let (ns, channel) = subscription.channel();
+                in_memory_channel::path(ns, channel)
+            }
             None => return,
         },
         _ => in_memory_channel::path(ns, name),
@@ -80,7 +86,7 @@ fn origin<'p>(world: &World, path: &'p str, by: &str) -> Option<(&'p str, KRefer
             ("eventing.knative.dev/v1", "Broker", named.to_owned(), owner(&*world.brokers.get(ns, named)?))
         }
         ("brokers", uid) => {
-            let trigger = answering(world.triggers.list(ns), uid)?;
+            let trigger = answering(world.triggers.all_having(rest), uid)?;
             ("eventing.knative.dev/v1", "Trigger", trigger.name_any(), owner(&*trigger))
         }
         (_, "") => {
@@ -88,7 +94,7 @@ fn origin<'p>(world: &World, path: &'p str, by: &str) -> Option<(&'p str, KRefer
             ("messaging.knative.dev/v1", "InMemoryChannel", named.to_owned(), owner(&*channel))
         }
         (_, uid) => {
-            let subscription = answering(world.subscriptions.list(ns), uid)?;
+            let subscription = answering(world.subscriptions.all_having(rest), uid)?;
             ("messaging.knative.dev/v1", "Subscription", subscription.name_any(), owner(&*subscription))
         }
     };

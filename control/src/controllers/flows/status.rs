@@ -126,7 +126,7 @@ fn reference<K: kube::Resource<DynamicType = ()>>(child: &K) -> KReference {
         kind: K::kind(&()).into_owned(),
         name: name(child.meta()).to_owned(),
         namespace: child.meta().namespace.clone(),
-        address: None,
+        ..KReference::default()
     }
 }
 

@@ -9,6 +9,7 @@ pub mod reconcile;
 use super::addresses;
 use super::broker::deliverable;
 use super::queue::{Item, Kind};
+use super::subscription;
 use super::world::{Error, World, now};
 use crate::controllers::event_type::AUTO_CREATE;
 use crate::kinds::eventing::keeping::{Config, options};
@@ -38,7 +39,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         Some(destination) => Some(deliverable(world, item, destination).await?),
         None => None,
     };
-    let subscribers = entries(&channel, &world.subscriptions.list(&item.namespace));
+    let subscribers = entries(&channel, &subscription::reading(world, &item.namespace, &item.name));
     let rules = doors::rules(world, &channel);
     let statuses = serve(world, &channel, &subscribers);
     world.publisher.flow().await;
@@ -82,9 +83,14 @@ pub fn serve(
             world.publisher.remove_subscriber(&before.uid);
         }
     }
+    let readers = subscription::reading(world, ns, name);
+    let home = |uid: &str| {
+        let reader = readers.iter().find(|reader| reader.metadata.uid.as_deref() == Some(uid));
+        reader.map_or(ns, |reader| namespace(&reader.metadata))
+    };
     let told = subscribers.iter().map(|entry| match subscriber(&world.trusts, entry, &path, ns) {
         Ok(mut spec) => {
-            doors::stamp(world, ns, entry, &mut spec);
+            doors::stamp(world, home(&entry.uid), entry, &mut spec);
             world.publisher.set_subscriber(&entry.uid, spec);
             SubscriberStatus::of(entry, None)
         }
@@ -102,7 +108,6 @@ pub fn unsubscribe_all(world: &World, channel: &InMemoryChannel) {
 
 /// The channel that a Subscription reads, if it is of a kind that is served here.
 pub fn read_by(subscription: &Subscription) -> Option<Item> {
-    let channel = &subscription.spec.channel;
-    is_channel(channel)
-        .then(|| Item::new(Kind::InMemoryChannel, namespace(&subscription.metadata), &channel.name))
+    let (ns, channel) = subscription.channel();
+    is_channel(&subscription.spec.channel).then(|| Item::new(Kind::InMemoryChannel, ns, channel))
 }

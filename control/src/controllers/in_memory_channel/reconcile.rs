@@ -12,20 +12,23 @@ use crate::controllers::sink;
 use crate::controllers::trigger::delivery::delivery;
 use crate::controllers::trusts::Trusts;
 use crate::kinds::eventing::broker::default_delivery;
-use crate::kinds::messaging::API_VERSION;
 use crate::kinds::messaging::in_memory_channel::{
     ADDRESSABLE, CHANNEL_SERVICE_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DISPATCHER_READY,
     ENDPOINTS_READY, EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
 };
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
-use crate::kinds::shared::{DeliverySpec, Destination, HasConditions, KReference, Verdict, controller, name};
+use crate::kinds::messaging::{API_VERSION, GROUP};
+use crate::kinds::shared::{
+    DeliverySpec, Destination, HasConditions, KReference, Verdict, controller, name, namespace,
+};
 use crate::publish;
 
 /// Whether a reference names a channel of a kind that is served here.
 #[must_use]
 pub fn is_channel(reference: &KReference) -> bool {
-    reference.api_version == API_VERSION && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
+    let is_ours = reference.api_version == API_VERSION || reference.group_alone() == Some(GROUP);
+    is_ours && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
 }
 
 /// Whether `subscription` reads `channel`: by its own name, or by that of the Channel that it backs.
@@ -34,7 +37,7 @@ pub fn reads(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
     let reference = &subscription.spec.channel;
     let of_channel = || controller(&channel.metadata).is_some_and(|owner| owner.kind == "Channel");
     is_channel(reference)
-        && reference.name == name(&channel.metadata)
+        && subscription.channel() == (namespace(&channel.metadata), name(&channel.metadata))
         && (reference.kind == "InMemoryChannel" || of_channel())
 }
 

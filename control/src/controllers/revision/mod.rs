@@ -41,7 +41,10 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     };
     let unrunnable = run(world, item, &revision).await?;
     let mut after = (*revision).clone();
-    after.status = Some(status(&revision, unrunnable.as_ref(), &world.fleet.observe(&key), now()));
+    let mut told = status(&revision, unrunnable.as_ref(), &world.fleet.observe(&key), now());
+    told.log_url =
+        world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
+    after.status = Some(told);
     world.publisher.flow().await;
     if after.is_ready() && !revision.is_ready() {
         pods::show_ready(world, &revision).await;

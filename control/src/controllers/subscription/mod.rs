@@ -14,6 +14,7 @@ use super::resolve::{Address, Unresolved};
 use super::world::{Error, World, now};
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::settings::{CROSS_NAMESPACE, REFERENCE_BY_GROUP};
 use crate::kinds::shared::{Destination, name, namespace};
 use reconcile::{Found, status};
 
@@ -22,8 +23,10 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     // The look at its channel takes a deleted one off the list.
     let Some(subscription) = world.subscriptions.get(&item.namespace, &item.name) else { return Ok(()) };
     let spec = &subscription.spec;
-    let backing = world.in_memory_channels.get(&item.namespace, &spec.channel.name);
-    let backing = backing.filter(|channel| reads(&subscription, channel));
+    let (ns, named) = subscription.channel();
+    let backing = world.in_memory_channels.get(ns, named);
+    let backing =
+        backing.filter(|channel| world.may_read(&item.namespace, ns) && reads(&subscription, channel));
     let own = spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let had = subscription.status.as_ref().and_then(|status| status.auth.as_ref());
     let found = Found {
@@ -60,8 +63,14 @@ fn channel(
     subscription: &Subscription,
     backing: Option<&InMemoryChannel>,
 ) -> Result<(), Unresolved> {
-    let (ns, reference) = (namespace(&subscription.metadata), &subscription.spec.channel);
-    let what = format!("{} {ns}/{}", reference.kind, reference.name);
+    let (reference, (ns, named)) = (&subscription.spec.channel, subscription.channel());
+    let what = format!("{} {ns}/{named}", reference.kind);
+    if !world.may_read(namespace(&subscription.metadata), ns) {
+        return Err(Unresolved(format!("{what} is in another namespace: feature {CROSS_NAMESPACE} is off")));
+    }
+    if reference.group_alone().is_some() && !world.settings().event_features.is_enabled(REFERENCE_BY_GROUP) {
+        return Err(Unresolved(format!("{what}: feature {REFERENCE_BY_GROUP} is off")));
+    }
     if !is_channel(reference) {
         return Err(Unresolved(format!(
             "{what} ({}) is no channel that is served here",
@@ -69,9 +78,9 @@ fn channel(
         )));
     }
     let trouble = if reference.kind == "Channel" {
-        world.channels.get(ns, &reference.name).map(|channel| unready(&*channel))
+        world.channels.get(ns, named).map(|channel| unready(&*channel))
     } else {
-        world.in_memory_channels.get(ns, &reference.name).map(|channel| unready(&*channel))
+        world.in_memory_channels.get(ns, named).map(|channel| unready(&*channel))
     };
     match trouble {
         None => Err(Unresolved(format!("{what} does not exist"))),
@@ -90,9 +99,24 @@ fn sink(channel: &InMemoryChannel) -> Option<Result<Address, Unresolved>> {
 
 /// The Subscriptions that name the channel, of whichever kind it is.
 pub fn of_channel(world: &World, ns: &str, channel: &str) -> Vec<Item> {
-    let subscriptions = world.subscriptions.list(ns);
-    let of_it = subscriptions.iter().filter(|subscription| subscription.spec.channel.name == channel);
-    of_it.map(|subscription| Item::new(Kind::Subscription, ns, name(&subscription.metadata))).collect()
+    reading(world, ns, channel).iter().map(item).collect()
+}
+
+/// By what Subscriptions are found: namespace and name of the channel.
+pub fn words(subscription: &Subscription) -> Vec<String> {
+    let (ns, channel) = subscription.channel();
+    vec![format!("{ns}/{channel}")]
+}
+
+/// Those that name the channel and may, of whichever kind it is.
+pub fn reading(world: &World, ns: &str, channel: &str) -> Vec<Arc<Subscription>> {
+    let mut all = world.subscriptions.all_having(&format!("{ns}/{channel}"));
+    all.retain(|subscription| world.may_read(namespace(&subscription.metadata), ns));
+    all
+}
+
+fn item(subscription: &Arc<Subscription>) -> Item {
+    Item::new(Kind::Subscription, namespace(&subscription.metadata), name(&subscription.metadata))
 }
 
 /// The Subscriptions to which a change of an InMemoryChannel means something: all of them, or only those
@@ -110,12 +134,11 @@ pub fn concerned(world: &World, (before, after): Change<'_, InMemoryChannel>) ->
     if common(before) != common(after) {
         return all();
     }
-    let subscriptions = world.subscriptions.list(ns);
+    let subscriptions = reading(world, ns, name(&channel.metadata));
     let changed = |subscription: &&Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         entry_and_status(before, uid) != entry_and_status(after, uid)
     };
-    let item = |s: &Arc<Subscription>| Item::new(Kind::Subscription, ns, name(&s.metadata));
     subscriptions.iter().filter(changed).map(item).collect()
 }
 

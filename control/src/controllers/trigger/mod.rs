@@ -4,11 +4,13 @@ pub mod delivery;
 pub mod filter;
 pub mod reconcile;
 
+use std::sync::Arc;
+
 use dataplane::table::{Begin, Delivery, Reply, Target};
 
 use super::broker;
 use super::identity::{self, Identity};
-use super::queue::Item;
+use super::queue::{Item, Kind};
 use super::resolve::{Address, Unresolved};
 use super::sink;
 use super::sugar;
@@ -27,13 +29,13 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         world.publisher.flow().await; // the watch has unsubscribed it
         return Ok(());
     };
-    let broker = world.brokers.get(&item.namespace, &trigger.spec.broker);
+    let broker = broker_of(world, &trigger);
     // EV-BRK-06: whoever serves the Broker looks after its Triggers.
     if broker.as_ref().is_some_and(|broker| !broker.is_ours()) {
         return Ok(());
     }
     if broker.is_none() {
-        sugar::for_trigger(world, &trigger.metadata, item, &trigger.spec.broker).await?;
+        sugar::for_trigger(world, &trigger).await?;
     }
     let broker = broker.as_deref();
     let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
@@ -69,13 +71,34 @@ pub fn unsubscribe(world: &World, trigger: &Trigger) {
 /// Subscribes by what the last status says: how things were before a restart.
 pub fn restore(world: &World) {
     for trigger in world.triggers.all() {
-        let broker = world.brokers.get(namespace(&trigger), &trigger.spec.broker);
+        let broker = broker_of(world, &trigger);
         let Some(status) = &trigger.status else { continue };
         if let Some(found) = served(status) {
             let sink = sink::named(&status.delivery);
             subscribe(world, &trigger, broker.as_deref(), &found, sink.as_ref());
         }
     }
+}
+
+/// Its Broker, if it is there and may be read from there.
+fn broker_of(world: &World, trigger: &Trigger) -> Option<Arc<Broker>> {
+    let (ns, name) = trigger.broker();
+    world.brokers.get(ns, name).filter(|_| world.may_read(namespace(trigger), ns))
+}
+
+/// By what Triggers are found: namespace and name of the Broker.
+pub fn words(trigger: &Trigger) -> Vec<String> {
+    let (ns, name) = trigger.broker();
+    vec![format!("{ns}/{name}")]
+}
+
+/// The Broker's Triggers.
+pub fn of_broker(world: &World, ns: &str, broker: &str) -> Vec<Item> {
+    let triggers = world.triggers.all_having(&format!("{ns}/{broker}"));
+    let item = |trigger: &Arc<Trigger>| {
+        Item::new(Kind::Trigger, namespace(trigger), crate::kinds::shared::name(&trigger.metadata))
+    };
+    triggers.iter().map(item).collect()
 }
 
 /// `true` when the cores know it with the next table.
@@ -87,10 +110,15 @@ fn subscribe(
     sink: Option<&Address>,
 ) -> bool {
     let Some(to) = target(world, trigger, subscriber) else { return false };
+    let (brokers_ns, brokers_name) = trigger.broker();
+    if !world.may_read(namespace(trigger), brokers_ns) {
+        unsubscribe(world, trigger);
+        return false;
+    }
     let (ns, name) = (namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
     let spec = SubscriberSpec {
-        path: broker::path(ns, &trigger.spec.broker),
+        path: broker::path(brokers_ns, brokers_name),
         label: format!("{ns}/{name}"),
         filter: filter(&trigger.spec),
         target: to,

@@ -69,7 +69,7 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
 
-    mark_broker(&mut conditions, found.broker, &trigger.spec.broker);
+    mark_broker(&mut conditions, found.broker, trigger.broker().1);
     mark_filters(&mut conditions, trigger);
     mark_dependency(&mut conditions, found.dependency);
     found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);

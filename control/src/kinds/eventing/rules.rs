@@ -5,10 +5,11 @@ use rustls::RootCertStore;
 
 use crate::kind::Problems;
 use crate::kinds::duration;
-use crate::kinds::settings::EventFeatures;
+use crate::kinds::settings::{EventFeatures, REFERENCE_BY_GROUP};
 use crate::kinds::shared::{DeliverySpec, Destination, KReference};
 
 const MISSING: &str = "missing field(s)";
+const MUST_NOT: &str = "must not set the field(s)";
 
 /// A reference without a namespace means the referrer's (EV-ADR-12).
 pub fn default_destination(destination: &mut Destination, namespace: &str) {
@@ -18,7 +19,7 @@ pub fn default_destination(destination: &mut Destination, namespace: &str) {
 }
 
 pub fn default_reference(reference: &mut KReference, namespace: &str) {
-    if reference.namespace.as_deref().unwrap_or_default().is_empty() && !namespace.is_empty() {
+    if reference.other_namespace().is_none() && !namespace.is_empty() {
         reference.namespace = Some(namespace.to_owned());
     }
 }
@@ -34,7 +35,7 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
     match (&destination.reference, uri) {
         (None, None) => problems.add(at, "expected at least one, got none: ref, uri"),
         (Some(reference), uri) => {
-            validate_reference(reference, &format!("{at}.ref"), problems);
+            validate_grouped(reference, &format!("{at}.ref"), problems);
             if uri.is_some_and(is_absolute) {
                 problems.add(at, "Absolute URI is not allowed when Ref or [apiVersion, kind, name] is present");
             }
@@ -52,13 +53,53 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
     }
 }
 
+/// A reference that says the version of what it means.
 pub fn validate_reference(reference: &KReference, at: &str, problems: &mut Problems) {
-    for (field, value) in
-        [("name", &reference.name), ("kind", &reference.kind), ("apiVersion", &reference.api_version)]
-    {
+    validate_grouped(&KReference { group: None, ..reference.clone() }, at, problems);
+    if reference.group.is_some() {
+        problems.add(format!("{at}.group"), MUST_NOT);
+    }
+}
+
+/// A reference that may leave the version open (X-FEA-01). Whether it really may, [`allowed_reference`] says.
+pub fn validate_grouped(reference: &KReference, at: &str, problems: &mut Problems) {
+    for (field, value) in [("name", &reference.name), ("kind", &reference.kind)] {
         if value.is_empty() {
             problems.add(format!("{at}.{field}"), MISSING);
         }
+    }
+    let (version, group) = (&reference.api_version, reference.group.as_deref().unwrap_or_default());
+    if version.is_empty() && group.is_empty() {
+        problems.add(format!("{at}.apiVersion"), MISSING);
+    }
+    let of_version = version.split_once('/').map_or("", |(group, _)| group);
+    if !version.is_empty() && !group.is_empty() && group != of_version {
+        let why = "both apiVersion and group are specified and they refer to different API groups";
+        problems.add(format!("{at}.group"), why);
+    }
+}
+
+/// A reference by group alone is a feature that the operator has to switch on (X-FEA-01).
+pub fn allowed_reference(
+    reference: &KReference,
+    at: &str,
+    features: &EventFeatures,
+    problems: &mut Problems,
+) {
+    if reference.group.is_some() && !features.is_enabled(REFERENCE_BY_GROUP) {
+        let why = format!("{MUST_NOT}: feature {REFERENCE_BY_GROUP} is off, see ConfigMap config-features");
+        problems.add(format!("{at}.group"), why);
+    }
+}
+
+pub fn allowed_destination<'a>(
+    destination: impl Into<Option<&'a Destination>>,
+    at: &str,
+    features: &EventFeatures,
+    problems: &mut Problems,
+) {
+    if let Some(reference) = destination.into().and_then(|destination| destination.reference.as_ref()) {
+        allowed_reference(reference, &format!("{at}.ref"), features, problems);
     }
 }
 
@@ -78,7 +119,7 @@ pub fn validate_delivery(delivery: &DeliverySpec, at: &str, problems: &mut Probl
     period(delivery.retry_after_max.as_deref(), false, at, "retryAfterMax", problems);
 }
 
-/// Options that the operator's features have to allow (X-DLV-01, X-DLV-02).
+/// Options that the operator's features have to allow (X-DLV-01, X-DLV-02, X-FEA-01).
 pub fn allowed_delivery(
     delivery: Option<&DeliverySpec>,
     at: &str,
@@ -86,13 +127,13 @@ pub fn allowed_delivery(
     problems: &mut Problems,
 ) {
     let Some(delivery) = delivery else { return };
+    allowed_destination(&delivery.dead_letter_sink, &format!("{at}.deadLetterSink"), features, problems);
     for (field, is_set, feature) in [
         ("timeout", delivery.timeout.is_some(), "delivery-timeout"),
         ("retryAfterMax", delivery.retry_after_max.is_some(), "delivery-retryafter"),
     ] {
         if is_set && !features.is_enabled(feature) {
-            let why =
-                format!("must not set the field(s): feature {feature} is off, see ConfigMap config-features");
+            let why = format!("{MUST_NOT}: feature {feature} is off, see ConfigMap config-features");
             problems.add(format!("{at}.{field}"), why);
         }
     }

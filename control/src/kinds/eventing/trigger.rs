@@ -10,7 +10,7 @@ use super::filters::{self, SubscriptionsApiFilter};
 use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, rules};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::settings::Settings;
+use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
 use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
 };
@@ -54,8 +54,12 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TriggerSpec {
-    /// The Broker whose events are meant. Cannot be changed.
+    /// The Broker whose events are meant, in the Trigger's namespace. Cannot be changed.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub broker: String,
+    /// The Broker instead, which may be in another namespace if the operator allows that (X-FEA-10). Cannot be changed.
+    #[serde(rename = "brokerRef", skip_serializing_if = "Option::is_none")]
+    pub broker_ref: Option<KReference>,
     /// Which events are meant; none means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<TriggerFilter>,
@@ -125,11 +129,10 @@ impl Resource for Trigger {
     }
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
-        if !self.spec.broker.is_empty() {
-            self.metadata
-                .labels
-                .get_or_insert_default()
-                .insert(BROKER_LABEL.to_owned(), self.spec.broker.clone());
+        let (_, broker) = self.broker();
+        if !broker.is_empty() {
+            let broker = broker.to_owned();
+            self.metadata.labels.get_or_insert_default().insert(BROKER_LABEL.to_owned(), broker);
         }
         self.spec.filter.get_or_insert_default();
         let home = namespace(&self.metadata).to_owned();
@@ -140,8 +143,19 @@ impl Resource for Trigger {
     }
 
     fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
-        if self.spec.broker.is_empty() {
-            problems.add("spec.broker", "missing field(s)");
+        match &self.spec.broker_ref {
+            None if self.spec.broker.is_empty() => problems.add("spec.broker", "missing field(s)"),
+            None => {}
+            Some(_) if !self.spec.broker.is_empty() => {
+                problems.add("spec.broker", "expected exactly one, got both: broker, brokerRef");
+            }
+            Some(reference) => {
+                rules::validate_reference(reference, "spec.brokerRef", problems);
+                if reference.kind != "Broker" {
+                    let why = format!("invalid value: {}: expected Broker", reference.kind);
+                    problems.add("spec.brokerRef.kind", why);
+                }
+            }
         }
         if let Some(filter) = &self.spec.filter {
             filters::names(&filter.attributes, "spec.filter.attributes", problems);
@@ -152,14 +166,23 @@ impl Resource for Trigger {
             rules::validate_delivery(delivery, "spec.delivery", problems);
         }
         self.validate_annotations(problems);
-        if before.is_some_and(|b| b.spec.broker != self.spec.broker) {
+        if before.is_some_and(|before| before.broker() != self.broker()) {
             problems.add("spec.broker", "Immutable fields changed (-old +new)");
         }
     }
 
     fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
-        let delivery = self.spec.delivery.as_ref();
-        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
+        let (delivery, features) = (self.spec.delivery.as_ref(), &settings.event_features);
+        rules::allowed_delivery(delivery, "spec.delivery", features, problems);
+        rules::allowed_destination(&self.spec.subscriber, "spec.subscriber", features, problems);
+        let names_namespace =
+            self.spec.broker_ref.as_ref().is_some_and(|broker| broker.other_namespace().is_some());
+        if names_namespace && !features.is_enabled(CROSS_NAMESPACE) {
+            let why = format!(
+                "must not set the field(s): only name, apiVersion and kind are supported while feature {CROSS_NAMESPACE} is off, see ConfigMap config-features"
+            );
+            problems.add("spec.brokerRef.namespace", why);
+        }
     }
 }
 
@@ -171,6 +194,16 @@ pub enum From {
 }
 
 impl Trigger {
+    /// Namespace and name of its Broker.
+    #[must_use]
+    pub fn broker(&self) -> (&str, &str) {
+        let home = namespace(&self.metadata);
+        match &self.spec.broker_ref {
+            Some(broker) => (broker.other_namespace().unwrap_or(home), &broker.name),
+            None => (home, &self.spec.broker),
+        }
+    }
+
     /// Where the author wants to begin, if not with the next event.
     #[must_use]
     pub fn from(&self) -> Option<Result<From, String>> {

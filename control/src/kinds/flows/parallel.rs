@@ -8,6 +8,7 @@ use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::eventing::rules;
 use crate::kinds::messaging::channel::ChannelTemplate;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Addressable, AppliedPolicy, DeliverySpec, Destination, Status, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -133,6 +134,19 @@ impl Resource for Parallel {
         if let Some(reply) = &self.spec.reply {
             rules::validate_destination(reply, "spec.reply", problems);
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let features = &settings.event_features;
+        for (n, branch) in self.spec.branches.iter().enumerate() {
+            let at = format!("spec.branches[{n}]");
+            rules::allowed_destination(&branch.subscriber, &format!("{at}.subscriber"), features, problems);
+            for (destination, field) in [(&branch.filter, "filter"), (&branch.reply, "reply")] {
+                rules::allowed_destination(destination, &format!("{at}.{field}"), features, problems);
+            }
+            rules::allowed_delivery(branch.delivery.as_ref(), &format!("{at}.delivery"), features, problems);
+        }
+        rules::allowed_destination(&self.spec.reply, "spec.reply", features, problems);
     }
 }
 

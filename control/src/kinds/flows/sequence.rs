@@ -8,6 +8,7 @@ use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::eventing::rules;
 use crate::kinds::messaging::channel::ChannelTemplate;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     Addressable, AppliedPolicy, DeliverySpec, Destination, KReference, Status, namespace,
 };
@@ -136,6 +137,16 @@ impl Resource for Sequence {
         if let Some(reply) = &self.spec.reply {
             rules::validate_destination(reply, "spec.reply", problems);
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let features = &settings.event_features;
+        for (n, step) in self.spec.steps.iter().enumerate() {
+            let at = format!("spec.steps[{n}]");
+            rules::allowed_destination(&step.destination(), &at, features, problems);
+            rules::allowed_delivery(step.delivery.as_ref(), &format!("{at}.delivery"), features, problems);
+        }
+        rules::allowed_destination(&self.spec.reply, "spec.reply", features, problems);
     }
 }
 

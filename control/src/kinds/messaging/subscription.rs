@@ -8,7 +8,7 @@ use super::{GROUP, IMMUTABLE, MISSING, MUST_NOT, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
-use crate::kinds::settings::Settings;
+use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
 use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, namespace,
 };
@@ -113,14 +113,7 @@ impl Resource for Subscription {
         if spec.channel == KReference::default() {
             problems.add("spec.channel", format!("{MISSING}: the Subscription must reference a channel"));
         } else {
-            rules::validate_reference(&spec.channel, "spec.channel", problems);
-        }
-        // AMB-40: a channel is read in its own namespace only.
-        if spec.channel.namespace.as_deref().is_some_and(|namespace| !namespace.is_empty()) {
-            problems.add(
-                "spec.channel.namespace",
-                format!("{MUST_NOT}: only name, apiVersion and kind are supported fields"),
-            );
+            rules::validate_grouped(&spec.channel, "spec.channel", problems);
         }
         if spec.subscriber.is_none() && spec.reply.is_none() {
             let why = "the Subscription must reference a subscriber or a reply";
@@ -140,8 +133,27 @@ impl Resource for Subscription {
     }
 
     fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
-        let delivery = self.spec.delivery.as_ref();
-        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
+        let (spec, features) = (&self.spec, &settings.event_features);
+        rules::allowed_delivery(spec.delivery.as_ref(), "spec.delivery", features, problems);
+        rules::allowed_destination(&spec.subscriber, "spec.subscriber", features, problems);
+        rules::allowed_destination(&spec.reply, "spec.reply", features, problems);
+        rules::allowed_reference(&spec.channel, "spec.channel", features, problems);
+        // AMB-40: a channel is read in its own namespace, unless the operator allows more (X-FEA-10).
+        if spec.channel.other_namespace().is_some() && !features.is_enabled(CROSS_NAMESPACE) {
+            problems.add(
+                "spec.channel.namespace",
+                format!("{MUST_NOT}: only name, apiVersion and kind are supported fields"),
+            );
+        }
+    }
+}
+
+impl Subscription {
+    /// Namespace and name of its channel.
+    #[must_use]
+    pub fn channel(&self) -> (&str, &str) {
+        let channel = &self.spec.channel;
+        (channel.other_namespace().unwrap_or(namespace(&self.metadata)), &channel.name)
     }
 }
 

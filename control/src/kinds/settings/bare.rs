@@ -21,7 +21,6 @@ const BROKER: &str = "\
 
 pub(super) const ROWS: &[Row] = &[
     Row::bare(SERVING, "config-logging", LOGGING),
-    Row::bare(SERVING, "config-observability", OBSERVABILITY),
     Row::bare(SERVING, "config-leader-election", LEADERS),
     Row::bare(EVENTING, "config-br-default-channel", BROKER),
     Row::bare(EVENTING, "config-logging", LOGGING),

@@ -14,17 +14,24 @@ const DEFAULT_AUTHORIZATION: &str = "default-authorization-mode";
 pub const ALLOW_SAME_NAMESPACE: &str = "allow-same-namespace";
 pub const ALLOW_ALL: &str = "allow-all";
 
+/// References to kinds without their version (X-FEA-01).
+pub const REFERENCE_BY_GROUP: &str = "kreference-group";
+/// URLs for what has no address of its own (X-FEA-02).
+pub const REFERENCE_MAPPING: &str = "kreference-mapping";
+/// Brokers and channels are read from other namespaces (X-FEA-10).
+pub const CROSS_NAMESPACE: &str = "cross-namespace-event-links";
+
 /// Upstream's flags with the words each takes; the first is what holds without a word.
 const FLAGS: [(&str, &[&str]); 11] = [
-    ("kreference-group", SWITCH),
-    ("kreference-mapping", SWITCH),
+    (REFERENCE_BY_GROUP, SWITCH),
+    (REFERENCE_MAPPING, SWITCH),
     ("delivery-timeout", &["enabled", "disabled"]),
     ("delivery-retryafter", SWITCH),
     ("transport-encryption", &["disabled", "permissive", "strict"]),
     ("eventtype-auto-create", SWITCH),
     (AUTHENTICATION, SWITCH),
     (DEFAULT_AUTHORIZATION, &[ALLOW_SAME_NAMESPACE, ALLOW_ALL, "deny-all"]),
-    ("cross-namespace-event-links", SWITCH),
+    (CROSS_NAMESPACE, SWITCH),
     ("new-apiserversource-filters", SWITCH),
     ("new-trigger-filters", &["enabled", "disabled"]),
 ];

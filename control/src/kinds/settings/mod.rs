@@ -12,9 +12,12 @@ mod domains;
 mod event_defaults;
 mod event_features;
 mod features;
+mod mappings;
 mod network;
+mod observability;
 mod reader;
 mod sugar;
+mod template;
 
 use std::collections::BTreeMap;
 
@@ -29,9 +32,13 @@ pub use defaults::Defaults;
 pub use deployment::Deployment;
 pub use domains::Domains;
 pub use event_defaults::{BrokerDefault, BrokerDefaults, ChannelDefault, ChannelDefaults};
-pub use event_features::{ALLOW_ALL, ALLOW_SAME_NAMESPACE, EventFeatures};
+pub use event_features::{
+    ALLOW_ALL, ALLOW_SAME_NAMESPACE, CROSS_NAMESPACE, EventFeatures, REFERENCE_BY_GROUP, REFERENCE_MAPPING,
+};
 pub use features::{Features, Flag};
+pub use mappings::Mappings;
 pub use network::{HttpProtocol, Network};
+pub use observability::Observability;
 pub use reader::Reader;
 pub use sugar::Sugar;
 
@@ -126,6 +133,10 @@ settings! {
     channels: ChannelDefaults,
     /// Where Brokers are made that somebody only names.
     sugar: Sugar,
+    /// Where events go that are sent to what has no address.
+    mappings: Mappings,
+    /// Where logs are found.
+    observability: Observability,
 }
 
 /// Every map that exists from the start.

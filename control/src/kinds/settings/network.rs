@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::template::render;
 use super::{Data, Reader, SERVING, Setting};
 use crate::kind::Problems;
 use crate::kinds::names::is_dns_subdomain;
@@ -106,21 +107,6 @@ autocreate-cluster-domain-claims: \"false\"
         read.flag("autocreate-cluster-domain-claims", &mut config.autocreate_cluster_domain_claims);
         config
     }
-}
-
-/// Fills in `{{.Field}}`; `None` for a field that there is not, and for anything else in braces.
-fn render(template: &str, fields: &[(&str, &str)]) -> Option<String> {
-    let mut rendered = String::new();
-    let mut rest = template;
-    while let Some((before, inside)) = rest.split_once("{{") {
-        let (field, after) = inside.split_once("}}")?;
-        let field = field.trim().strip_prefix('.')?;
-        rendered.push_str(before);
-        rendered.push_str(fields.iter().find(|(name, _)| *name == field)?.1);
-        rest = after;
-    }
-    rendered.push_str(rest);
-    Some(rendered)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
 
 const DEPLOYED: &str = "Deployed";
@@ -107,5 +108,9 @@ impl Resource for ApiServerSource {
                 problems.add(format!("spec.owner.{field}"), MISSING);
             }
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        super::validate_by(&self.spec.sink, settings, problems);
     }
 }

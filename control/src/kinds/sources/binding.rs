@@ -8,6 +8,7 @@ use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus, S
 use crate::kind::{KindMeta, Problems, Requester, Resource};
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
 
 const AVAILABLE: &str = "SinkBindingAvailable";
@@ -74,5 +75,9 @@ impl Resource for SinkBinding {
             }
             _ => {}
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        super::validate_by(&self.spec.sink, settings, problems);
     }
 }

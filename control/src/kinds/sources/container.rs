@@ -9,6 +9,7 @@ use super::{CloudEventOverrides, MISSING, SOURCE, SourceStatus, is_empty_list};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
 
 const BINDING_READY: &str = "SinkBindingReady";
@@ -62,5 +63,9 @@ impl Resource for ContainerSource {
                 problems.add(format!("spec.template.spec.containers[{index}].image"), MISSING);
             }
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        super::validate_by(&self.spec.sink, settings, problems);
     }
 }

@@ -37,6 +37,7 @@ use super::conditions::ConditionSet;
 use super::core::AGE;
 use super::eventing::rules;
 use super::names::is_attribute;
+use super::settings::Settings;
 use super::shared::{AuthStatus, Destination, HasConditions, Status};
 use super::{READY, REASON, column};
 use crate::kind::{Column, Entry, KindMeta, Problems, UnknownFields};
@@ -156,6 +157,11 @@ fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problem
             );
         }
     }
+}
+
+/// What the operator's features have to allow.
+fn validate_by(sink: &Destination, settings: &Settings, problems: &mut Problems) {
+    rules::allowed_destination(sink, "spec.sink", &settings.event_features, problems);
 }
 
 /// A part of an object that is kept as it is.

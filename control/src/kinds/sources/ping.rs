@@ -12,6 +12,7 @@ use super::cron::Schedule;
 use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::kind::{Entry, KindMeta, Problems, Requester, Resource, Translation};
 use crate::kinds::eventing::rules;
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -114,5 +115,9 @@ impl Resource for PingSource {
             }
             Ok(_) => {}
         }
+    }
+
+    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        super::validate_by(&self.spec.sink, settings, problems);
     }
 }
