@@ -39,7 +39,7 @@ pub use refusal::Refusal;
 use crate::access::AccessLog;
 use crate::counters::CoreCounters;
 use crate::http::client::Client;
-use crate::http::codec::Name;
+use crate::http::codec::{Name, Probe};
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Roster;
 use crate::http::spare::Spare;
@@ -47,7 +47,7 @@ use crate::inquiry::Question;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
 use crate::spans;
-use crate::table::{Ask, Backend, Route, Table, host_name};
+use crate::table::{Ask, Backend, Route, Table, WhenEmpty, host_name};
 use outliers::Outliers;
 use sheet::Sheets;
 use waiting::{RoomLimits, WaitingRoom};
@@ -163,7 +163,11 @@ impl Proxy {
                 None => pick::split(splits, rng),
             };
             let choice = split.map(|split| Choice { bond, ..Choice::from(split) });
-            choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
+            let choice = choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))?;
+            if asks_for_health(ask) && matches!(choice.backend.when_empty, WhenEmpty::Wait { .. }) {
+                return Err(Refusal::Well);
+            }
+            Ok(choice)
         })
     }
 
@@ -210,12 +214,18 @@ fn only_by_https(ask: &Ask<'_>) -> Refusal {
 /// What a probe is told, if this is one: the hash it brings, or `override` for that of the route
 /// (X-KI-16).
 fn probed(route: &Route, ask: &Ask<'_>) -> Option<Refusal> {
-    let request = ask.request.filter(|request| request.head.is_probe)?;
+    let request = ask.request.filter(|request| request.head.probe == Probe::Route)?;
     Some(match request.values(Name::NetworkHash).next() {
         None => Refusal::ProbeWithoutHash,
         Some(b"override") => Refusal::Probed { hash: route.hash.as_deref().unwrap_or_default().into() },
         Some(own) => Refusal::Probed { hash: String::from_utf8_lossy(own).into() },
     })
+}
+
+/// Whether whoever stands before the instances answers in their place: a probe wakes nobody (X-QP-06). To backends
+/// that are not ours it goes like any other request.
+fn asks_for_health(ask: &Ask<'_>) -> bool {
+    ask.request.is_some_and(|request| request.head.probe == Probe::Health)
 }
 
 /// A host for a message, of bounded length.

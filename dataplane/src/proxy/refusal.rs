@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+
 use crate::http::answer::Answer;
 use crate::http::codec::Malformed;
 
@@ -32,6 +34,8 @@ pub enum Refusal {
         hash: Box<str>,
     },
     ProbeWithoutHash,
+    /// It was a probe of the platform's, to instances of ours (X-QP-06).
+    Well,
     /// The connection was opened for a host with another certificate.
     Misdirected(Box<str>),
     /// The route exists, and all of its weights are 0.
@@ -57,7 +61,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The reasons' names in metrics, in the order of [`Refusal::index`].
-    pub const REASONS: [&'static str; 22] = [
+    pub const REASONS: [&'static str; 23] = [
         "malformed",
         "head_stalled",
         "body_stalled",
@@ -80,6 +84,7 @@ impl Refusal {
         "probe_without_hash",
         "misdirected",
         "untrusted",
+        "probed_for_health",
     ];
 
     #[must_use]
@@ -107,6 +112,7 @@ impl Refusal {
             Self::ProbeWithoutHash => 19,
             Self::Misdirected(_) => 20,
             Self::Untrusted(..) => 21,
+            Self::Well => 22,
         }
     }
 
@@ -121,7 +127,7 @@ impl Refusal {
             Self::HttpsOnly { .. } => 301,
             Self::Misdirected(_) => 421,
             Self::UnknownHost(_) | Self::UnknownPath(_) => 404,
-            Self::Probed { .. } => 200,
+            Self::Probed { .. } | Self::Well => 200,
             Self::ProbeWithoutHash => 400,
             Self::NoTraffic(_)
             | Self::NoInstance(_)
@@ -152,6 +158,7 @@ impl Refusal {
             Self::RoomFull | Self::NoInstance(_) | Self::Draining => answer.with("Retry-After", "1"),
             Self::Connect => answer.with("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
             Self::HttpsOnly { location } => answer.with("Location", location.as_bytes().to_vec()),
+            Self::Well => Answer { body: Bytes::from_static(b"queue"), ..answer }, // upstream's word, and no more
             Self::Probed { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
             _ => answer,
         }
@@ -177,6 +184,7 @@ impl fmt::Display for Refusal {
             }
             Self::Probed { .. } => f.write_str("routed"),
             Self::ProbeWithoutHash => f.write_str("a probe has to bring a K-Network-Hash"),
+            Self::Well => f.write_str("queue"),
             Self::Misdirected(host) => {
                 write!(f, "this connection's certificate is not for host \"{host}\": open another")
             }

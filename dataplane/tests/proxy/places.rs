@@ -93,6 +93,34 @@ fn requests_to_a_sleeping_backend_wait_and_leave_in_order() {
     });
 }
 
+/// X-QP-06: what a platform asks about its health wakes no instance, reaches none and counts for none; what is not ours
+/// to start gets it like any other request.
+#[test]
+fn a_probe_for_health_wakes_nobody() {
+    everywhere(async |house| {
+        let load = Arc::new(BackendLoad::default());
+        let theirs = instance(&house.ring, |_| ok("theirs"));
+        let mut table = Table::default();
+        let ours = with_load(backend(&[], 1, PATIENCE), &load);
+        for (host, backend) in [("app", ours), ("static", backend(&[theirs], 0, None))] {
+            table.hosts.insert(host, Arc::new(Route::of(vec![Split::new(100, Arc::new(backend))])));
+        }
+        house.tables.publish(table);
+        let mut client = house.client().await;
+        for probe in ["User-Agent: kube-probe/1.34", "k-kubelet-probe: queue", "K-Network-Probe: queue"] {
+            let mut ask = async |host: &str| {
+                client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n{probe}\r\n\r\n")).await;
+                client.message().await.unwrap()
+            };
+            let answer = ask("app").await;
+            assert!(answer.head.starts_with("HTTP/1.1 200 "), "{probe}: {}", answer.head);
+            assert_eq!(answer.body, b"queue", "{probe}");
+            assert_eq!(ask("static").await.body, b"theirs", "{probe}");
+        }
+        assert_eq!((house.signals.receive(), load.demand(), load.requests.load(Relaxed)), (None, 0, 0));
+    });
+}
+
 #[test]
 fn patience_ends_and_a_full_room_says_so() {
     let mut limits = CoreLimits::default();

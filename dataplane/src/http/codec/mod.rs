@@ -15,7 +15,7 @@ pub use body::{BodyReader, Piece, put_chunk_line, trailer_fields};
 pub use host::is_authority;
 pub use malformed::Malformed;
 pub use names::{Name, has_token, tokens};
-pub use request::{Method, RequestHead, RequestView, parse_request};
+pub use request::{Method, Probe, RequestHead, RequestView, parse_request};
 pub use response::{ResponseHead, ResponseView, parse_response};
 
 /// What a head parser says about the bytes so far.

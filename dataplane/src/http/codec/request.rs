@@ -48,6 +48,18 @@ impl Method {
     }
 }
 
+/// Whether it is a question of the platform's, and not of a client's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Probe {
+    #[default]
+    No,
+    /// `K-Network-Probe: probe`: whether it would be routed (X-KI-16).
+    Route,
+    /// By `K-Network-Probe`, `K-Kubelet-Probe` or a kubelet's `User-Agent`: whether whoever stands before the
+    /// instances is well (X-QP-06).
+    Health,
+}
+
 /// A request's head as ranges into its bytes. Made to be used again for the connection's next request.
 #[derive(Debug, Default)]
 pub struct RequestHead {
@@ -65,8 +77,7 @@ pub struct RequestHead {
     /// `Upgrade: websocket`, with `Connection: upgrade`, on a GET of HTTP/1.1 without a body; elsewhere
     /// both mean nothing (RFC 6455 4.1).
     pub wants_websocket: bool,
-    /// `K-Network-Probe: probe`: not a request, but the question whether it would be routed (X-KI-16).
-    pub is_probe: bool,
+    pub probe: Probe,
     pub fields: Vec<Field>,
     method_name: Span,
     /// The host that is meant: the URL's when the target is one (then Host does not count).
@@ -229,7 +240,7 @@ fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
     head.expects_continue =
         noted.expects_continue && head.version == Version::Http11 && head.framing != Framing::Empty;
     head.expects_more = noted.expects_more;
-    head.is_probe = noted.probe;
+    head.probe = noted.probe;
     Ok(())
 }
 
@@ -263,6 +274,15 @@ fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<Span>, Ma
     Ok(Some(Span::of(authority, bytes)))
 }
 
+/// A field that only probes have. Two comparisons of lengths for most.
+fn is_of_kubelet(name: &[u8], value: &[u8]) -> bool {
+    match name.len() {
+        10 => value.starts_with(b"kube-probe/") && name.eq_ignore_ascii_case(b"user-agent"),
+        15 => name.eq_ignore_ascii_case(b"k-kubelet-probe") && !value.is_empty(),
+        _ => false,
+    }
+}
+
 /// What the pass over the fields found.
 #[derive(Default)]
 struct Noted {
@@ -275,7 +295,7 @@ struct Noted {
     nominates: bool,
     expects_continue: bool,
     expects_more: bool,
-    probe: bool,
+    probe: Probe,
 }
 
 impl Noted {
@@ -300,7 +320,11 @@ impl Noted {
                     noted.expects_continue = true
                 }
                 Name::Expect => noted.expects_more = true,
-                Name::NetworkProbe => noted.probe = trim(value) == b"probe",
+                Name::NetworkProbe if trim(value) == b"probe" => noted.probe = Probe::Route,
+                Name::NetworkProbe => noted.probe = Probe::Health,
+                Name::Other if is_of_kubelet(field.name.in_bytes(bytes), value) => {
+                    noted.probe = Probe::Health
+                }
                 Name::Lookalike => return Err(Malformed::FieldName),
                 _ => {}
             }
