@@ -13,7 +13,7 @@ use serde_ignored::Path;
 use serde_json::Value;
 
 use crate::access::CONTROLLER_USER;
-use crate::kinds::custom::Custom;
+use crate::kinds::custom::{self, Custom};
 use crate::kinds::settings::Settings;
 use crate::schema;
 
@@ -23,6 +23,9 @@ pub(crate) const UNKNOWN_TOLD_MAX: usize = 100;
 /// Fields that hold a map of texts.
 const TEXT_MAPS: [&str; 7] =
     ["annotations", "binaryData", "data", "labels", "matchLabels", "nodeSelector", "stringData"];
+
+/// How the groups of Knative's kinds end. There Kubernetes judges by a schema; of its own kinds, Go's reader does.
+const KNATIVE: &str = "knative.dev";
 
 /// Format of a column that counts: how many of the found are true, of how many.
 pub const RATIO: &str = "ratio";
@@ -166,6 +169,8 @@ pub trait Resource: Serialize + DeserializeOwned + JsonSchema + 'static {
 pub enum Denied {
     /// It does not have the kind's shape: 400.
     Malformed(String),
+    /// The same, of a kind whose schema Kubernetes itself holds objects against: 422 with causes.
+    Mistyped(Vec<Problem>),
     /// It has it, and breaks the kind's rules: 422 with causes.
     Invalid(Vec<Problem>),
 }
@@ -356,7 +361,7 @@ fn admit<R: Resource>(
     unset_nulls(&mut new);
     R::tidy(&mut new);
     let mut unknown = Vec::new();
-    let mut object: R = read(new, &mut unknown).map_err(|why| Denied::Malformed(why.to_string()))?;
+    let mut object: R = read(&new, &mut unknown).map_err(|why| misfit::<R>(&new, &why))?;
     if R::META.unknown_fields == UnknownFields::Refuse
         && let Some(field) = unknown.iter().find(|path| path.starts_with("spec"))
     {
@@ -365,7 +370,7 @@ fn admit<R: Resource>(
 
     // What is stored was admitted once, so it parses; if a newer version narrowed the type, the
     // update is judged as a creation.
-    let before: Option<R> = before.and_then(|value| serde_json::from_value(value.clone()).ok());
+    let before: Option<R> = before.and_then(|value| R::deserialize(value).ok());
     object.set_defaults(before.as_ref(), requester);
     let mut problems = Problems::default();
     object.validate(before.as_ref(), &mut problems);
@@ -404,12 +409,30 @@ fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut object = object.clone();
     unset_nulls(&mut object);
     // An object of the wrong shape is refused by `admit`, with what is wrong.
-    let _ = read::<R>(object, &mut unknown);
+    let _ = read::<R>(&object, &mut unknown);
     unknown
 }
 
+/// Why an object does not have its kind's shape, with the field if the schema tells which.
+fn misfit<R: Resource>(object: &Value, why: &serde_json::Error) -> Denied {
+    let wrong = custom::mistyped(object, &schema::of::<R>());
+    match wrong.first() {
+        None => Denied::Malformed(why.to_string()),
+        Some(_) if R::META.group.ends_with(KNATIVE) => {
+            Denied::Mistyped(wrong.into_iter().map(|wrong| wrong.problem).collect())
+        }
+        Some(wrong) => Denied::Malformed(format!(
+            "json: cannot unmarshal {} into Go struct field {}.{} of type {}",
+            wrong.found,
+            R::META.kind,
+            wrong.problem.field,
+            wrong.wanted
+        )),
+    }
+}
+
 /// Reads an object and notes the fields that its type does not know.
-fn read<R: DeserializeOwned>(object: Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
+fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
     let mut note = |path: Path<'_>| {
         if unknown.len() < UNKNOWN_TOLD_MAX {
             unknown.push(written(&path));

@@ -43,6 +43,9 @@ fn straighten(schema: &mut Value) {
     for foreign in ["$schema", "$defs", "title", "default"] {
         fields.remove(foreign);
     }
+    if let Some(Value::String(text)) = fields.get_mut("description") {
+        *text = without_sources(text);
+    }
     without_null(fields);
     // Only a type that contains itself is left as a reference.
     if fields.remove("$ref").is_some() {
@@ -61,6 +64,31 @@ fn straighten(schema: &mut Value) {
             _ => {}
         }
     }
+}
+
+/// The text without the marks of the requirements that it stands for, `(SRV-REQ-06)`: they say nothing to who reads
+/// `kubectl explain`.
+fn without_sources(text: &str) -> String {
+    let is_mark = |inside: &str| {
+        inside.contains('-')
+            && inside.chars().all(|letter| letter.is_ascii_uppercase() || "-, 0123456789".contains(letter))
+    };
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('(') {
+        kept.push_str(before);
+        match behind.split_once(')') {
+            Some((inside, after)) if is_mark(inside) => {
+                kept.truncate(kept.trim_end().len());
+                rest = after;
+            }
+            _ => {
+                kept.push('(');
+                rest = behind;
+            }
+        }
+    }
+    kept + rest
 }
 
 /// What a field or an element may be has to be said: a type, or that it may be anything.
@@ -134,6 +162,17 @@ mod tests {
         Evergreen,
         /// Does not.
         Deciduous,
+    }
+
+    #[test]
+    fn what_people_read_has_no_marks_of_requirements() {
+        for (written, read) in [
+            ("If any, it counts (X-FLT-01).", "If any, it counts."),
+            ("A (b) of (SRV-API-01, APP-2) and (c-1) (", "A (b) of and (c-1) ("),
+            ("(X-1)", ""),
+        ] {
+            assert_eq!(without_sources(written), read);
+        }
     }
 
     #[test]

@@ -96,7 +96,9 @@ pub(crate) fn text(api: SocketAddr, authority: &Authority, token: Option<&str>) 
     let scheme = if *authority == Authority::Plain { "http" } else { "https" };
     let mut cluster = json!({ "server": format!("{scheme}://{api}") });
     match authority {
-        Authority::Plain | Authority::Known => {}
+        // There is nothing to verify, and JavaScript's client asks to be told so.
+        Authority::Plain => cluster["insecure-skip-tls-verify"] = json!(true),
+        Authority::Known => {}
         Authority::File(path) => cluster["certificate-authority"] = json!(path),
         Authority::Made(pem) => {
             let data = base64::engine::general_purpose::STANDARD.encode(pem);
@@ -138,6 +140,7 @@ mod tests {
         assert_eq!(parsed["current-context"], parsed["contexts"][0]["name"]);
         assert_eq!(parsed["contexts"][0]["context"]["cluster"], parsed["clusters"][0]["name"]);
         assert_eq!(parsed["clusters"][0]["cluster"]["server"], "http://127.0.0.1:7");
+        assert_eq!(parsed["clusters"][0]["cluster"]["insecure-skip-tls-verify"], true);
     }
 
     #[test]
@@ -146,6 +149,7 @@ mod tests {
         let cluster = &parsed["clusters"][0]["cluster"];
         assert_eq!(cluster["server"], "https://127.0.0.1:7");
         assert_eq!(cluster["certificate-authority"], "/a \"b\".pem");
+        assert!(cluster["insecure-skip-tls-verify"].is_null());
         assert_eq!(parsed["users"][0]["user"]["token"], "t");
     }
 

@@ -11,6 +11,11 @@ use crate::store::{Expired, StoreError};
 /// Seconds after which a write that found the disk full may be tried again; client-go does so by itself.
 const FULL_RETRY_SECONDS: u64 = 2;
 
+/// What to create instead of what only follows from it.
+const INSTEAD: [(&str, &str); 2] = [("Deployment", FROM_SERVICES), ("Pod", FROM_SERVICES)];
+const FROM_SERVICES: &str = "instances follow from a Service of serving.knative.dev/v1; \"kn service create\" makes one, \
+    and \"kubectl apply\" of its manifest";
+
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Refusal {
@@ -107,7 +112,7 @@ impl Refusal {
                     "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
                 ))
             }
-            Denied::Invalid(problems) => Self::invalid(meta, name, &problems),
+            Denied::Mistyped(problems) | Denied::Invalid(problems) => Self::invalid(meta, name, &problems),
         }
     }
 
@@ -200,7 +205,9 @@ impl Refusal {
         if self.code != StatusCode::METHOD_NOT_ALLOWED {
             return self;
         }
-        let message = format!("{verb} is not supported on resources of kind {:?}", qualified(meta));
+        let instead = INSTEAD.iter().find(|(kind, _)| *kind == meta.kind && verb == "create");
+        let instead = instead.map(|(_, why)| format!(": {why}")).unwrap_or_default();
+        let message = format!("{verb} is not supported on resources of kind {:?}{instead}", qualified(meta));
         let mut details = json!({ "kind": meta.plural });
         if !meta.group.is_empty() {
             details["group"] = meta.group.into();

@@ -53,7 +53,10 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
         let token =
             Token { revision: listing.revision, after: (last.namespace.to_string(), last.name.to_string()) };
         metadata["continue"] = URL_SAFE_NO_PAD.encode(json!(token).to_string()).into();
-        metadata["remainingItemCount"] = (items.len() - limit).into();
+        // With a selector nobody has to know, and Kubernetes does not say.
+        if call.parameters.label_selector.is_empty() && call.parameters.field_selector.is_empty() {
+            metadata["remainingItemCount"] = (items.len() - limit).into();
+        }
         items.truncate(limit);
     }
     Ok(many(call, &items, metadata))
@@ -113,6 +116,10 @@ fn snapshot(call: &Call) -> Result<(Listing, Option<(String, String)>), Refusal>
     let namespace = call.target.namespace.as_deref();
     let memory = call.server.store.read();
     if let Some(token) = continue_token {
+        if resource_version_match.is_some() {
+            let why = "Forbidden: resourceVersionMatch is forbidden when continue is provided";
+            return Err(Refusal::invalid_option("ListOptions", "resourceVersionMatch", why));
+        }
         let token = parse_token(token)?;
         if resource_version.is_some_and(|version| version != 0) {
             return Err(Refusal::bad_request(

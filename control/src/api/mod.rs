@@ -236,7 +236,10 @@ fn rehearse(change: Change) -> Change {
 }
 
 async fn answer(State(mut server): State<Server>, request: Request) -> Response {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    if let Some(plain) = path::plain(&head.uri) {
+        head.uri = plain;
+    }
     server.registry = server.customs.now(&server.store, &server.registry);
     let note = server.audit.as_ref().map(|audit| audit.note(&head));
     let is_yaml = accept::is_yaml(&head.headers);
@@ -286,7 +289,8 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     }
     let target = path::parse(path, &server.registry)?;
     let mut parameters = Parameters::parse(&head.uri, &head.method)?;
-    parameters.watch |= target.watch;
+    // Of one object a watch is its old path, or a list with a selector.
+    parameters.watch = target.watch || (parameters.watch && target.name.is_none());
     let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
     grant::check(&server, &who, &target.action(verb))?;
     let format = accept::negotiate(&head.headers)?;

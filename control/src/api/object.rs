@@ -14,8 +14,8 @@ use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::rules::{
-    check_finalizers, check_identity, check_metadata, check_name, check_namespace, check_shape,
-    check_system_fields, drop_empty, text,
+    check_finalizers, check_identity, check_leaving, check_metadata, check_name, check_namespace,
+    check_shape, check_system_fields, drop_empty, text,
 };
 use super::{apply, customs, seed};
 
@@ -121,6 +121,7 @@ pub(super) fn prepare_update(
     let meta = entry.meta;
     let metadata = check_identity(meta, before, &mut new)?;
     let old = &before.value["metadata"];
+    check_leaving(meta, before, metadata)?;
     let owners = apply::chosen(old.get("managedFields"), metadata.get("managedFields"));
     for field in SYSTEM_FIELDS {
         match old.get(field) {
@@ -207,7 +208,9 @@ pub(super) fn prepare_status(
     // A status of the wrong shape would blind every typed client that lists this kind. Whether the
     // spec still satisfies today's rules is not this write's business.
     match entry.judge(object.clone(), Some(&before.value), requester) {
-        Err(denied @ Denied::Malformed(_)) => Err(Refusal::denied(meta, &before.key.name, denied)),
+        Err(denied @ (Denied::Malformed(_) | Denied::Mistyped(_))) => {
+            Err(Refusal::denied(meta, &before.key.name, denied))
+        }
         // A kind with nothing but a schema has it for its status too.
         Err(Denied::Invalid(problems)) if entry.custom.is_some() => {
             let of_status = |problem: &Problem| Custom::is_of_status(&problem.field);

@@ -12,6 +12,7 @@ use crate::kind::KindMeta;
 use crate::store::OBJECT_BYTES_MAX;
 
 use super::errors::Refusal;
+use super::fields::FieldValidation;
 use super::{Call, apply, body, fields, get, object, rehearse, strategic};
 
 /// Operations of one JSON patch; Kubernetes' figure.
@@ -55,12 +56,16 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     }
     let patch = parse(entry.meta, &media, bytes)?;
     let validation = call.validation();
+    let duplicates = match validation {
+        FieldValidation::Ignore => Vec::new(),
+        _ => fields::duplicates(&mut serde_json::Deserializer::from_slice(bytes)),
+    };
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
         let new = lay(&patch, entry.show(before.value.clone()))?;
-        let found = fields::check(&entry, validation, &new, Vec::new()).map_err(Refusal::of_patch)?;
+        let found = fields::check(&entry, validation, &new, duplicates).map_err(Refusal::of_patch)?;
         tell.get_or_init(|| found);
         let change = if status {
             object::prepare_status(&entry, &before, new, &requester)

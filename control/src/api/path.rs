@@ -1,10 +1,16 @@
 //! What a request's path names.
 
+use http::Uri;
+use http::uri::PathAndQuery;
+
 use crate::access::Action;
 use crate::kind::{Entry, Registry};
 use crate::kinds::custom::{Custom, Scale};
 
 use super::errors::Refusal;
+
+/// What may stand in a path as it is, beside letters and digits.
+const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@/";
 
 /// Objects a request is about.
 #[derive(Debug, Clone)]
@@ -43,6 +49,34 @@ impl Target {
             name,
         }
     }
+}
+
+/// The address without the escapes that its path could do without, as some clients write the colon of `system:auth`;
+/// `None`: it has none. An escape of anything else names nothing, and stays.
+pub(super) fn plain(uri: &Uri) -> Option<Uri> {
+    let path = uri.path();
+    if !path.contains('%') {
+        return None;
+    }
+    let mut bytes = path.bytes();
+    let mut text = String::with_capacity(path.len());
+    while let Some(byte) = bytes.next() {
+        let byte = match byte {
+            b'%' => {
+                let mut digit = || bytes.next().and_then(|digit| char::from(digit).to_digit(16));
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            plain => plain,
+        };
+        if !byte.is_ascii_alphanumeric() && !PLAIN.contains(&byte) {
+            return None;
+        }
+        text.push(char::from(byte));
+    }
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(text + &query).ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 /// Splits `/api/v1/…` and `/apis/GROUP/VERSION/…`.
@@ -88,4 +122,31 @@ pub(super) fn parse(path: &str, registry: &Registry) -> Result<Target, Refusal> 
     }
     let (namespace, name) = (namespace.map(Into::into), name.map(Into::into));
     Ok(Target { entry, namespace, name, status, finalize, scale, watch })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// APP-17: clients that escape what stands in a name reach the same object.
+    #[test]
+    fn an_escape_that_a_path_could_do_without_is_as_good_as_what_it_stands_for() {
+        let plain = |text: &str| plain(&text.parse().unwrap()).map(|uri| uri.to_string());
+        for (written, meant) in [
+            ("/a/system%3Aauth?limit=1&x=%20", Some("/a/system:auth?limit=1&x=%20")),
+            ("/a/%70%70", Some("/a/pp")),
+            ("/a/b%2Fc", Some("/a/b/c")),
+            ("http://h/a/%7Eb", Some("http://h/a/~b")),
+            ("/a/b", None),
+            ("/a/%00", None),
+            ("/a/%3Fb", None),
+            ("/a/%25zz", None),
+            ("/a/%c3%bc", None),
+            ("/a/%zz", None),
+            ("/a/%3", None),
+            ("/a/%+1", None),
+        ] {
+            assert_eq!(plain(written).as_deref(), meant, "{written}");
+        }
+    }
 }

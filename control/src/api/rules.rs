@@ -51,6 +51,11 @@ pub(super) fn check_system_fields(meta: &KindMeta, metadata: &Map<String, Value>
         ("uid" | "resourceVersion" | "selfLink", value) => !value.is_string(),
         _ => false,
     });
+    if metadata.get("generation").and_then(Value::as_i64).is_some_and(|generation| generation < 0) {
+        let why = format!("Invalid value: {}: must be greater than or equal to 0", metadata["generation"]);
+        let name = metadata.get("name").and_then(Value::as_str).unwrap_or("");
+        return Err(Refusal::invalid_field(meta, name, "metadata.generation", why));
+    }
     match wrong {
         Some((name, value)) => {
             let why = format!("metadata.{name} cannot be {value}");
@@ -110,6 +115,20 @@ pub(super) fn check_identity<'a>(
         }
         _ => Ok(metadata),
     }
+}
+
+/// When an object began to go is not for clients to say.
+pub(super) fn check_leaving(
+    meta: &KindMeta,
+    before: &Opened,
+    metadata: &Map<String, Value>,
+) -> Result<(), Refusal> {
+    let said = metadata.get("deletionTimestamp").unwrap_or(&Value::Null);
+    if said.is_null() || before.value["metadata"]["deletionTimestamp"] == *said {
+        return Ok(());
+    }
+    let why = format!("Invalid value: {said}: field is immutable");
+    Err(Refusal::invalid_field(meta, &before.key.name, "metadata.deletionTimestamp", why))
 }
 
 /// Whether a PUT may leave out which version it replaces, as Kubernetes decides for its own kinds.

@@ -122,7 +122,13 @@ fn merge_field(into: &mut Map<String, Value>, parent: &str, name: &str, value: &
         }
         Value::Object(_) => merge_into(into.entry(name).or_insert(Value::Null), value, name)?,
         Value::Array(elements) => {
-            merge_list(into.entry(name).or_insert(Value::Null), merging(parent, name), name, elements)?;
+            let (list, merging) = (into.entry(name).or_insert(Value::Null), merging(parent, name));
+            let original = list.as_array().cloned().unwrap_or_default();
+            merge_list(list, merging, name, elements)?;
+            // What the patch names stands as it does there.
+            if let (Some(key), Value::Array(list)) = (merging, list) {
+                *list = in_order(std::mem::take(list), elements, &original, key);
+            }
         }
         plain => {
             into.insert(name.into(), plain.clone());
@@ -227,7 +233,7 @@ mod tests {
         assert_eq!(merged(target.clone(), &within(json!([delete, delete]))), within(json!([port(54, "c")])));
         assert_eq!(
             merged(target, &within(json!([delete, port(53, "d"), port(55, "e"), port(55, "f")]))),
-            within(json!([port(53, "d"), port(54, "c"), port(55, "f")]))
+            within(json!([port(53, "d"), port(55, "f"), port(54, "c")]))
         );
         let many = |name: &str| within((0..20_000).map(|number| port(number, name)).collect());
         assert_eq!(merged(many("a"), &many("b")), many("b"));
@@ -246,6 +252,21 @@ mod tests {
         }
         assert!(merge(&mut target.clone(), &json!({ "$patch": 5 })).is_err());
         assert!(merge(&mut target.clone(), &json!({ "spec": { "ports": [{}] } })).is_err());
+    }
+
+    /// APP-29: without an order, what the patch names stands first and as it stands there.
+    #[test]
+    fn what_a_patch_adds_stands_where_kubernetes_puts_it() {
+        let ports = |numbers: &[u16]| json!({ "spec": { "ports": numbers.iter().map(|port| json!({ "port": port })).collect::<Vec<_>>() } });
+        for (there, patch, wanted) in [
+            (&[80, 81][..], &[82][..], &[82, 80, 81][..]),
+            (&[80, 81], &[81], &[80, 81]),
+            (&[80, 81, 82], &[82, 80], &[81, 82, 80]),
+        ] {
+            assert_eq!(merged(ports(there), &ports(patch)), ports(wanted), "{there:?} {patch:?}");
+        }
+        let finalizers = |names: &[&str]| json!({ "metadata": { "finalizers": names } });
+        assert_eq!(merged(finalizers(&["a"]), &finalizers(&["b"])), finalizers(&["b", "a"]));
     }
 
     fn any_value() -> impl Strategy<Value = Value> {

@@ -56,8 +56,12 @@ impl Resource for Service {
 
     fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
         let spec = self.spec.get_or_insert_default();
+        let was = before.and_then(|before| before.spec.as_ref());
+        if let Some(was) = was {
+            drop_left_over(spec, was);
+        }
         set_plain_defaults(spec);
-        set_address(spec, before.and_then(|before| before.spec.as_ref()));
+        set_address(spec, was);
         if before.is_none() {
             self.status.get_or_insert_default().load_balancer.get_or_insert_default();
         }
@@ -92,6 +96,39 @@ fn is(spec: &ServiceSpec, kind: &str) -> bool {
 fn is_reached_from_outside(spec: &ServiceSpec) -> bool {
     let addresses = spec.external_ips.as_ref().is_some_and(|ips| !ips.is_empty());
     is(spec, LOAD_BALANCER) || is(spec, NODE_PORT) || (is(spec, CLUSTER_IP) && addresses)
+}
+
+/// What stands there only because the Service was of another type, or had addresses outside, goes with that; what a
+/// client says now does not.
+fn drop_left_over(spec: &mut ServiceSpec, was: &ServiceSpec) {
+    spec.type_.get_or_insert_with(|| CLUSTER_IP.into());
+    if is_reached_from_outside(was)
+        && !is_reached_from_outside(spec)
+        && spec.external_traffic_policy == was.external_traffic_policy
+    {
+        spec.external_traffic_policy = None;
+    }
+    if is(was, LOAD_BALANCER) && !is(spec, LOAD_BALANCER) {
+        if spec.allocate_load_balancer_node_ports == was.allocate_load_balancer_node_ports {
+            spec.allocate_load_balancer_node_ports = None;
+        }
+        if spec.load_balancer_class == was.load_balancer_class {
+            spec.load_balancer_class = None;
+        }
+        if spec.health_check_node_port == was.health_check_node_port {
+            spec.health_check_node_port = None;
+        }
+    }
+    if is(spec, EXTERNAL_NAME) && spec.internal_traffic_policy == was.internal_traffic_policy {
+        spec.internal_traffic_policy = None;
+    }
+    let had_node_ports = is(was, LOAD_BALANCER) || is(was, NODE_PORT);
+    if had_node_ports && !is(spec, LOAD_BALANCER) && !is(spec, NODE_PORT) {
+        let known: HashSet<_> = was.ports.iter().flatten().filter_map(|port| port.node_port).collect();
+        for port in spec.ports.iter_mut().flatten() {
+            port.node_port = port.node_port.filter(|number| !known.contains(number));
+        }
+    }
 }
 
 fn set_plain_defaults(spec: &mut ServiceSpec) {
@@ -378,6 +415,41 @@ mod tests {
             after.validate(Some(&headless), &mut problems);
             assert_eq!((&spec(&after)["clusterIP"], problems.list), (&left, Vec::new()), "{patch}");
         }
+    }
+
+    /// APP-32: a Service that is shut to those outside takes what belongs to being open with it.
+    #[test]
+    fn what_belongs_to_another_type_goes_with_it_and_what_is_said_stays() {
+        let port = json!([{ "port": 80, "nodePort": 30_080, "protocol": "TCP", "targetPort": 80 }]);
+        let open = defaulted(
+            json!({ "type": "LoadBalancer", "loadBalancerClass": "a/b", "clusterIP": "10.0.0.7", "ports": port }),
+            None,
+        );
+        let mut shut = spec(&open);
+        shut["type"] = "ClusterIP".into();
+        let after = defaulted(shut.clone(), Some(&open));
+        let mut problems = Problems::default();
+        after.validate(Some(&open), &mut problems);
+        assert_eq!(problems.list, []);
+        let after = spec(&after);
+        for gone in ["externalTrafficPolicy", "allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+            assert_eq!(after[gone], Value::Null, "{gone}");
+        }
+        assert_eq!(after["ports"][0]["nodePort"], Value::Null);
+        assert_eq!(after["clusterIP"], "10.0.0.7");
+
+        shut["externalTrafficPolicy"] = "Local".into();
+        shut["ports"][0]["nodePort"] = 30_081.into();
+        let mut problems = Problems::default();
+        defaulted(shut, Some(&open)).validate(Some(&open), &mut problems);
+        let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
+        assert_eq!(fields, ["spec.ports[0].nodePort", "spec.externalTrafficPolicy"]);
+
+        let addressed = defaulted(json!({ "externalIPs": ["1.2.3.4"], "ports": [{ "port": 80 }] }), None);
+        let mut plain = spec(&addressed);
+        assert_eq!(plain["externalTrafficPolicy"], "Cluster");
+        plain["externalIPs"] = json!([]);
+        assert_eq!(spec(&defaulted(plain, Some(&addressed)))["externalTrafficPolicy"], Value::Null);
     }
 
     #[test]

@@ -159,7 +159,7 @@ async fn what_controllers_write_is_owned_by_them() {
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "{refusal}");
     let cause = &refusal["details"]["causes"][0];
     assert_eq!(cause["message"], r#"conflict with "controller" using serving.knative.dev/v1"#);
-    assert_eq!(cause["field"], r#".spec.template.spec.containers[name="main"].image"#);
+    assert_eq!(cause["field"], ".spec.template.spec.containers", "one value, as in Knative's schema");
     let (code, taken) = apply(&house, path, "fieldManager=kubectl&force=true", &configuration("a/c")).await;
     assert_eq!(code, 200, "{taken}");
 }
@@ -192,5 +192,65 @@ async fn a_client_may_write_the_list_of_owners_itself() {
         let patch = json!({ "metadata": { "managedFields": sent } });
         let (code, after) = house.ask(Method::PATCH, &path, &patch).await;
         assert_eq!((code, owners(&after)), (200, kept), "{sent}");
+    }
+}
+
+/// APP-30: a field that the kind does not know, and an element that stands twice, can have no owner. Whatever a client
+/// wants to be told of such fields, it is told that nothing was applied.
+#[tokio::test]
+async fn what_could_have_no_owner_is_refused_and_nothing_is_applied() {
+    let house = House::real().await;
+    let service = |field: &str, ports: Value| {
+        json!({ "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "s" }, "spec": { "clusterIP": "None", field: "a", "ports": ports } })
+    };
+    let ports = json!([{ "port": 90, "name": "a" }, { "port": 90, "name": "b" }]);
+    for (object, why) in [
+        (service("sessionAffinit", json!([])), ".spec.sessionAffinit: field not declared in schema"),
+        (
+            service("externalName", ports),
+            r#".spec.ports: duplicate entries for key [port=90,protocol="TCP"]"#,
+        ),
+    ] {
+        for query in ["fieldManager=a", "fieldManager=a&force=true&fieldValidation=Ignore"] {
+            let path = "/api/v1/namespaces/default/services/s";
+            let (code, refusal) = apply(&house, path, query, &object).await;
+            let said = format!("failed to create typed patch object (/s; /v1, Kind=Service): {why}");
+            assert_eq!((code, &refusal["message"]), (400, &json!(said)));
+            assert_eq!(house.get(path).await.0, 404);
+        }
+    }
+}
+
+/// APP-30: what is one value for Kubernetes has one owner: a Service's selector, the containers of Knative's kinds.
+#[tokio::test]
+async fn what_is_one_value_is_a_conflict_as_a_whole() {
+    let house = House::real().await;
+    let service = |selector: Value| {
+        json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "s" },
+        "spec": { "ports": [{ "port": 80 }], "selector": selector } })
+    };
+    let knative = |container: Value| {
+        json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service",
+        "metadata": { "name": "s" }, "spec": { "template": { "spec": { "containers": [container] } } } })
+    };
+    for (path, first, second, field) in [
+        (
+            "/api/v1/namespaces/default/services/s".to_owned(),
+            service(json!({ "a": "1" })),
+            service(json!({ "b": "1" })),
+            ".spec.selector",
+        ),
+        (
+            format!("{KSVCS}/s"),
+            knative(json!({ "name": "c", "image": "a" })),
+            knative(json!({ "name": "c", "image": "a", "env": [{ "name": "A", "value": "1" }] })),
+            ".spec.template.spec.containers",
+        ),
+    ] {
+        let (code, made) = apply(&house, &path, "fieldManager=a", &first).await;
+        assert_eq!(code, 201, "{made}");
+        let (code, refusal) = apply(&house, &path, "fieldManager=b", &second).await;
+        assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (409, &json!(field)), "{refusal}");
     }
 }

@@ -228,7 +228,7 @@ fn serving_rows() -> Vec<Row> {
             json!({ "spec": { "ref": { "name": "t" } } }),
         )
         .wrong(json!({ "spec": { "ref": { "name": "" } } }), "spec.ref.name", REQUIRED),
-        row("ClusterDomainClaim", &["Name"], json!({ "spec": { "namespace": "default" } }), note()).wrong(
+        row("ClusterDomainClaim", &["Name", "Age"], json!({ "spec": { "namespace": "default" } }), note()).wrong(
             json!({ "spec": { "namespace": "" } }),
             "spec.namespace",
             REQUIRED,

@@ -251,3 +251,32 @@ async fn a_match_without_a_version_to_match_is_refused_by_its_name() {
         assert_eq!(refusal["details"]["causes"], cause);
     }
 }
+
+/// APP-27: how many more there are is told of all, not of some; and a page goes on at its own moment.
+#[tokio::test]
+async fn how_many_remain_is_told_of_a_list_without_selectors() {
+    let house = House::open().await;
+    for name in ["a", "b", "c"] {
+        house.widget(name, &json!({ "tier": "x" })).await;
+    }
+    let all = house.get(&format!("{WIDGETS}?limit=1")).await.1;
+    assert_eq!(all["metadata"]["remainingItemCount"], 2);
+    let some = house.get(&format!("{WIDGETS}?limit=1&labelSelector=tier")).await.1;
+    assert!(
+        some["metadata"]["continue"].is_string() && some["metadata"]["remainingItemCount"].is_null(),
+        "{some}"
+    );
+    let token = some["metadata"]["continue"].as_str().unwrap();
+    let (code, refusal) =
+        house.get(&format!("{WIDGETS}?resourceVersionMatch=Exact&resourceVersion=0&continue={token}")).await;
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("resourceVersionMatch")));
+}
+
+/// APP-25: one object is read, whatever else is asked for; watches of one are lists with a selector.
+#[tokio::test]
+async fn a_read_of_one_object_with_watch_is_a_read() {
+    let house = House::open().await;
+    house.widget("a", &json!({})).await;
+    let (code, object) = house.get(&format!("{WIDGETS}/a?watch=true")).await;
+    assert_eq!((code, &object["kind"]), (200, &json!("Widget")));
+}

@@ -294,3 +294,83 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
         "the server could not find the requested resource"
     );
 }
+
+/// EV-API-09, APP-28: a value of the wrong type is told with its field, in the form that Kubernetes has for the kind.
+#[tokio::test]
+async fn a_value_of_the_wrong_type_is_told_with_its_field() {
+    let house = House::real().await;
+    let spec = json!({ "template": { "spec": { "containers": [{ "image": 1 }], "timeoutSeconds": "x" } } });
+    let object = json!({ "metadata": { "name": "s" }, "spec": spec });
+    let (code, refusal) =
+        house.ask(Method::POST, "/apis/serving.knative.dev/v1/namespaces/default/services", &object).await;
+    assert_eq!((code, &refusal["reason"]), (422, &json!("Invalid")), "{refusal}");
+    let fields: Vec<_> =
+        refusal["details"]["causes"].as_array().unwrap().iter().map(|one| &one["field"]).collect();
+    assert_eq!(fields, ["spec.template.spec.containers[0].image", "spec.template.spec.timeoutSeconds"]);
+    let why = &refusal["details"]["causes"][0]["message"];
+    let wanted = r#"Invalid value: "integer": spec.template.spec.containers[0].image in body must be of type string: "integer""#;
+    assert_eq!(why, wanted);
+
+    let map = json!({ "metadata": { "name": "m" }, "data": { "a": 1 } });
+    let (code, refusal) = house.ask(Method::POST, MAPS, &map).await;
+    assert_eq!((code, &refusal["reason"]), (400, &json!("BadRequest")));
+    let wanted = r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal integer into Go struct field ConfigMap.data.a of type string"#;
+    assert_eq!(refusal["message"], wanted);
+}
+
+/// EV-API-09: a status of the wrong type is refused too: it would blind whoever lists the kind.
+#[tokio::test]
+async fn a_status_of_the_wrong_type_is_refused() {
+    let house = House::real().await;
+    let path = "/apis/messaging.knative.dev/v1/namespaces/default/channels";
+    let made = house.ask(Method::POST, path, &json!({ "metadata": { "name": "c" } })).await;
+    assert_eq!(made.0, 201, "{}", made.1);
+    let wrong = json!({ "status": { "conditions": "x" } });
+    let (code, refusal) = house.ask(Method::PATCH, &format!("{path}/c/status"), &wrong).await;
+    assert_eq!(
+        (code, &refusal["details"]["causes"][0]["field"]),
+        (422, &json!("status.conditions")),
+        "{refusal}"
+    );
+}
+
+/// APP-17: a name that a client escaped, as Python's and JavaScript's do, is the same name; authorization sees it so.
+#[tokio::test]
+async fn an_escaped_name_is_the_same_name() {
+    let house = House::open().await;
+    house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "a.b" } })).await;
+    assert_eq!(house.get(&format!("{MAPS}/%61%2Eb")).await.1["metadata"]["name"], "a.b");
+    assert_eq!(house.get("/api%2Fv1/namespaces/default/configmaps/a.b").await.0, 200);
+    assert_eq!(house.get(&format!("{MAPS}/a.b%00")).await.0, 404);
+}
+
+/// APP-28: what stands twice in a merge patch is told or refused as in a whole object.
+#[tokio::test]
+async fn a_field_that_stands_twice_in_a_patch_is_refused_by_who_wants_that() {
+    let house = House::open().await;
+    house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
+    let twice = r#"{"data":{"a":"1","a":"2"}}"#;
+    let media = "application/merge-patch+json";
+    let strict = format!("{MAPS}/m?fieldValidation=Strict");
+    let (code, refusal) = house.ask_as(Method::PATCH, &strict, media, twice.to_owned()).await;
+    assert_eq!(code, 422);
+    assert!(refusal["message"].as_str().unwrap().contains(r#"duplicate field "data.a""#), "{refusal}");
+    let (_, patched) = house.ask_as(Method::PATCH, &format!("{MAPS}/m"), media, twice.to_owned()).await;
+    assert_eq!(patched["data"], json!({ "a": "2" }));
+}
+
+/// APP-28: when an object began to go, and how often it changed, is not for clients to say.
+#[tokio::test]
+async fn what_the_server_counts_cannot_be_set() {
+    let house = House::open().await;
+    house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
+    let leaving = json!({ "metadata": { "deletionTimestamp": "2001-01-01T00:00:00Z" } });
+    let (code, refusal) = house.ask(Method::PATCH, &format!("{MAPS}/m"), &leaving).await;
+    assert_eq!(
+        (code, &refusal["details"]["causes"][0]["field"]),
+        (422, &json!("metadata.deletionTimestamp"))
+    );
+    let counted = json!({ "metadata": { "name": "n", "generation": -7 } });
+    let (code, refusal) = house.ask(Method::POST, MAPS, &counted).await;
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.generation")));
+}

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use crate::kind::KindMeta;
+
 const LIST_TYPE: &str = "x-kubernetes-list-type";
 const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 const MAP_TYPE: &str = "x-kubernetes-map-type";
@@ -14,13 +16,21 @@ const MAP_TYPE: &str = "x-kubernetes-map-type";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At<'a> {
     name: &'a str,
+    /// The field or list around it; of a whole object's fields nothing.
+    parent: &'a str,
+    meta: Option<&'static KindMeta>,
     schema: Option<&'a Value>,
 }
 
 impl<'a> At<'a> {
     /// A whole object.
     pub(super) fn whole(schema: Option<&'a Value>) -> Self {
-        Self { name: "", schema }
+        Self { name: "", parent: "", meta: None, schema }
+    }
+
+    /// A whole object of this kind.
+    pub(super) fn object(meta: &'static KindMeta, schema: Option<&'a Value>) -> Self {
+        Self { meta: Some(meta), ..Self::whole(schema) }
     }
 
     /// The part that an element of the notation stands for.
@@ -28,8 +38,9 @@ impl<'a> At<'a> {
     where
         'a: 'b,
     {
+        let (meta, parent) = (self.meta, self.name);
         let Some(name) = element.strip_prefix("f:") else {
-            return At { name: "", schema: self.schema.map(|schema| &schema["items"]) };
+            return At { name: "", parent, meta, schema: self.schema.map(|schema| &schema["items"]) };
         };
         // Metadata is the same for all kinds.
         let own = self.schema.filter(|_| !(self.name.is_empty() && name == "metadata"));
@@ -37,12 +48,37 @@ impl<'a> At<'a> {
             Value::Null => &schema["additionalProperties"],
             known => known,
         });
-        At { name, schema }
+        At { name, parent, meta, schema }
     }
 
     /// A map that is taken or left whole.
     pub(super) fn is_one_value(self) -> bool {
-        self.schema.is_some_and(|schema| schema[MAP_TYPE] == "atomic")
+        if let Some(schema) = self.schema {
+            return schema[MAP_TYPE] == "atomic";
+        }
+        let kind = self.meta.map_or("", |meta| meta.kind);
+        WHOLE_ELEMENTS.iter().any(|list| self.name.is_empty() && self.parent == *list)
+            || WHOLE_REFERENCES.contains(&self.name)
+            || WHOLE_MAPS.contains(&(kind, self.parent, self.name))
+            || (self.is_of_knative() && self.name == "nodeSelector")
+    }
+
+    fn is_of_knative(self) -> bool {
+        self.meta.is_some_and(|meta| meta.group.ends_with(super::KNATIVE))
+    }
+
+    /// What tells this list's elements apart; several, where the field stands for several lists.
+    fn keys(self) -> impl Iterator<Item = &'static [&'static str]> {
+        let whole = match self.name {
+            // Knative's schemas say nothing of keys there.
+            "containers" | "initContainers" => self.is_of_knative(),
+            "imagePullSecrets" => self.meta.is_some_and(|meta| meta.kind == "ServiceAccount"),
+            // An EndpointSlice's.
+            "ports" => self.parent.is_empty() && self.meta.is_some(),
+            _ => false,
+        };
+        let name = self.name;
+        KEYED.iter().filter(move |(known, _)| !whole && *known == name).map(|(_, keys)| *keys)
     }
 }
 
@@ -61,6 +97,24 @@ const KEYED: [(&str, &[&str]); 11] = [
     ("ports", &["containerPort", "protocol"]),
     ("ports", &["port", "protocol"]),
 ];
+/// Lists of which every element is one value.
+const WHOLE_ELEMENTS: [&str; 3] = ["imagePullSecrets", "ownerReferences", "secrets"];
+/// References that are one value wherever they stand.
+const WHOLE_REFERENCES: [&str; 10] = [
+    "configMapKeyRef",
+    "fieldRef",
+    "involvedObject",
+    "objectRef",
+    "regarding",
+    "related",
+    "resourceFieldRef",
+    "roleRef",
+    "scaleTargetRef",
+    "secretKeyRef",
+];
+/// Maps that are one value: of which kind, in what, by which name.
+const WHOLE_MAPS: [(&str, &str, &str); 2] =
+    [("Deployment", "spec", "selector"), ("Service", "spec", "selector")];
 /// Lists of plain values of which every one counts by itself.
 const SETS: [&str; 1] = ["finalizers"];
 /// What a port without a protocol speaks.
@@ -69,16 +123,46 @@ const PROTOCOL_DEFAULT: &str = "TCP";
 /// The names of a list's elements in the notation of `fieldsV1` (`k:{"name":"a"}`, `v:"a"`); `None` when
 /// the list is one value: it has no key, or an element lacks it, or two share it.
 pub(super) fn elements(at: At<'_>, items: &[Value]) -> Option<Vec<String>> {
-    let names: Vec<String> = match at.schema {
-        Some(schema) => by_schema(schema, items)?,
-        None if SETS.contains(&at.name) => items.iter().map(|item| format!("v:{item}")).collect(),
-        None => {
-            let mut keys = KEYED.iter().filter(|(name, _)| *name == at.name).map(|(_, keys)| *keys);
-            keys.find_map(|keys| items.iter().map(|item| name(keys, item)).collect())?
+    let names = names(at, items)?;
+    repeated(&names).is_none().then_some(names)
+}
+
+/// The same, if two may share a name.
+fn names(at: At<'_>, items: &[Value]) -> Option<Vec<String>> {
+    match at.schema {
+        Some(schema) => by_schema(schema, items),
+        None if SETS.contains(&at.name) => Some(items.iter().map(|item| format!("v:{item}")).collect()),
+        None => at.keys().find_map(|keys| items.iter().map(|item| name(keys, item)).collect()),
+    }
+}
+
+/// The first name that stands twice.
+fn repeated(names: &[String]) -> Option<&String> {
+    let mut known = BTreeSet::new();
+    names.iter().find(|name| !known.insert(*name))
+}
+
+/// Where the elements of a list share a name that has to tell them apart, and what is wrong there; in the words of
+/// Kubernetes.
+pub(super) fn ambiguous(at: At<'_>, value: &Value) -> Option<String> {
+    match value {
+        Value::Object(_) if at.is_one_value() => None,
+        Value::Object(fields) => fields.iter().find_map(|(name, inner)| {
+            let found = ambiguous(at.below(&format!("f:{name}")), inner)?;
+            Some(format!(".{name}{found}"))
+        }),
+        Value::Array(items) => {
+            let names = names(at, items)?;
+            if let Some(name) = repeated(&names) {
+                return Some(format!(": duplicate entries for key {}", told(name)));
+            }
+            names.iter().zip(items).find_map(|(name, item)| {
+                let found = ambiguous(at.below(name), item)?;
+                Some(format!("{}{found}", told(name)))
+            })
         }
-    };
-    let different: BTreeSet<&String> = names.iter().collect();
-    (different.len() == names.len()).then_some(names)
+        _ => None,
+    }
 }
 
 fn by_schema(schema: &Value, items: &[Value]) -> Option<Vec<String>> {
@@ -158,6 +242,57 @@ mod tests {
         let metadata = root.below("f:metadata");
         let finalizers = elements(metadata.below("f:finalizers"), &[json!("x")]);
         assert_eq!(finalizers.unwrap(), [r#"v:"x""#]);
+    }
+
+    /// A kind of these names.
+    fn object(group: &'static str, kind: &'static str) -> At<'static> {
+        let meta = KindMeta { group, kind, ..crate::kinds::core::NAMESPACE };
+        At::object(Box::leak(Box::new(meta)), None)
+    }
+
+    /// APP-30: what is one value in Kubernetes' own schemas, and in Knative's, is owned as one.
+    #[test]
+    fn some_maps_and_lists_are_one_value_in_one_kind_and_not_in_another() {
+        let (port, named) = ([json!({ "port": 80 })], [json!({ "name": "a" })]);
+        let service = object("", "Service").below("f:spec");
+        assert!(service.below("f:selector").is_one_value());
+        assert!(!service.below("f:labels").is_one_value());
+        assert!(elements(service.below("f:ports"), &port).is_some());
+        assert!(elements(object("discovery.k8s.io", "EndpointSlice").below("f:ports"), &port).is_none());
+
+        let account = object("", "ServiceAccount");
+        assert!(elements(account.below("f:imagePullSecrets"), &named).is_none());
+        let secrets = account.below("f:secrets");
+        assert!(secrets.below(&elements(secrets, &named).unwrap()[0]).is_one_value());
+
+        let pod = object("serving.knative.dev", "Revision").below("f:spec");
+        assert!(elements(pod.below("f:containers"), &named).is_none());
+        assert!(elements(pod.below("f:volumes"), &named).is_some());
+        assert!(pod.below("f:nodeSelector").is_one_value());
+        assert!(elements(object("", "Pod").below("f:spec").below("f:containers"), &named).is_some());
+    }
+
+    /// APP-30: two elements by one name have no owner each.
+    #[test]
+    fn elements_that_share_a_name_are_found_with_their_place() {
+        let at = object("", "Service");
+        for (value, wanted) in [
+            (
+                json!({ "spec": { "ports": [{ "port": 90 }, { "port": 90 }] } }),
+                Some(r#".spec.ports: duplicate entries for key [port=90,protocol="TCP"]"#),
+            ),
+            (
+                json!({ "metadata": { "finalizers": ["a/b", "a/b"] } }),
+                Some(r#".metadata.finalizers: duplicate entries for key [="a/b"]"#),
+            ),
+            (
+                json!({ "env": [{ "name": "a", "env": [{ "name": "b" }, { "name": "b" }] }] }),
+                Some(r#".env[name="a"].env: duplicate entries for key [name="b"]"#),
+            ),
+            (json!({ "spec": { "ports": [{ "port": 90 }, { "port": 91 }], "args": ["a", "a"] } }), None),
+        ] {
+            assert_eq!(ambiguous(at, &value).as_deref(), wanted);
+        }
     }
 
     #[test]

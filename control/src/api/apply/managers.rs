@@ -18,7 +18,7 @@ const BEFORE: &str = "before-first-apply";
 
 /// In these groups a list of conditions is one value, as upstream's schemas have it; elsewhere each has an
 /// owner. It also keeps the bookkeeping of our controllers' statuses small.
-const CONDITIONS_ARE_ONE: &str = "knative.dev";
+const CONDITIONS_ARE_ONE: &str = super::KNATIVE;
 
 const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     pub(super) fn at(&self) -> At<'static> {
-        At::whole(self.schema)
+        At::object(self.meta, self.schema)
     }
 
     /// The subresource that is written; empty: the object itself.
@@ -123,6 +123,11 @@ impl Writer {
 }
 
 impl Owner {
+    /// Its place among others.
+    fn rank(&self) -> (bool, &str, &str, &str) {
+        (self.operation != APPLY, &self.time, &self.manager, &self.subresource)
+    }
+
     /// What somebody is told whose fields these are.
     pub(super) fn told(&self) -> String {
         let part = match self.subresource.as_str() {
@@ -153,10 +158,13 @@ pub(super) fn owners(object: &Value) -> Vec<Owner> {
         .collect()
 }
 
-/// Writes the owners back; those that own nothing are forgotten.
+/// Writes the owners back, in the order of Kubernetes: who applies first, and then by time; those that own nothing are
+/// forgotten.
 fn write(object: &mut Value, owners: &[Owner]) {
+    let mut owners: Vec<&Owner> = owners.iter().collect();
+    owners.sort_by(|one, other| one.rank().cmp(&other.rank()));
     let entries: Vec<Value> = owners
-        .iter()
+        .into_iter()
         .filter(|owner| !owner.fields.below.is_empty())
         .map(|owner| {
             let mut entry = json!({

@@ -28,6 +28,9 @@ use managers::Owner;
 
 pub(super) const MEDIA: &str = "application/apply-patch+yaml";
 
+/// How the groups of Knative's kinds end, whose schemas differ from those of Kubernetes' own.
+const KNATIVE: &str = "knative.dev";
+
 /// One apply, as far as it does not depend on what is stored.
 #[derive(Debug)]
 struct Intent {
@@ -49,8 +52,11 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let writer = call.writer();
     let validation = call.validation();
     let (mut wanted, duplicates) = parse(bytes)?;
-    let warnings = validation::check(&entry, validation, &wanted, duplicates)?;
     rules::check_shape(entry.meta, &mut wanted)?;
+    if !call.server.requester.internal {
+        check_fields(call, &wanted, &writer)?;
+    }
+    let warnings = validation::check(&entry, validation, &wanted, duplicates)?;
     // Owners speak of the form that is stored, so that clients of all forms meet in it.
     entry.store(&mut wanted);
     let stored = entry.as_stored();
@@ -93,6 +99,26 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let object = written.await?;
     let code = if created.get().is_some() { StatusCode::CREATED } else { StatusCode::OK };
     Ok(validation::warn(get::one(call, code, object.object()), &warnings))
+}
+
+/// A field that the kind does not know, or an element that stands twice, can have no owner: refused whatever the
+/// client wants to be told.
+fn check_fields(call: &Call, wanted: &Value, writer: &Writer) -> Result<(), Refusal> {
+    let entry = call.target.entry;
+    let unknown = entry
+        .unknown_in(wanted)
+        .into_iter()
+        .min()
+        .map(|path| format!(".{path}: field not declared in schema"));
+    let Some(why) = unknown.or_else(|| lists::ambiguous(writer.at(), wanted)) else { return Ok(()) };
+    let text = |field: &str| wanted["metadata"][field].as_str().unwrap_or("");
+    let (group, version) = (entry.meta.group, entry.meta.version);
+    Err(Refusal::bad_request(format!(
+        "failed to create typed patch object ({}/{}; {group}/{version}, Kind={}): {why}",
+        text("namespace"),
+        text("name"),
+        entry.meta.kind
+    )))
 }
 
 fn parse(bytes: &[u8]) -> Result<(Value, Vec<String>), Refusal> {
@@ -199,6 +225,8 @@ impl Intent {
                 conflicts.extend(merge::paths(&clashes).into_iter().map(|path| (with.clone(), path)));
             }
         }
+        // As people look for them: by owner.
+        conflicts.sort();
         if conflicts.is_empty() { Ok(()) } else { Err(Refusal::contested(&conflicts)) }
     }
 }

@@ -5,13 +5,15 @@
 //! once that has answered. Times that pass while the appliance is down do not come again.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Notify;
 
 use super::send::{self, Outgoing};
 use crate::controllers::world::World;
@@ -23,6 +25,8 @@ use crate::kinds::sources::ping::{PingSource, TYPE};
 const SENDING_MAX: usize = 256;
 /// How long nothing is looked at if nothing is due: clocks are set, and time zones change.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How far a clock may be set back without anything being reckoned anew.
+const STEP_BACK: SignedDuration = SignedDuration::from_secs(60);
 
 /// The source attribute of a PingSource's events.
 #[must_use]
@@ -53,34 +57,30 @@ impl Due {
 
 /// Runs for ever.
 pub async fn tend(world: &World) {
-    let mut known: HashMap<String, Due> = HashMap::new();
+    let ready = || world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect();
+    let domain = &world.config.domain;
+    run(ready, &world.sources.bell, Timestamp::now, |event| send::send(event, domain.clone())).await;
+}
+
+/// The same, of sources, a bell that says that they changed, a clock and a way out that are given.
+async fn run<Sent: Future<Output = ()>>(
+    ready: impl Fn() -> Vec<Arc<PingSource>>,
+    bell: &Notify,
+    clock: impl Fn() -> Timestamp,
+    send: impl Fn(Outgoing) -> Sent,
+) {
+    let mut diary = Diary::default();
     let mut sending = FuturesUnordered::new();
     loop {
-        let now = Timestamp::now();
-        let ready: Vec<_> = world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect();
-        let uid = |ping: &PingSource| ping.metadata.uid.clone().unwrap_or_default();
-        let there: HashSet<String> = ready.iter().map(|ping| uid(ping)).collect();
-        known.retain(|known, _| there.contains(known));
-        let mut wait = LOOK_EVERY;
-        for ping in &ready {
-            let due = known.entry(uid(ping)).or_insert_with(|| Due::after(ping, now));
-            if !due.is_of(ping) {
-                *due = Due::after(ping, now);
-            }
-            if due.at.is_some_and(|at| at <= now) {
-                *due = Due::after(ping, now);
-                if sending.len() < SENDING_MAX {
-                    sending
-                        .extend(event(ping, now).map(|event| send::send(event, world.config.domain.clone())));
-                } else {
-                    tracing::warn!(
-                        source = source_of(namespace(&ping.metadata), name(&ping.metadata)),
-                        "an event was dropped: {SENDING_MAX} are on their way already"
-                    );
-                }
-            }
-            if let Some(at) = due.at {
-                wait = wait.min(Duration::try_from(at.duration_since(now)).unwrap_or_default());
+        let (due, wait) = diary.look(&ready(), clock());
+        for event in due {
+            if sending.len() < SENDING_MAX {
+                sending.push(send(event));
+            } else {
+                tracing::warn!(
+                    source = event.attribute("source"),
+                    "an event was dropped: {SENDING_MAX} are on their way already"
+                );
             }
         }
         let pause = tokio::time::sleep(wait);
@@ -88,11 +88,49 @@ pub async fn tend(world: &World) {
         loop {
             tokio::select! {
                 () = &mut pause => break,
-                () = world.sources.bell.notified() => break,
+                () = bell.notified() => break,
                 // Many arrive at once, and none of them makes another one due.
                 Some(()) = sending.next(), if !sending.is_empty() => {}
             }
         }
+    }
+}
+
+/// What is due when.
+#[derive(Debug, Default)]
+struct Diary {
+    /// By the sources' uids.
+    known: HashMap<String, Due>,
+    looked_at: Option<Timestamp>,
+}
+
+impl Diary {
+    /// The events that are due now, and how long nothing else is.
+    fn look(&mut self, ready: &[Arc<PingSource>], now: Timestamp) -> (Vec<Outgoing>, Duration) {
+        let uid = |ping: &PingSource| ping.metadata.uid.clone().unwrap_or_default();
+        let there: HashSet<String> = ready.iter().map(|ping| uid(ping)).collect();
+        self.known.retain(|known, _| there.contains(known));
+        // A clock that was set back: what is due is reckoned anew, or it would be silent until that time came again. Of
+        // a small step nothing is thought, or an event that just left would leave twice.
+        let last = self.looked_at.replace(now);
+        if last.is_some_and(|last| now.duration_since(last) < -STEP_BACK) {
+            self.known.clear();
+        }
+        let (mut events, mut wait) = (Vec::new(), LOOK_EVERY);
+        for ping in ready {
+            let due = self.known.entry(uid(ping)).or_insert_with(|| Due::after(ping, now));
+            if !due.is_of(ping) {
+                *due = Due::after(ping, now);
+            }
+            if due.at.is_some_and(|at| at <= now) {
+                *due = Due::after(ping, now);
+                events.extend(event(ping, now));
+            }
+            if let Some(at) = due.at {
+                wait = wait.min(Duration::try_from(at.duration_since(now)).unwrap_or_default());
+            }
+        }
+        (events, wait)
     }
 }
 
@@ -122,6 +160,9 @@ fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::pin::{Pin, pin};
+
     use serde_json::json;
 
     use super::*;
@@ -144,10 +185,117 @@ mod tests {
             now,
         )
         .unwrap();
-        let attribute = |name: &str| event.attributes.iter().find(|(key, _)| key == name).unwrap().1.clone();
-        assert_eq!(attribute("source"), "/apis/v1/namespaces/ns/pingsources/p");
-        assert_eq!((attribute("type").as_str(), attribute("extra").as_str()), ("mine", "1"));
+        assert_eq!(event.attribute("source"), "/apis/v1/namespaces/ns/pingsources/p");
+        assert_eq!((event.attribute("type"), event.attribute("extra")), ("mine", "1"));
         assert_eq!((event.body.as_slice(), event.content_type.as_deref()), (&b"hi"[..], Some("text/plain")));
+    }
+
+    /// A source of this name and schedule.
+    fn named(name: &str, schedule: &str) -> Arc<PingSource> {
+        let mut source = ping(json!({ "schedule": schedule, "sink": {}, "data": "x" }));
+        (source.metadata.name, source.metadata.uid) = (Some(name.into()), Some(name.into()));
+        Arc::new(source)
+    }
+
+    /// A made-up world: half past twelve and thirty seconds, with a clock that may be set.
+    struct Stage {
+        sources: RefCell<Vec<Arc<PingSource>>>,
+        bell: Notify,
+        began: tokio::time::Instant,
+        /// How much later it is than the time that passed says.
+        ahead: Cell<SignedDuration>,
+        /// When an event of which source left.
+        sent: RefCell<Vec<String>>,
+        /// Nobody answers.
+        hangs: Cell<bool>,
+    }
+
+    impl Stage {
+        fn set(sources: Vec<Arc<PingSource>>) -> Self {
+            Self {
+                sources: RefCell::new(sources),
+                bell: Notify::new(),
+                began: tokio::time::Instant::now(),
+                ahead: Cell::default(),
+                sent: RefCell::default(),
+                hangs: Cell::new(false),
+            }
+        }
+
+        fn now(&self) -> Timestamp {
+            let start: Timestamp = "2026-01-01T12:30:30Z".parse().unwrap();
+            start + SignedDuration::try_from(self.began.elapsed()).unwrap() + self.ahead.get()
+        }
+
+        async fn take(&self, event: Outgoing) {
+            let name = event.attribute("source").rsplit('/').next().unwrap().to_owned();
+            self.sent.borrow_mut().push(format!("{} {name}", self.now().strftime("%H:%M:%S")));
+            if self.hangs.get() {
+                std::future::pending::<()>().await;
+            }
+        }
+
+        /// Lets this much time pass, in no time, and says what left.
+        async fn pass(&self, run: Pin<&mut impl Future<Output = ()>>, seconds: u64) -> Vec<String> {
+            let pause = tokio::time::timeout(Duration::from_secs(seconds), run).await;
+            assert!(pause.is_err(), "it runs for ever");
+            self.sent.take()
+        }
+    }
+
+    macro_rules! running {
+        ($stage:expr) => {
+            pin!(run(
+                || $stage.sources.borrow().clone(),
+                &$stage.bell,
+                || $stage.now(),
+                |event| $stage.take(event)
+            ))
+        };
+    }
+
+    /// SRC-01: an event for each time of the schedule, none twice; what changes counts from then on.
+    #[tokio::test(start_paused = true)]
+    async fn each_time_of_a_schedule_has_one_event_and_a_change_counts_at_once() {
+        let stage = Stage::set(vec![named("a", "* * * * *"), named("b", "*/2 * * * *")]);
+        let mut run = running!(stage);
+        let first = stage.pass(run.as_mut(), 160).await;
+        assert_eq!(first, ["12:31:00 a", "12:32:00 a", "12:32:00 b", "12:33:00 a"]);
+
+        *stage.sources.borrow_mut() = vec![named("a", "35 * * * *"), named("c", "*/10 * * * * *")];
+        stage.bell.notify_one();
+        let second = stage.pass(run.as_mut(), 15).await;
+        assert_eq!(second, ["12:33:20 c"], "a and b have nothing due, though they had");
+        stage.sources.borrow_mut().clear();
+        stage.bell.notify_one();
+        assert!(stage.pass(run.as_mut(), 300).await.is_empty(), "what is gone is silent");
+    }
+
+    /// SRC-01: times that a clock jumps over do not come again, one that is set back by an hour is followed, and one that
+    /// is set back by a little sends nothing twice.
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_makes_no_crowd_of_events() {
+        let stage = Stage::set(vec![named("a", "*/5 * * * *")]);
+        let mut run = running!(stage);
+        assert_eq!(stage.pass(run.as_mut(), 300).await, ["12:35:00 a"]);
+        stage.ahead.set(SignedDuration::from_hours(2));
+        assert_eq!(stage.pass(run.as_mut(), 300).await.len(), 2, "one for what was due, one for the next");
+        stage.ahead.set(SignedDuration::from_hours(1));
+        let back = stage.pass(run.as_mut(), 1200).await;
+        assert_eq!(back, ["13:45:00 a", "13:50:00 a", "13:55:00 a", "14:00:00 a"]);
+        assert_eq!(stage.pass(run.as_mut(), 275).await, ["14:05:00 a"]);
+        stage.ahead.set(SignedDuration::from_secs(3600 - 20));
+        assert!(stage.pass(run.as_mut(), 60).await.is_empty(), "it is five past a second time");
+    }
+
+    /// SRC-01: a sink that hangs costs events beyond the limit, and other sources' schedules nothing.
+    #[tokio::test(start_paused = true)]
+    async fn sinks_that_hang_hold_no_more_than_the_limit() {
+        let stage = Stage::set((0..SENDING_MAX + 40).map(|n| named(&n.to_string(), "* * * * *")).collect());
+        stage.hangs.set(true);
+        let mut run = running!(stage);
+        assert_eq!(stage.pass(run.as_mut(), 40).await.len(), SENDING_MAX);
+        assert!(stage.pass(run.as_mut(), 60).await.is_empty());
     }
 
     #[test]

@@ -25,6 +25,13 @@ pub(super) struct Outgoing {
     pub(super) body: Vec<u8>,
 }
 
+impl Outgoing {
+    /// Empty: it has none of this name.
+    pub(super) fn attribute(&self, name: &str) -> &str {
+        self.attributes.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+}
+
 /// Sends it; whoever is to know of a failure is told by the log. Names below `domain` are this host.
 pub(super) async fn send(event: Outgoing, domain: String) {
     let mut pause = PAUSE;

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use crate::kind::{Column, Denied, Entry, KindMeta, Problems, UNKNOWN_TOLD_MAX, UnknownFields};
 
 use rules::Rules;
+pub(crate) use structural::mistyped;
+
 use structural::Patterns;
 
 /// What a client said about its kind.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
-use crate::kind::Problems;
+use crate::kind::{Problem, Problems};
 
 pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
@@ -118,9 +118,7 @@ pub(super) fn validate(
         return;
     }
     if !has_type(value, schema) {
-        let (wanted, found) = (schema["type"].as_str().unwrap_or("integer or string"), type_of(value));
-        let why = format!("Invalid value: {found:?}: {at} in body must be of type {wanted}: {found:?}");
-        return problems.add(at, why);
+        return problems.add(at, mistyping(value, schema, at).0);
     }
     if let Some(words) = schema["enum"].as_array()
         && !words.contains(value)
@@ -136,6 +134,52 @@ pub(super) fn validate(
         _ => {}
     }
     validate_choices(value, schema, patterns, at, problems);
+}
+
+/// A value of a type that its schema does not allow.
+#[derive(Debug)]
+pub(crate) struct Mistyped {
+    pub(crate) problem: Problem,
+    pub(crate) found: &'static str,
+    pub(crate) wanted: String,
+}
+
+/// Every value that has not the type that its schema wants.
+pub(crate) fn mistyped(value: &Value, schema: &Value) -> Vec<Mistyped> {
+    let mut wrong = Vec::new();
+    collect_mistyped(value, schema, "", &mut wrong);
+    wrong
+}
+
+fn collect_mistyped(value: &Value, schema: &Value, at: &str, wrong: &mut Vec<Mistyped>) {
+    if wrong.len() >= PROBLEMS_MAX {
+        return;
+    }
+    if !has_type(value, schema) {
+        let (message, found, wanted) = mistyping(value, schema, at);
+        return wrong.push(Mistyped { problem: Problem { field: at.into(), message }, found, wanted });
+    }
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                collect_mistyped(item, &schema["items"], &format!("{at}[{index}]"), wrong);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+                collect_mistyped(value, known, &join(at, name), wrong);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// How Kubernetes says that a value has the wrong type; which it has, and which is wanted.
+fn mistyping(value: &Value, schema: &Value, at: &str) -> (String, &'static str, String) {
+    let (wanted, found) = (schema["type"].as_str().unwrap_or("integer or string"), type_of(value));
+    let why = format!("Invalid value: {found:?}: {at} in body must be of type {wanted}: {found:?}");
+    (why, found, wanted.into())
 }
 
 fn has_type(value: &Value, schema: &Value) -> bool {

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::core::AGE;
 
 /// `networking.internal.knative.dev/v1alpha1` ClusterDomainClaim. Lives in no namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -77,7 +78,7 @@ impl Resource for ClusterDomainClaim {
         has_status: false,
         unknown_fields: UnknownFields::Prune,
         developers_create: true,
-        columns: &[],
+        columns: &[AGE],
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

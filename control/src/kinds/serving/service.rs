@@ -212,9 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn malformed_shapes_are_malformed_and_not_invalid() {
+    fn a_value_of_the_wrong_type_is_named() {
         let mut service = hello("a");
         service["spec"]["traffic"] = json!("all");
-        assert!(matches!(admit(service, None, "alice"), Err(Denied::Malformed(_))));
+        let Err(Denied::Mistyped(wrong)) = admit(service, None, "alice") else { panic!("admitted") };
+        assert_eq!(wrong[0].field, "spec.traffic");
     }
 }

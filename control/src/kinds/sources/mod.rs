@@ -180,7 +180,9 @@ mod tests {
         let entry = entries().into_iter().find(|entry| entry.meta.kind == kind).unwrap();
         let object = json!({ "metadata": { "name": "s", "namespace": "ns" }, "spec": spec });
         entry.judge(object, None, &Requester::default()).map_err(|denied| match denied {
-            Denied::Invalid(problems) => problems.into_iter().map(|one| one.field).collect(),
+            Denied::Mistyped(problems) | Denied::Invalid(problems) => {
+                problems.into_iter().map(|one| one.field).collect()
+            }
             Denied::Malformed(why) => vec![why],
         })
     }
