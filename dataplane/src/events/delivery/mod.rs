@@ -7,6 +7,7 @@
 mod ahead;
 mod attempt;
 mod end;
+mod job;
 mod lanes;
 mod place;
 pub mod post;

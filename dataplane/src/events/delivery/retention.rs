@@ -12,8 +12,9 @@ use wal::Position;
 
 use super::Desk;
 use super::end::End;
+use super::job::Job;
 use super::post::Post;
-use super::pump::{Job, Pump};
+use super::pump::Pump;
 use crate::events::journal::What;
 use crate::events::keeper::Feed;
 use crate::table::Stream;
