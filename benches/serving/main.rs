@@ -35,6 +35,9 @@ const SLEEPERS: usize = 1000;
 const SLEEPERS_BEFORE: usize = 20;
 /// Clients that create Services.
 const CREATORS: usize = 8;
+/// Between two looks at whether all are Ready: listing a thousand of them again and again would take the processors from
+/// those who make them so.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// While they sleep, processor time is counted for so long.
 const SLEEP: Duration = Duration::from_secs(20);
 
@@ -90,6 +93,7 @@ fn sleepers(table: &mut Table, count: usize) {
             }
         });
         wait::until(LIMIT, "all to be Ready", || {
+            wait::rest(LOOK_EVERY);
             let all = stage.appliance.api().list("Service", NAMESPACE);
             let ready =
                 all.iter().filter(|one| one["metadata"]["name"].as_str().unwrap().starts_with(prefix));

@@ -80,6 +80,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         readiness: Probe::once(Check::Exec { command: wrote }),
         startup_max: Duration::from_secs(60),
         grace: Duration::from_secs(60),
+        sidecars: Vec::new(),
     };
     let (queue, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let _instance = runtime.start(1, 1, Arc::new(spec), Reporter::new(1, queue));
@@ -87,6 +88,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         match report {
             Report::Ready { .. } => println!("ready"),
             Report::Unready => println!("not ready"),
+            Report::Beside(_) => {} // it has none
             Report::Gone(gone) => return Err(gone.message.into()),
         }
     }

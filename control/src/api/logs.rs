@@ -62,20 +62,19 @@ pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) ->
     let key = Key { resource, namespace: namespace.into(), name: name.into() };
     let pod = server.store.read().get(&key).cloned();
     let pod = pod.ok_or_else(|| Refusal::not_found(&Pod::META, name))?;
-    let container = &pod.value()["status"]["containerStatuses"][0];
-    if let Some(wanted) = asked.container.as_deref().filter(|wanted| !wanted.is_empty())
-        && container["name"] != wanted
-    {
-        return Err(Refusal::bad_request(format!("container {wanted} is not valid for pod {name}")));
-    }
+    let value = pod.value();
+    let wanted = asked.container.as_deref().filter(|wanted| !wanted.is_empty());
+    let container = container(&value, wanted).ok_or_else(|| {
+        Refusal::bad_request(format!("container {} is not valid for pod {name}", wanted.unwrap_or("")))
+    })?;
     let id = &if asked.previous { &container["lastState"]["terminated"] } else { container }["containerID"];
-    let (Some(id), Some(folder)) = (number(id), &server.instances) else {
+    let (Some((id, sidecar)), Some(folder)) = (number(id), &server.instances) else {
         let which = if asked.previous { "previous terminated container" } else { "container" };
         let called = container["name"].as_str().unwrap_or("");
         return Err(Refusal::bad_request(format!("{which} {called:?} in pod {name:?} not found")));
     };
     let revision = pod.head.label(NAMED).unwrap_or("");
-    let log = Log::open(&runtime::log_file(folder, namespace, revision, id));
+    let log = Log::open(&runtime::log_file(folder, namespace, revision, id, sidecar));
     let since = asked.since_seconds.map(|seconds| Timestamp::now().as_second() - seconds);
     let since = since.and_then(|second| Timestamp::from_second(second).ok()).or(asked.since_time);
     let left = asked.limit_bytes.unwrap_or(usize::MAX);
@@ -93,8 +92,20 @@ pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) ->
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, "text/plain")], Body::from_stream(body)).into_response())
 }
 
-fn number(container_id: &Value) -> Option<u64> {
-    container_id.as_str()?.rsplit('/').next()?.parse().ok()
+/// The named container; without a name the one that serves.
+fn container<'a>(pod: &'a Value, name: Option<&str>) -> Option<&'a Value> {
+    let mut all = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    all.find(|one| match name {
+        Some(name) => one["name"] == name,
+        None => number(&one["containerID"]).is_some_and(|(_, sidecar)| sidecar.is_none()),
+    })
+}
+
+/// The instance behind `RUNTIME://NUMBER`, or its sidecar behind `RUNTIME://NUMBER/NAME`.
+fn number(container_id: &Value) -> Option<(u64, Option<&str>)> {
+    let (_, id) = container_id.as_str()?.split_once("://")?;
+    let (number, sidecar) = id.split_once('/').map_or((id, None), |(number, name)| (number, Some(name)));
+    Some((number.parse().ok()?, sidecar))
 }
 
 struct Reading {
@@ -115,8 +126,8 @@ struct Followed {
 impl Followed {
     fn goes_on(&self) -> bool {
         let memory = self.server.store.read();
-        let container = |pod: &Stored| number(&pod.value()["status"]["containerStatuses"][0]["containerID"]);
-        memory.get(&self.pod).and_then(|pod| container(pod)) == Some(self.id)
+        let id = |pod: &Stored| number(&container(&pod.value(), None)?["containerID"]).map(|(id, _)| id);
+        memory.get(&self.pod).and_then(|pod| id(pod)) == Some(self.id)
     }
 }
 

@@ -2,8 +2,11 @@
 //!
 //! An object waits at most once, is in work at most once, and comes back if it was named again meanwhile.
 //! A failure brings it back later, each time twice as late.
+//!
+//! What makes requests flow goes before what only shows it. While a thousand Services are created, a state that lasts for a
+//! moment need not be written: whoever looks at it later writes what came of it.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +17,13 @@ use tokio::time::{Instant, sleep_until};
 /// crossed another one; the longest is what a person waits for without wondering.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+
+/// Of so many items that are taken, one is of those that only show: they wait, and do not starve.
+const SHOWN_EVERY: u64 = 8;
+/// Items that wait to make something flow, from which on there is no time for states in between: more than can be in work at once.
+const PRESSED_AT: usize = 32;
+/// Times that one item's state in between is not written.
+const PUT_OFF_MAX: u32 = 3;
 
 /// The kinds that have a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,20 +78,53 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    ready: VecDeque<Item>,
-    /// The same items as in `ready`.
-    waiting: HashSet<Item>,
+    /// In the order in which they came.
+    ready: [BTreeMap<u64, Item>; 2],
+    /// The same items as in `ready`, and where they are there.
+    waiting: HashMap<Item, (Rank, u64)>,
     busy: HashSet<Item>,
     /// Named while busy.
-    again: HashSet<Item>,
+    again: HashMap<Item, Rank>,
     later: BTreeMap<(Instant, Item), ()>,
     failures: HashMap<Item, u32>,
+    put_off: HashMap<Item, u32>,
+    /// Items that came, and that were taken.
+    added: u64,
+    taken: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Makes something flow.
+    Flow,
+    /// Tells of it.
+    Show,
+}
+
+impl Item {
+    fn rank(&self) -> Rank {
+        if matches!(self.kind, Kind::Pods | Kind::Scaling) { Rank::Show } else { Rank::Flow }
+    }
 }
 
 impl Queue {
     pub fn add(&self, item: Item) {
-        self.lock().add(item);
+        let rank = item.rank();
+        self.lock().add(item, rank);
         self.bell.notify_one();
+    }
+
+    /// Whether the item in work shall not write the state that it is in, because more urgent work waits and that state
+    /// will soon be another; then it comes back behind that work.
+    pub fn put_off(&self, item: &Item) -> bool {
+        let mut state = self.lock();
+        let times = state.put_off.get(item).copied().unwrap_or(0);
+        if state.ready[Rank::Flow as usize].len() < PRESSED_AT || times == PUT_OFF_MAX {
+            return false;
+        }
+        state.put_off.insert(item.clone(), times + 1);
+        state.add(item.clone(), Rank::Show);
+        true
     }
 
     /// Brings the item up again after `delay`, whatever happens to it until then.
@@ -96,9 +139,7 @@ impl Queue {
             let next_due = {
                 let mut state = self.lock();
                 state.wake(Instant::now());
-                if let Some(item) = state.ready.pop_front() {
-                    state.waiting.remove(&item);
-                    state.busy.insert(item.clone());
+                if let Some(item) = state.pop() {
                     return item;
                 }
                 state.later.first_key_value().map(|((at, _), ())| *at)
@@ -116,6 +157,9 @@ impl Queue {
     pub fn done(&self, item: &Item) {
         let mut state = self.lock();
         state.failures.remove(item);
+        if !state.again.contains_key(item) {
+            state.put_off.remove(item);
+        }
         state.release(item);
         drop(state);
         self.bell.notify_one();
@@ -140,18 +184,37 @@ impl Queue {
 }
 
 impl State {
-    fn add(&mut self, item: Item) {
+    fn add(&mut self, item: Item, rank: Rank) {
         if self.busy.contains(&item) {
-            self.again.insert(item);
-        } else if self.waiting.insert(item.clone()) {
-            self.ready.push_back(item);
+            let again = self.again.entry(item).or_insert(rank);
+            *again = rank.min(*again);
+            return;
         }
+        if let Some((known, at)) = self.waiting.get(&item) {
+            if *known <= rank {
+                return;
+            }
+            self.ready[*known as usize].remove(at);
+        }
+        self.added += 1;
+        self.waiting.insert(item.clone(), (rank, self.added));
+        self.ready[rank as usize].insert(self.added, item);
+    }
+
+    fn pop(&mut self) -> Option<Item> {
+        let first = if self.taken % SHOWN_EVERY == SHOWN_EVERY - 1 { Rank::Show } else { Rank::Flow };
+        let second = if first == Rank::Flow { Rank::Show } else { Rank::Flow };
+        let item = [first, second].iter().find_map(|rank| self.ready[*rank as usize].pop_first())?.1;
+        self.taken += 1;
+        self.waiting.remove(&item);
+        self.busy.insert(item.clone());
+        Some(item)
     }
 
     fn release(&mut self, item: &Item) {
         self.busy.remove(item);
-        if self.again.remove(item) {
-            self.add(item.clone());
+        if let Some(rank) = self.again.remove(item) {
+            self.add(item.clone(), rank);
         }
     }
 
@@ -161,7 +224,8 @@ impl State {
                 return;
             }
             let ((_, item), ()) = first.remove_entry();
-            self.add(item);
+            let rank = item.rank();
+            self.add(item, rank);
         }
     }
 }
@@ -182,7 +246,7 @@ mod tests {
         queue.add(item("b"));
         assert_eq!(queue.take().await, item("a"));
         assert_eq!(queue.take().await, item("b"));
-        assert!(queue.lock().ready.is_empty());
+        assert!(queue.lock().waiting.is_empty());
     }
 
     #[tokio::test]
@@ -191,9 +255,62 @@ mod tests {
         queue.add(item("a"));
         let first = queue.take().await;
         queue.add(item("a"));
-        assert!(queue.lock().ready.is_empty());
+        assert!(queue.lock().waiting.is_empty());
         queue.done(&first);
         assert_eq!(queue.take().await, item("a"));
+    }
+
+    #[tokio::test]
+    async fn what_makes_requests_flow_goes_first_and_the_rest_does_not_starve() {
+        let queue = Queue::default();
+        let pods = |name: &str| Item::new(Kind::Pods, "ns", name);
+        queue.add(pods("a"));
+        queue.add(pods("b"));
+        let count = SHOWN_EVERY + 2;
+        (0..count).for_each(|n| queue.add(item(&n.to_string())));
+        let mut taken = Vec::new();
+        for _ in 0..count + 2 {
+            taken.push(queue.take().await);
+        }
+        let mut expected: Vec<_> = (0..count).map(|n| item(&n.to_string())).collect();
+        expected.insert(usize::try_from(SHOWN_EVERY).unwrap() - 1, pods("a"));
+        expected.push(pods("b"));
+        assert_eq!(taken, expected);
+    }
+
+    #[tokio::test]
+    async fn a_state_in_between_is_put_off_while_others_wait_and_so_many_times() {
+        let queue = Queue::default();
+        queue.add(item("a"));
+        let first = queue.take().await;
+        assert!(!queue.put_off(&first), "nobody waits");
+        (0..PRESSED_AT * 2).for_each(|n| queue.add(item(&format!("other-{n}"))));
+        for _ in 0..PUT_OFF_MAX {
+            assert!(queue.put_off(&first));
+            queue.done(&first);
+            while queue.take().await != first {}
+            (0..PRESSED_AT).for_each(|n| queue.add(item(&format!("more-{n}"))));
+        }
+        assert!(!queue.put_off(&first), "it has to be written some time");
+        queue.done(&first);
+        assert!(queue.lock().put_off.is_empty(), "what is written is forgotten");
+    }
+
+    #[tokio::test]
+    async fn what_was_put_off_comes_at_once_when_something_happens_to_it() {
+        let queue = Queue::default();
+        queue.add(item("a"));
+        let first = queue.take().await;
+        (0..PRESSED_AT).for_each(|n| queue.add(item(&format!("other-{n}"))));
+        assert!(queue.put_off(&first));
+        queue.done(&first);
+        queue.add(item("a"));
+        let mut taken = HashSet::new();
+        for _ in 0..=PRESSED_AT {
+            assert!(taken.insert(queue.take().await), "an item is taken twice");
+        }
+        assert!(taken.contains(&first));
+        assert!(queue.lock().waiting.is_empty() && queue.lock().ready.iter().all(BTreeMap::is_empty));
     }
 
     #[tokio::test(start_paused = true)]

@@ -44,7 +44,7 @@ use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::service::Service;
 use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
-use crate::kinds::shared::{HasConditions, name, namespace};
+use crate::kinds::shared::{HasConditions, Verdict, name, namespace};
 use crate::publish::{Publisher, Quotas};
 
 pub struct World {
@@ -234,6 +234,23 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The same of what is on its way: a state that is neither well nor failed, and was neither before, is not written
+    /// while more urgent work waits.
+    pub async fn set_status_of<K: Object + HasConditions>(
+        &self,
+        item: &Item,
+        before: &K,
+        after: &K,
+    ) -> Result<(), Error> {
+        let is_open =
+            |object: &K| object.condition("Ready").is_none_or(|ready| ready.status == Verdict::Unknown);
+        let in_between = before != after && is_open(before) && is_open(after) && self.duty.is_ours();
+        if in_between && self.queue.put_off(item) {
+            return Ok(());
+        }
+        self.set_status(before, after).await
     }
 
     pub fn look_at(&self, item: Item) {

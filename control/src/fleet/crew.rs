@@ -14,7 +14,7 @@ use super::decide::{Delay, View, Window, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::seen::{Roll, Seen, Stage};
 use super::{EndpointSink, Metric, Observed, Plan, State};
-use crate::runtime::{Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
+use crate::runtime::{Beside, Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
 
 /// What a crew acts with.
 pub(super) struct Hands {
@@ -80,6 +80,7 @@ pub(super) struct Member {
     pub(super) phase: Phase,
     /// There from the first readiness on.
     endpoint: Option<Arc<Endpoint>>,
+    beside: Vec<Beside>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,6 +255,12 @@ impl Crew {
         }
     }
 
+    pub(super) fn beside(&mut self, id: u64, sidecars: Vec<Beside>) {
+        if let Some(member) = self.members.iter_mut().find(|m| m.id == id) {
+            member.beside = sidecars;
+        }
+    }
+
     /// It failed its readiness probe; its runtime goes on asking.
     pub(super) fn unready(&mut self, id: u64) {
         let Some(member) = self.members.iter_mut().find(|m| m.id == id) else { return };
@@ -267,15 +274,21 @@ impl Crew {
         let decided = if self.retired { 0 } else { self.decide(now) };
         self.desired = self.with_warm(decided);
         let running = self.running();
+        let frozen = self.count(|phase| phase == Phase::Frozen);
         let started = if running < self.desired {
             self.grow(self.desired - running, now, hands)
         } else {
             self.shrink(running - self.desired, now);
             Vec::new()
         };
+        let thawed = frozen - self.count(|phase| phase == Phase::Frozen);
         self.finish_drains(now);
         self.let_spares_go();
         self.publish(hands);
+        if thawed > 0 {
+            // Written when their requests are on their way: a line of the log takes as long as a thaw.
+            tracing::info!(revision = %self.key, thawed, "instances thawed");
+        }
         started
     }
 
@@ -343,6 +356,7 @@ impl Crew {
             instance,
             phase: Phase::Starting,
             endpoint: None,
+            beside: Vec::new(),
         });
         id
     }
@@ -440,7 +454,7 @@ impl Crew {
                 Phase::Frozen => Stage::Frozen,
                 Phase::Draining { .. } | Phase::Stopping => Stage::Ending,
             };
-            (m.id, stage, m.endpoint.as_ref().map(|endpoint| endpoint.address))
+            (m.id, stage, m.endpoint.as_ref().map(|endpoint| endpoint.address), m.beside.clone())
         });
         self.roll.seen(members, missing)
     }

@@ -83,13 +83,14 @@ impl Manager {
 
     fn learn(&mut self, id: u64, report: Report, now: Instant) {
         let owner = match report {
-            Report::Ready { .. } | Report::Unready => self.owners.get(&id).cloned(),
+            Report::Ready { .. } | Report::Unready | Report::Beside(_) => self.owners.get(&id).cloned(),
             Report::Gone(_) => self.owners.remove(&id),
         };
         let Some(key) = owner else { return };
         self.with(&key, now, |crew| match report {
             Report::Ready { address } => crew.ready(id, address, now),
             Report::Unready => crew.unready(id),
+            Report::Beside(sidecars) => crew.beside(id, sidecars),
             Report::Gone(gone) => crew.gone(id, gone, now),
         });
     }

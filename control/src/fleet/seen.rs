@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use jiff::Timestamp;
 
-use crate::runtime::{Cause, Gone};
+use crate::runtime::{Beside, Cause, Gone};
 
 /// One instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Seen {
     pub started: Timestamp,
     /// How the one before it in its line ended.
     pub last: Option<Last>,
+    /// Its sidecars, as far as they were started.
+    pub beside: Vec<Beside>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,12 +104,13 @@ impl Roll {
     /// wait, the others are over.
     pub(super) fn seen(
         &mut self,
-        members: impl Iterator<Item = (u64, Stage, Option<SocketAddr>)>,
+        members: impl Iterator<Item = (u64, Stage, Option<SocketAddr>, Vec<Beside>)>,
         missing: u32,
     ) -> Vec<Seen> {
         self.vacant.truncate(usize::try_from(missing).unwrap_or(usize::MAX));
-        let running = members.filter_map(|(id, stage, address)| {
-            self.taken.get(&id).map(|place| place.shown(id, stage, address))
+        let running = members.filter_map(|(id, stage, address, beside)| {
+            let place = self.taken.get(&id)?;
+            Some(Seen { beside, ..place.shown(id, stage, address) })
         });
         let waiting = self.vacant.iter().filter_map(|place| {
             let id = place.last.as_ref()?.id;
@@ -126,7 +129,7 @@ fn now() -> Timestamp {
 impl Place {
     fn shown(&self, id: u64, stage: Stage, address: Option<SocketAddr>) -> Seen {
         let Self { line, began, restarts, started, ref last } = *self;
-        Seen { id, line, began, restarts, stage, address, started, last: last.clone() }
+        Seen { id, line, began, restarts, stage, address, started, last: last.clone(), beside: Vec::new() }
     }
 }
 
@@ -139,7 +142,7 @@ mod tests {
     }
 
     fn look(roll: &mut Roll, ids: &[u64], missing: u32) -> Vec<(u64, u64, u32, Stage)> {
-        let members: Vec<_> = ids.iter().map(|id| (*id, Stage::Ready, None)).collect();
+        let members: Vec<_> = ids.iter().map(|id| (*id, Stage::Ready, None, Vec::new())).collect();
         let seen = roll.seen(members.into_iter(), missing);
         seen.iter().map(|one| (one.line, one.id, one.restarts, one.stage)).collect()
     }

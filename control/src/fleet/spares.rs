@@ -37,7 +37,6 @@ impl Crew {
             }
         }
         if thawed > 0 {
-            tracing::info!(revision = %self.key, thawed, "instances thawed");
             self.asked(now); // like new ones they stay for one idle window
             self.failure = None;
         }

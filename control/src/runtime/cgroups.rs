@@ -38,6 +38,17 @@ pub struct Resources {
 }
 
 impl Resources {
+    /// What two containers may use together: of what one of them has no limit, both have none.
+    #[must_use]
+    pub fn beside(self, other: Self) -> Self {
+        let both = |one: u64, two: u64| if one == 0 || two == 0 { 0 } else { one.saturating_add(two) };
+        Self {
+            memory_bytes_max: both(self.memory_bytes_max, other.memory_bytes_max),
+            cpu_milli_max: both(self.cpu_milli_max, other.cpu_milli_max),
+            cpu_milli_wanted: self.cpu_milli_wanted.saturating_add(other.cpu_milli_wanted),
+        }
+    }
+
     pub(super) fn any(self) -> bool {
         self != Self::default()
     }

@@ -15,6 +15,8 @@ pub(super) enum End {
     NotReady,
     Unreachable,
     Unhealthy(String),
+    /// A sidecar failed again and again.
+    Sidecar(Gone),
 }
 
 /// What the instance said itself goes before what it wrote otherwise.
@@ -25,6 +27,9 @@ pub(super) fn gone(
     (said, tail): (&str, &str),
     starved: bool,
 ) -> Gone {
+    if let End::Sidecar(gone) = end {
+        return gone.clone();
+    }
     let exit = match (status.code(), status.signal()) {
         (Some(code), _) => Cause::Exited(code),
         (None, signal) => Cause::Signalled(signal.unwrap_or_default()),
@@ -40,7 +45,7 @@ pub(super) fn gone(
         ),
         End::Unreachable => (Cause::Unreachable, "instance took no connections any more".to_owned()),
         End::Unhealthy(why) => (Cause::Unhealthy(why.clone()), why.clone()),
-        End::Itself | End::Asked => (exit, format!("instance ended with {status}")),
+        End::Itself | End::Asked | End::Sidecar(_) => (exit, format!("instance ended with {status}")),
     };
     let message = if !said.is_empty() {
         format!("{sentence}; it said: {said}")

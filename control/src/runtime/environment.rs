@@ -24,7 +24,8 @@ pub(crate) const OWN_UID: &str = "\0uid\0";
 /// What only one instance is told.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Own<'a> {
-    pub(super) port: u16,
+    /// `None`: it is not the one who serves.
+    pub(super) port: Option<u16>,
     /// Its Pod's.
     pub(super) name: &'a str,
     /// Unique among all instances.
@@ -54,7 +55,9 @@ pub(super) fn environment(spec: &InstanceSpec, own: Own<'_>) -> Vec<(String, Str
             }
         }
     }
-    set(&mut all, "PORT", &own.port.to_string());
+    if let Some(port) = own.port {
+        set(&mut all, "PORT", &port.to_string());
+    }
     set(&mut all, "K_SERVICE", &spec.service);
     set(&mut all, "K_CONFIGURATION", &spec.configuration);
     set(&mut all, "K_REVISION", &spec.revision);
@@ -109,6 +112,7 @@ mod tests {
     use crate::runtime::tests::spec;
 
     fn own(port: u16) -> Own<'static> {
+        let port = Some(port);
         Own { port, name: "hello-00001-deployment-z", mark: "m", volumes: Path::new("/v"), last_words: None }
     }
 
@@ -131,6 +135,16 @@ mod tests {
         assert_eq!(value(&all, "K_SERVICE").unwrap(), "hello");
         assert_eq!(value(&all, "K_CONFIGURATION").unwrap(), "hello-conf");
         assert_eq!(value(&all, "K_REVISION").unwrap(), "hello-00001");
+    }
+
+    #[test]
+    fn a_sidecars_port_is_its_authors_business() {
+        let mut spec = spec(&["true"]);
+        assert_eq!(value(&environment(&spec, Own { port: None, ..own(1) }), "PORT"), None);
+        spec.env.push(("PORT".into(), "9000".into()));
+        let all = environment(&spec, Own { port: None, ..own(1) });
+        assert_eq!(value(&all, "PORT").as_deref(), Some("9000"));
+        assert_eq!(value(&all, "K_REVISION").as_deref(), Some("hello-00001"));
     }
 
     /// SRV-CON-03: as in a container, `$(NAME)` is filled in, `$$` is a dollar, and the unknown stays.

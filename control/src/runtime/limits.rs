@@ -38,7 +38,7 @@ pub const LINE_BYTES_MAX: usize = 16 * 1024;
 /// One log file of an instance; with its one predecessor it holds between one and two of these.
 pub const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Instances of one revision whose logs stay; the oldest go first. With `LOG_BYTES_MAX` a crash loop
-/// costs the disk at most 5 * 2 * 4 MiB.
+/// costs the disk at most 5 * 2 * 4 MiB for each container.
 pub const LOGS_KEPT_MAX: usize = 5;
 /// Lines of output quoted in a failure's message.
 pub const TAIL_LINES_MAX: usize = 10;
@@ -47,6 +47,18 @@ pub const TAIL_LINE_BYTES_MAX: usize = 300;
 /// After the instance's end its pipes are read to their end; a process that left the group may hold them
 /// open, so not for ever.
 pub const OUTPUT_DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// Before a sidecar that ended is started again; twice as long each time, up to the next. A kubelet's figures are 10 s and
+/// 5 min, for hosts that fetch images first.
+pub const SIDECAR_RESTART_MIN: Duration = Duration::from_millis(250);
+pub const SIDECAR_RESTART_MAX: Duration = Duration::from_secs(60);
+/// Failures of a sidecar in a row, none of them after it had been well, that end the instance: its start is tried anew, and
+/// the Revision says why.
+pub const SIDECAR_FAILURES_MAX: u32 = 3;
+/// A sidecar that failed and has no readiness probe is ready again when it has run for this long.
+pub const SIDECAR_STEADY_AFTER: Duration = Duration::from_secs(1);
+/// A sidecar that ran for this long was well, and its end is a first one again.
+pub const SIDECAR_WELL_AFTER: Duration = Duration::from_secs(10);
 
 /// Processes and threads of an instance that has a control group: far above what servers have, far below what would
 /// keep the host from starting anything.

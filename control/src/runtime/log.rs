@@ -6,7 +6,7 @@
 //! stops: a full disk costs lines, and must not block the program on its pipe.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -91,7 +91,15 @@ impl InstanceLog {
         if let Err(why) = forget_oldest(folder, LOGS_KEPT_MAX - 1) {
             tracing::warn!(folder = %folder.display(), %why, "old instance logs stay behind");
         }
-        let path = folder.join(format!("{id}.log"));
+        Self::at(folder.join(format!("{id}.log")), id, revision)
+    }
+
+    /// The log `folder/ID.NAME.log` of its sidecar.
+    pub(super) fn beside(folder: &Path, id: u64, revision: &str, name: &str) -> Self {
+        Self::at(folder.join(format!("{id}.{name}.log")), id, revision)
+    }
+
+    fn at(path: PathBuf, id: u64, revision: &str) -> Self {
         let tail = VecDeque::with_capacity(TAIL_LINES_MAX);
         Self { id, revision: revision.to_owned(), path, file: None, bytes: 0, lost: 0, tail }
     }
@@ -158,14 +166,19 @@ fn forget_oldest(folder: &Path, keep: usize) -> io::Result<()> {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()), // then there is nothing in it
         entries => entries?,
     };
-    let mut ids: Vec<u64> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".log")?.parse().ok())
-        .filter(|id: &u64| !folder.join(format!("{id}.run")).exists())
-        .collect();
-    ids.sort_unstable();
-    let surplus = ids.len().saturating_sub(keep);
-    for id in &ids[..surplus] {
-        for name in [format!("{id}.log"), format!("{id}.log.1")] {
+    let mut logs: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
+        if let Some((id, rest)) = name.split_once('.')
+            && let Ok(id) = id.parse()
+            && format!(".{rest}").trim_end_matches(".1").ends_with(".log")
+        {
+            logs.entry(id).or_default().push(name);
+        }
+    }
+    logs.retain(|id, _| !folder.join(format!("{id}.run")).exists());
+    let surplus = logs.len().saturating_sub(keep);
+    for names in logs.values().take(surplus) {
+        for name in names {
             match fs::remove_file(folder.join(name)) {
                 Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
                 _ => {}
@@ -220,7 +233,9 @@ mod tests {
     #[test]
     fn logs_of_the_oldest_instances_make_room() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("9.log.1"), "").unwrap();
+        for name in ["9.log.1", "9.helper.log", "9.helper.log.1"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
         for id in 9..30 {
             InstanceLog::open(dir.path(), id, "r").write(b"x\n").unwrap();
         }

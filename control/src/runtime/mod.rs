@@ -18,6 +18,7 @@ mod log;
 mod mounts;
 mod orders;
 mod orphans;
+mod output;
 mod pause;
 mod port;
 mod probe;
@@ -29,6 +30,7 @@ mod room;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod seats;
+mod sidecars;
 mod strays;
 mod sweeper;
 mod views;
@@ -87,6 +89,19 @@ pub struct InstanceSpec {
     pub startup_max: Duration,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
+    /// What runs beside it, as long as it does.
+    pub sidecars: Vec<Sidecar>,
+}
+
+/// Another container of the same instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sidecar {
+    pub name: String,
+    /// It is ready when it says so; else as soon as it runs.
+    pub is_probed: bool,
+    /// How it runs. Its `port` is where its probes ask, its resources are counted with the instance's, and it has no
+    /// sidecars.
+    pub spec: InstanceSpec,
 }
 
 /// Where an instance writes a message about its end.
@@ -219,6 +234,14 @@ pub trait Instance: Send {
     }
 }
 
+/// How a sidecar is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beside {
+    pub name: String,
+    pub ready: bool,
+    pub restarts: u32,
+}
+
 /// What an instance's runtime tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
@@ -226,6 +249,8 @@ pub enum Report {
     Ready { address: SocketAddr },
     /// It failed its readiness probe since; `Ready` may follow.
     Unready,
+    /// Its sidecars are so now.
+    Beside(Vec<Beside>),
     /// It is over, with everything that belonged to it.
     Gone(Gone),
 }
@@ -270,7 +295,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The way from one instance to whoever started it. Holds at most a few reports per instance, so the
+/// The way from one instance to whoever started it. Holds at most a few reports per instance and container, so the
 /// queue behind it needs no bound of its own.
 #[derive(Debug, Clone)]
 pub struct Reporter {
@@ -290,6 +315,10 @@ impl Reporter {
 
     pub fn unready(&self) {
         self.send(Report::Unready);
+    }
+
+    pub fn beside(&self, sidecars: Vec<Beside>) {
+        self.send(Report::Beside(sidecars));
     }
 
     pub fn gone(&self, gone: Gone) {
@@ -328,6 +357,7 @@ pub(crate) mod tests {
             liveness: None,
             startup_max: Duration::from_secs(10),
             grace: Duration::from_secs(10),
+            sidecars: Vec::new(),
         }
     }
 }

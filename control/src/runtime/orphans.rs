@@ -153,11 +153,12 @@ pub(super) fn end(records: &[Record]) -> usize {
     ended
 }
 
-/// The present log of the instance `id` below `folder`, which is `instances` in the data folder; its
-/// predecessor ends in `.log.1`.
+/// The present log of the instance `id`, or of a sidecar of it, below `folder`, which is `instances` in the data folder;
+/// its predecessor ends in `.log.1`.
 #[must_use]
-pub fn log_file(folder: &Path, namespace: &str, revision: &str, id: u64) -> PathBuf {
-    folder.join(file_name(namespace)).join(file_name(revision)).join(format!("{id}.log"))
+pub fn log_file(folder: &Path, namespace: &str, revision: &str, id: u64, sidecar: Option<&str>) -> PathBuf {
+    let name = sidecar.map(|name| format!(".{}", file_name(name))).unwrap_or_default();
+    folder.join(file_name(namespace)).join(file_name(revision)).join(format!("{id}{name}.log"))
 }
 
 /// Names are DNS labels by the time they come here; a path must not depend on that.

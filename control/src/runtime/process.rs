@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
-use tokio::net::unix::pipe;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
 use tokio::time::{Instant, timeout};
@@ -31,19 +30,23 @@ use super::ending::{End, gone, not_started};
 use super::environment::{Own, command, environment};
 use super::frost::Frost;
 use super::last_words::LastWords;
-use super::launch::{Launcher, exited, pid, pidfd, signal_group};
-use super::limits::{OUTPUT_DRAIN_MAX, VERIFY_MAX};
-use super::log::{InstanceLog, Origin, pump};
+use super::launch::{Launcher, exited, pid, signal_group};
+use super::limits::VERIFY_MAX;
+use super::log::InstanceLog;
 use super::mounts::Bind;
 use super::orders::{Handle, Order, Told, heard, stop_ordered};
 use super::orphans::{Record, Records};
+use super::output::{drain, watch};
 use super::probe::{Pace, Patient};
 use super::room::{Room, Surroundings};
 use super::seats::{self, Underway, Waiting};
+use super::sidecars::{Post, Sidecars, State};
 use super::strays;
 use super::volumes::Shelf;
 use super::words::Place;
-use super::{Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, host_name, may_mount, pod_name};
+use super::{
+    Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, Sidecar, host_name, may_mount, pod_name,
+};
 
 /// The program that becomes an instance: one whose `main` hands [`super::init::VERB`] to
 /// [`super::init::run`].
@@ -212,6 +215,7 @@ struct Process {
     log: Rc<RefCell<InstanceLog>>,
     pumps: Vec<JoinHandle<()>>,
     frost: Frost,
+    sidecars: Sidecars,
     last_words: LastWords,
     /// Where it has its port, and is held to what its manifest allows.
     group: Group,
@@ -238,22 +242,21 @@ impl Process {
         let seat = room.seat(group, has_port, spec, port);
         let name = pod_name(&spec.revision, line);
         let own = Own {
-            port: seat.port,
+            port: Some(seat.port),
             name: &name,
             mark: &record.mark,
             volumes: shelf.root(),
             last_words: words_at,
         };
         let environment = environment(spec, own);
-        let launcher = Launcher {
-            init: room.init.clone(),
-            place: Place {
-                cgroups: room.places(&seat.group),
-                resolver: seat.resolver.filter(|_| may_mount()),
-                hostname: may_mount().then(|| host_name(&name).to_owned()),
-                ..place(spec, &shelf, &last_words)
-            },
+        let place_of = |spec: &InstanceSpec| Place {
+            cgroups: room.places(&seat.group),
+            resolver: seat.resolver.clone().filter(|_| may_mount()),
+            hostname: may_mount().then(|| host_name(&name).to_owned()),
+            ..place(spec, &shelf, &last_words)
         };
+        let launcher = Launcher { init: room.init.clone(), place: place_of(spec) };
+        let posts = spec.sidecars.iter().map(|one| post(room, one, id, place_of(&one.spec), own)).collect();
         // Written before the start, so that no instance is ever without its record.
         room.records.write(spec, id, &record);
 
@@ -276,6 +279,7 @@ impl Process {
                     log,
                     pumps,
                     frost: Frost::default(),
+                    sidecars: Sidecars::start(posts, &life.reporter),
                     group: seat.group,
                     last_words,
                     underway,
@@ -291,19 +295,17 @@ impl Process {
 
     async fn live(mut self, room: &Room, life: &mut Life) -> Gone {
         let end = self.serve(life).await;
-        if !matches!(end, End::Itself) {
-            self.terminate(&life.spec).await;
-        }
+        let asked = async {
+            if !matches!(end, End::Itself) {
+                self.terminate(&life.spec).await;
+            }
+        };
+        tokio::join!(asked, self.sidecars.end(life.spec.grace));
         // The leader is dead and not reaped, so its number still means this group: nobody survives it.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
         room.sweeper.end(self.record).await;
-        for pump in self.pumps {
-            let abort = pump.abort_handle();
-            if timeout(OUTPUT_DRAIN_MAX, pump).await.is_err() {
-                abort.abort();
-            }
-        }
+        drain(self.pumps).await;
         let starved = self.group.was_out_of_memory();
         self.group.remove().await;
         let log = self.log.borrow();
@@ -318,6 +320,7 @@ impl Process {
         tokio::select! {
             biased;
             () = exited(&self.pidfd) => End::Itself,
+            gone = self.sidecars.fail() => End::Sidecar(gone),
             end = self.attend(life) => end,
         }
     }
@@ -352,6 +355,8 @@ impl Process {
             let passes = async {
                 tokio::time::sleep(std::mem::take(&mut delay)).await;
                 let asked = later.as_ref().filter(|_| pace == Pace::Period);
+                // First those whom it may ask while it is asked.
+                self.sidecars.are_ready().await;
                 self.patient().passes(asked.unwrap_or(&spec.readiness), pace).await;
             };
             let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
@@ -380,6 +385,10 @@ impl Process {
                     life.reporter.unready();
                     pace = Pace::Period;
                 }
+                () = self.sidecars.lose_readiness() => {
+                    life.reporter.unready();
+                    pace = Pace::Fast;
+                }
             }
         }
     }
@@ -387,6 +396,7 @@ impl Process {
     /// Frozen until it is thawed; `false`: until it is to end.
     async fn sleeps(&self, life: &mut Life) -> bool {
         self.frost.set(&self.child, true);
+        self.sidecars.freeze(true);
         let thawed = loop {
             match life.orders.recv().await {
                 Some(Order::Thaw) => break true,
@@ -395,6 +405,7 @@ impl Process {
             }
         };
         if thawed {
+            self.sidecars.freeze(false);
             self.frost.set(&self.child, false);
         }
         thawed
@@ -440,6 +451,21 @@ impl Process {
     }
 }
 
+/// Where a sidecar of the instance `id` runs, and by what.
+fn post(room: &Room, sidecar: &Sidecar, id: u64, place: Place, own: Own<'_>) -> Post {
+    let spec = &sidecar.spec;
+    let folder = room.records.folder(&spec.namespace, &spec.revision);
+    let log = InstanceLog::beside(&folder, id, &spec.revision, &sidecar.name);
+    Post {
+        sidecar: sidecar.clone(),
+        launcher: Launcher { init: room.init.clone(), place },
+        environment: environment(spec, Own { port: None, last_words: None, ..own }),
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
+        log: Rc::new(RefCell::new(log)),
+        state: State::default(),
+    }
+}
+
 /// Where the instance's volumes appear to it.
 fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
     let bind = |mount| Bind {
@@ -464,23 +490,4 @@ fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
         read_only_root: spec.read_only_root,
         has_namespace: false,
     }
-}
-
-/// Eyes on the process's end and ears on its output.
-fn watch(
-    child: &mut Child,
-    log: &Rc<RefCell<InstanceLog>>,
-) -> io::Result<(AsyncFd<OwnedFd>, Vec<JoinHandle<()>>)> {
-    let pidfd = pidfd(child)?;
-    let outputs = [
-        (Origin::Stdout, child.stdout.take().map(OwnedFd::from)),
-        (Origin::Stderr, child.stderr.take().map(OwnedFd::from)),
-    ];
-    let mut pumps = Vec::with_capacity(outputs.len());
-    for (origin, output) in outputs {
-        if let Some(fd) = output {
-            pumps.push(spawn_local(pump(pipe::Receiver::from_owned_fd(fd)?, origin, Rc::clone(log))));
-        }
-    }
-    Ok((pidfd, pumps))
 }

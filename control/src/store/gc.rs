@@ -78,14 +78,16 @@ pub async fn run(store: Arc<Store>) {
 
 /// All places that may need a look, when nothing is known of what changed.
 fn everywhere(memory: &Memory) -> BTreeSet<Place> {
-    memory.all().flat_map(|object| places_of(object)).collect()
+    memory.all().flat_map(|object| places_of(memory, object)).collect()
 }
 
-fn places_of(object: &Stored) -> impl Iterator<Item = Place> + use<> {
+/// A child whose owners are there and stay needs no look: when one of them goes, that leads here again.
+fn places_of(memory: &Memory, object: &Stored) -> impl Iterator<Item = Place> + use<> {
     let head = &object.head;
+    let stays = |owner: &str| memory.by_uid(owner).is_some_and(|owner| !owner.head.deleting);
     let waits = head.deleting && (head.has_finalizer(FOREGROUND) || head.has_finalizer(ORPHAN));
     let key = &object.key;
-    let child = head.owners().next().is_some().then(|| Place::Child(key.clone()));
+    let child = (!head.owners().all(stays)).then(|| Place::Child(key.clone()));
     let owner = waits.then(|| Place::Owner(key.clone()));
     let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
     [child, owner, namespace].into_iter().flatten()
@@ -102,12 +104,12 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
             places.push(Place::Namespace(home));
         }
     } else {
-        places.extend(places_of(object));
+        places.extend(places_of(memory, object));
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
         let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
-        places.extend(waiting.flat_map(|owner| places_of(owner)));
+        places.extend(waiting.flat_map(|owner| places_of(memory, owner)));
     }
     places
 }

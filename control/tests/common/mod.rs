@@ -42,6 +42,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         liveness: None,
         startup_max: PATIENCE,
         grace: PATIENCE,
+        sidecars: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ mod identity;
 mod ports;
 mod probes;
 mod seats;
+mod sidecars;
 mod volumes;
 
 use std::fs;

@@ -37,7 +37,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 
     let mut after = (*configuration).clone();
     after.status = Some(status(&configuration, &latest, &owned, now()));
-    world.set_status(&*configuration, &after).await?;
+    world.set_status_of(item, &*configuration, &after).await?;
     sweep(world, &after, owned).await
 }
 

@@ -101,7 +101,17 @@ mod tests {
 
     fn seen(stage: Stage) -> Seen {
         let at = Timestamp::UNIX_EPOCH;
-        Seen { id: 71, line: 35, began: at, restarts: 0, stage, address: None, started: at, last: None }
+        Seen {
+            id: 71,
+            line: 35,
+            began: at,
+            restarts: 0,
+            stage,
+            address: None,
+            started: at,
+            last: None,
+            beside: Vec::new(),
+        }
     }
 
     #[test]

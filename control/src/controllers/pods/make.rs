@@ -16,6 +16,8 @@ use crate::runtime::{Cause, pod_name};
 
 /// What `containerID` begins with; the instance's number follows.
 const RUNTIME: &str = "process://";
+/// Which container kubectl means.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Where everything runs.
 const NODE: &str = "localhost";
 /// Exit codes of programs that a signal ended, as shells count them.
@@ -28,19 +30,18 @@ const NO_CODE: i32 = 255;
 /// The instance behind a Pod.
 #[must_use]
 pub fn instance_of(pod: &Pod) -> Option<u64> {
-    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
-    status.container_id.as_deref()?.strip_prefix(RUNTIME)?.parse().ok()
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find_map(|status| status.container_id.as_deref()?.strip_prefix(RUNTIME)?.parse().ok())
 }
 
 /// The Pod of an instance of `revision`.
 #[must_use]
 pub(super) fn pod(revision: &Revision, seen: &Seen) -> Pod {
-    let serving = revision.spec.serving_container().cloned().unwrap_or_default();
-    let status = status(&serving, seen);
+    let status = status(revision, seen);
     Pod {
         metadata: metadata(revision, seen),
         spec: Some(PodSpec {
-            containers: vec![serving],
+            containers: revision.spec.containers.clone(),
             node_name: Some(NODE.into()),
             restart_policy: Some("Always".into()),
             // Always there in Kubernetes, so that clients (kubectl debug) look into it without asking.
@@ -87,14 +88,28 @@ fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
         namespace: Some(namespace(meta).into()),
         labels: Some(labels(revision)),
         owner_references: Some(vec![owner(revision)]),
+        annotations: default_container(revision),
         ..ObjectMeta::default()
     }
 }
 
-fn status(serving: &Container, seen: &Seen) -> PodStatus {
+/// Of several containers, the one that kubectl means unless it is told another.
+fn default_container(revision: &Revision) -> Option<BTreeMap<String, String>> {
+    let serving = revision.spec.serving_container().filter(|_| revision.spec.containers.len() > 1)?;
+    Some([(DEFAULT_CONTAINER.to_owned(), serving.name.clone())].into())
+}
+
+fn status(revision: &Revision, seen: &Seen) -> PodStatus {
     let ready = seen.stage == Stage::Ready;
-    let started = !matches!(seen.stage, Stage::Starting | Stage::Waiting);
     let (state, reason) = state(seen);
+    let serving = revision.spec.serving_container();
+    let of = |container: &Container| {
+        if serving.is_some_and(|serving| serving.name == container.name) {
+            of_serving(container, seen, state.clone())
+        } else {
+            of_sidecar(container, seen, state.clone())
+        }
+    };
     let condition = |kind: &str, holds: bool| PodCondition {
         type_: kind.into(),
         status: if holds { "True" } else { "False" }.into(),
@@ -115,20 +130,41 @@ fn status(serving: &Container, seen: &Seen) -> PodStatus {
         pod_ip: ip.clone(),
         pod_ips: ip.map(|ip| vec![PodIP { ip }]),
         start_time: Some(Time(seen.began)),
-        container_statuses: Some(vec![ContainerStatus {
-            name: serving.name.clone(),
-            image: serving.image.clone().unwrap_or_default(),
-            container_id: Some(format!("{RUNTIME}{}", seen.id)),
-            ready,
-            started: Some(started),
-            restart_count: i32::try_from(seen.restarts).unwrap_or(i32::MAX),
-            state: Some(state),
-            last_state: seen.last.as_ref().filter(|_| seen.stage != Stage::Waiting).map(|last| {
-                ContainerState { terminated: Some(terminated(last)), ..ContainerState::default() }
-            }),
-            ..ContainerStatus::default()
-        }]),
+        container_statuses: Some(revision.spec.containers.iter().map(of).collect()),
         ..PodStatus::default()
+    }
+}
+
+fn of_serving(container: &Container, seen: &Seen, state: ContainerState) -> ContainerStatus {
+    let last = seen.last.as_ref().filter(|_| seen.stage != Stage::Waiting);
+    ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        container_id: Some(format!("{RUNTIME}{}", seen.id)),
+        ready: seen.stage == Stage::Ready,
+        started: Some(!matches!(seen.stage, Stage::Starting | Stage::Waiting)),
+        restart_count: i32::try_from(seen.restarts).unwrap_or(i32::MAX),
+        state: Some(state),
+        last_state: last
+            .map(|last| ContainerState { terminated: Some(terminated(last)), ..ContainerState::default() }),
+        ..ContainerStatus::default()
+    }
+}
+
+/// Its starts are counted with those of the instance, because it starts anew with that too.
+fn of_sidecar(container: &Container, seen: &Seen, state: ContainerState) -> ContainerStatus {
+    let found = seen.beside.iter().find(|one| one.name == container.name);
+    let restarts = seen.restarts.saturating_add(found.map_or(0, |one| one.restarts));
+    let runs = matches!(seen.stage, Stage::Starting | Stage::Ready | Stage::Unready);
+    ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        container_id: Some(format!("{RUNTIME}{}/{}", seen.id, container.name)),
+        ready: runs && found.is_some_and(|one| one.ready),
+        started: Some(found.is_some()),
+        restart_count: i32::try_from(restarts).unwrap_or(i32::MAX),
+        state: Some(state),
+        ..ContainerStatus::default()
     }
 }
 
@@ -190,7 +226,17 @@ mod tests {
             started: at,
             ended: at,
         });
-        Seen { id: 71, line: 35, began: at, restarts, stage, address: None, started: at, last }
+        Seen {
+            id: 71,
+            line: 35,
+            began: at,
+            restarts,
+            stage,
+            address: None,
+            started: at,
+            last,
+            beside: Vec::new(),
+        }
     }
 
     fn revision() -> Revision {

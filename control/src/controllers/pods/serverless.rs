@@ -218,6 +218,7 @@ mod tests {
             address: "127.0.0.1:20001".parse().ok(),
             started: at,
             last: None,
+            beside: Vec::new(),
         };
         let stages = [Stage::Ready, Stage::Starting, Stage::Ready, Stage::Frozen, Stage::Ending];
         let all: Vec<_> = (1..).zip(stages).map(|(id, stage)| seen(id, stage)).collect();

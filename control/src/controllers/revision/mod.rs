@@ -49,7 +49,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     if after.is_ready() && !revision.is_ready() {
         pods::show_ready(world, &revision).await;
     }
-    world.set_status(&*revision, &after).await?;
+    world.set_status_of(item, &*revision, &after).await?;
     // Apart, because four writes would stand between a new Revision's instance and its readiness.
     world.look_at(Item::new(Kind::Scaling, &item.namespace, &item.name));
     if let Some(patch) = routing_patch(world, &revision).filter(|_| world.duty.is_ours()) {

@@ -21,7 +21,7 @@ use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use crate::runtime::volumes::{Mount, is_inside};
-use crate::runtime::{Identity, InstanceSpec, LastWordsAt};
+use crate::runtime::{Identity, InstanceSpec, LastWordsAt, Resources, Sidecar};
 
 /// What programs listen on unless they say otherwise (RT-PORT-03).
 const PORT_DEFAULT: u16 = 8080;
@@ -55,36 +55,19 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         message: "The revision has no container.".to_owned(),
     })?;
     refuse_unsupported(revision)?;
-    let meta = &revision.metadata;
     let scale = scale(revision, given.autoscaler);
+    let beside = revision.spec.sidecars().map(|sidecar| {
+        // The instance has one message about its end, and that is the serving one's.
+        let spec = InstanceSpec { last_words: None, ..instance(revision, sidecar, given)? };
+        let is_probed = sidecar.readiness_probe.is_some();
+        Ok(Sidecar { name: sidecar.name.clone(), is_probed, spec })
+    });
+    let sidecars = beside.collect::<Result<Vec<_>, Unrunnable>>()?;
+    let serving = instance(revision, container, given)?;
+    let each = sidecars.iter().map(|sidecar| sidecar.spec.resources);
+    let resources = each.fold(serving.resources, Resources::beside);
     Ok(Plan {
-        instance: InstanceSpec {
-            namespace: namespace(meta).to_owned(),
-            revision: name(meta).to_owned(),
-            service: label(meta, SERVICE).unwrap_or_default().to_owned(),
-            configuration: label(meta, CONFIGURATION).unwrap_or_default().to_owned(),
-            command: command(revision, container, given.images)?,
-            env: given.sources.environment(container, meta)?,
-            port: port(container),
-            working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
-            volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
-            mounts: mounts(revision, container, given.may_mount)?,
-            identity: identity(container),
-            read_only_root: security(container).read_only_root_filesystem == Some(true),
-            resources: fields::resources(container)?,
-            last_words: last_words(
-                container,
-                given.may_mount && annotation(meta, RUNTIME_VOLUMES) != Some("env"),
-            ),
-            startup: container.startup_probe.as_ref().map(probes::later),
-            readiness: probes::readiness(container.readiness_probe.as_ref()),
-            liveness: container.liveness_probe.as_ref().map(probes::later),
-            startup_max: annotation(meta, PROGRESS_DEADLINE)
-                .and_then(duration::parse_go)
-                .filter(|deadline| !deadline.is_zero())
-                .unwrap_or(STARTUP_DEFAULT),
-            grace: GRACE,
-        },
+        instance: InstanceSpec { resources, sidecars, ..serving },
         // Nobody needs instances ready of a version that no request can reach.
         min: if given.reachable { scale.min } else { 0 },
         max: scale.max,
@@ -111,10 +94,50 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
     })
 }
 
+/// What runs as one container, alone.
+fn instance(
+    revision: &Revision,
+    container: &Container,
+    given: &Given<'_>,
+) -> Result<InstanceSpec, Unrunnable> {
+    let meta = &revision.metadata;
+    Ok(InstanceSpec {
+        namespace: namespace(meta).to_owned(),
+        revision: name(meta).to_owned(),
+        service: label(meta, SERVICE).unwrap_or_default().to_owned(),
+        configuration: label(meta, CONFIGURATION).unwrap_or_default().to_owned(),
+        command: command(revision, container, given.images)?,
+        env: given.sources.environment(container, meta)?,
+        port: port(container),
+        working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
+        volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
+        mounts: mounts(revision, container, given.may_mount)?,
+        identity: identity(container),
+        read_only_root: security(container).read_only_root_filesystem == Some(true),
+        resources: fields::resources(container)?,
+        last_words: last_words(
+            container,
+            given.may_mount && annotation(meta, RUNTIME_VOLUMES) != Some("env"),
+        ),
+        startup: container.startup_probe.as_ref().map(probes::later),
+        readiness: probes::readiness(container.readiness_probe.as_ref()),
+        liveness: container.liveness_probe.as_ref().map(probes::later),
+        startup_max: annotation(meta, PROGRESS_DEADLINE)
+            .and_then(duration::parse_go)
+            .filter(|deadline| !deadline.is_zero())
+            .unwrap_or(STARTUP_DEFAULT),
+        grace: GRACE,
+        sidecars: Vec::new(),
+    })
+}
+
 /// RT-PORT-03: the developer's port, or the platform's default.
 fn port(container: &Container) -> u16 {
     let named = container.ports.iter().flatten().find_map(|port| u16::try_from(port.container_port).ok());
-    named.filter(|port| *port > 0).unwrap_or(PORT_DEFAULT)
+    let probes = [&container.readiness_probe, &container.liveness_probe, &container.startup_probe];
+    // Of a sidecar, which has none, the one that its probes name.
+    let asked = || probes.into_iter().flatten().find_map(probes::port);
+    named.filter(|port| *port > 0).or_else(asked).unwrap_or(PORT_DEFAULT)
 }
 
 /// SRV-CON-15: a file for it, if the manifest names one.
@@ -210,17 +233,13 @@ fn security(container: &Container) -> SecurityContext {
 /// What a process of this host is not given yet is refused, because ignoring it would start a program
 /// that is not the one described.
 fn refuse_unsupported(revision: &Revision) -> Result<(), Unrunnable> {
-    let what = [
-        (revision.spec.containers.len() > 1, "several containers"),
-        (!revision.spec.init_containers.is_empty(), "initContainers"),
-    ];
-    match what.iter().find(|(set, _)| *set) {
-        Some((_, name)) => Err(Unrunnable {
-            reason: "NotSupported",
-            message: format!("The process runtime does not support {name} yet."),
-        }),
-        None => Ok(()),
+    if revision.spec.init_containers.is_empty() {
+        return Ok(());
     }
+    Err(Unrunnable {
+        reason: "NotSupported",
+        message: "The process runtime does not support initContainers yet.".to_owned(),
+    })
 }
 
 /// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
@@ -349,9 +368,38 @@ mod tests {
     /// What a process would not be given is refused by name instead of being forgotten.
     #[test]
     fn what_is_not_supported_is_said() {
-        let mut several = revision(hello(), json!({}));
-        several.spec.containers.push(several.spec.containers[0].clone());
-        assert!(plan(&several, &given(&images())).unwrap_err().message.contains("several containers"));
+        let mut early = revision(hello(), json!({}));
+        early.spec.init_containers.push(early.spec.containers[0].clone());
+        assert!(plan(&early, &given(&images())).unwrap_err().message.contains("initContainers"));
+    }
+
+    /// SRV-REV-09, AMB-10: the one with the port serves, wherever it stands; the others run beside it, and what they may use counts
+    /// together.
+    #[test]
+    fn several_containers_are_one_that_serves_and_others_beside_it() {
+        let limits = |memory: &str| json!({"limits": {"memory": memory}});
+        let mut both = revision(
+            json!({"name": "helper", "image": "hello", "command": ["/bin/help"], "resources": limits("1Mi"),
+                "readinessProbe": {"tcpSocket": {"port": 9999}}}),
+            json!({}),
+        );
+        let mut serving = hello();
+        (serving["name"], serving["resources"]) = (json!("server"), limits("2Mi"));
+        serving["ports"] = json!([{"containerPort": 8888}]);
+        both.spec.containers.push(serde_json::from_value(serving).unwrap());
+        let found = plan(&both, &given(&images())).unwrap().instance;
+        assert_eq!((found.command[0].as_str(), found.port), ("/bin/hello", 8888));
+        assert_eq!(found.resources.memory_bytes_max, 3 << 20);
+        let [helper] = &*found.sidecars else { panic!("{:?}", found.sidecars) };
+        assert_eq!((helper.name.as_str(), &*helper.spec.command), ("helper", &["/bin/help".to_owned()][..]));
+        assert_eq!((helper.spec.port, helper.is_probed), (9999, true));
+
+        both.spec.containers[0].resources = None;
+        let open = plan(&both, &given(&images())).unwrap().instance;
+        assert_eq!(open.resources.memory_bytes_max, 0, "one without a limit bounds nobody");
+        both.spec.containers[0].image = Some("unknown".into());
+        both.spec.containers[0].command = None;
+        assert_eq!(plan(&both, &given(&images())).unwrap_err().reason, "NoRuntime");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{HTTPGetAction, Probe as Manifest};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::runtime::limits::{PROBE_FAILURES_MAX, PROBE_PERIOD, PROBE_TIMEOUT};
 use crate::runtime::{Check, Probe};
@@ -45,6 +46,18 @@ fn check(manifest: &Manifest) -> Check {
     } else {
         Check::Tcp
     }
+}
+
+/// The port that a probe names by its number.
+pub(super) fn port(manifest: &Manifest) -> Option<u16> {
+    let number = |port: &IntOrString| match port {
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::String(_) => None,
+    };
+    let get = manifest.http_get.as_ref().and_then(|get| number(&get.port));
+    let tcp = manifest.tcp_socket.as_ref().and_then(|tcp| number(&tcp.port));
+    let grpc = manifest.grpc.as_ref().map(|grpc| grpc.port);
+    get.or(tcp).or(grpc).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
 }
 
 fn named(host: Option<&String>) -> Option<String> {

@@ -68,7 +68,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     named?;
     let mut after = (*route).clone();
     after.status = Some(status(&route, &outcome, naming, now()));
-    world.set_status(&*route, &after).await?;
+    world.set_status_of(item, &*route, &after).await?;
     if let Outcome::Flowing(division) = &outcome
         && let Some(wait) = division.next_step(now())
     {

@@ -35,7 +35,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 
     let mut after = (*service).clone();
     after.status = Some(status(&service, configuration.as_ref(), route.as_ref(), now()));
-    world.set_status(&*service, &after).await
+    world.set_status_of(item, &*service, &after).await
 }
 
 /// Carries out what was decided; `None` for a child that belongs to somebody else.

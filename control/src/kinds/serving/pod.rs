@@ -8,6 +8,7 @@ use super::template::RevisionSpec;
 use super::{env, security};
 use crate::kind::Problems;
 use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference};
+use crate::kinds::settings::Features;
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
 const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
@@ -120,25 +121,45 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
     }
     security::validate(container, at, problems);
     if serves {
-        for (field, probe) in [
-            ("livenessProbe", &container.liveness_probe),
-            ("readinessProbe", &container.readiness_probe),
-            ("startupProbe", &container.startup_probe),
-        ] {
+        for (field, probe) in probes(container) {
             if let Some(probe) = probe {
                 validate_probe(probe, field == "readinessProbe", &format!("{at}.{field}"), problems);
             }
         }
-    } else {
-        for (field, set) in [
-            ("livenessProbe", container.liveness_probe.is_some()),
-            ("readinessProbe", container.readiness_probe.is_some()),
-        ] {
-            if set {
-                problems.add(format!("{at}.{field}"), FORBIDDEN);
+    }
+}
+
+/// SRV-CON-11, and what of several containers the operator's features allow.
+pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, problems: &mut Problems) {
+    let count = spec.containers.len();
+    if count > 1 && !features.is_enabled("multi-container") {
+        let why = format!("multi-container is off, but found {count} containers");
+        problems.add(format!("{at}.containers"), why);
+    }
+    let are_probed = features.is_enabled("multi-container-probing");
+    for (index, container) in spec.containers.iter().enumerate() {
+        if count == 1 || container.ports.as_ref().is_some_and(|ports| !ports.is_empty()) {
+            continue;
+        }
+        for (field, probe) in probes(container) {
+            let at = format!("{at}.containers[{index}].{field}");
+            match probe {
+                Some(probe) if are_probed => {
+                    validate_probe(probe, field == "readinessProbe", &at, problems);
+                }
+                Some(_) => problems.add(at, FORBIDDEN),
+                None => {}
             }
         }
     }
+}
+
+fn probes(container: &Container) -> [(&'static str, Option<&Probe>); 3] {
+    [
+        ("livenessProbe", container.liveness_probe.as_ref()),
+        ("readinessProbe", container.readiness_probe.as_ref()),
+        ("startupProbe", container.startup_probe.as_ref()),
+    ]
 }
 
 fn validate_ports(container: &Container, at: &str, problems: &mut Problems) {

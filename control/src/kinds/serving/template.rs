@@ -83,6 +83,7 @@ impl RevisionTemplate {
     pub fn validate_by(&self, settings: &Settings, problems: &mut Problems) {
         self.spec.validate_by("spec.template.spec", &settings.defaults, problems);
         env::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
+        pod::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
         let at = "spec.template.metadata.annotations";
         annotations::validate_by(&self.metadata, at, &settings.autoscaler, problems);
     }
@@ -123,6 +124,12 @@ impl RevisionSpec {
     #[must_use]
     pub fn serving_container(&self) -> Option<&Container> {
         self.containers.get(self.serving_index())
+    }
+
+    /// The containers beside it.
+    pub fn sidecars(&self) -> impl Iterator<Item = &Container> {
+        let serving = self.serving_index();
+        self.containers.iter().enumerate().filter(move |(index, _)| *index != serving).map(|(_, one)| one)
     }
 
     /// The name of the container's port says what it speaks.

@@ -1,0 +1,45 @@
+//! Eyes on a process's end, and ears on its output.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::rc::Rc;
+
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::timeout;
+
+use super::launch::pidfd;
+use super::limits::OUTPUT_DRAIN_MAX;
+use super::log::{InstanceLog, Origin, pump};
+
+/// What becomes readable when the process ends, and the tasks that read what it writes.
+pub(super) fn watch(
+    child: &mut Child,
+    log: &Rc<RefCell<InstanceLog>>,
+) -> io::Result<(AsyncFd<OwnedFd>, Vec<JoinHandle<()>>)> {
+    let pidfd = pidfd(child)?;
+    let outputs = [
+        (Origin::Stdout, child.stdout.take().map(OwnedFd::from)),
+        (Origin::Stderr, child.stderr.take().map(OwnedFd::from)),
+    ];
+    let mut pumps = Vec::with_capacity(outputs.len());
+    for (origin, output) in outputs {
+        if let Some(fd) = output {
+            pumps.push(spawn_local(pump(pipe::Receiver::from_owned_fd(fd)?, origin, Rc::clone(log))));
+        }
+    }
+    Ok((pidfd, pumps))
+}
+
+/// Waits for the rest of the output of a process that has ended, for a bounded time.
+pub(super) async fn drain(pumps: Vec<JoinHandle<()>>) {
+    for pump in pumps {
+        let abort = pump.abort_handle();
+        if timeout(OUTPUT_DRAIN_MAX, pump).await.is_err() {
+            abort.abort();
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A template with several containers: one serves, and the others run beside it.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use kit::manifest::{NAMESPACE, service, with};
+use kit::{Api, Call, PATIENCE, Setup, wait};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const IMAGE: &str = "example.com/hello";
+
+/// `helper` listens on a port of its own.
+fn pair(name: &str, port: u16) -> Value {
+    let server = json!({ "name": "server", "image": IMAGE, "ports": [{ "containerPort": 8080 }],
+        "env": [{ "name": "TARGET", "value": "outside" }] });
+    let helper = json!({ "name": "helper", "image": IMAGE,
+        "env": [{ "name": "PORT", "value": port.to_string() }, { "name": "TARGET", "value": "beside" }] });
+    with(service(name, IMAGE, ""), "/spec/template/spec/containers", json!([helper, server]))
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
+}
+
+fn configure(api: Api, data: Value) {
+    api.patch("ConfigMap", "knative-serving", "config-features", &json!({ "data": data }));
+}
+
+/// SRV-REV-09, AMB-10: both run, the one with the port answers, each is seen and heard by its name, and they end together.
+#[test]
+fn a_sidecar_runs_beside_the_container_that_serves() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let (api, aside) = (appliance.api(), free_address());
+    api.create(&pair("pair", aside.port()));
+    api.wait_ready("Service", NAMESPACE, "pair", PATIENCE);
+    let answer = Call::get("/").host("pair.default.localhost").send(appliance.http());
+    assert_eq!(answer.text(), "Hello outside from pair-00001\n");
+    assert_eq!(Call::get("/").send(aside).text(), "Hello beside from pair-00001\n");
+
+    let pod = wait::until(PATIENCE, "both containers to be shown as ready", || {
+        let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/revision=pair-00001");
+        pods.into_iter().find(|pod| {
+            let statuses = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+            statuses.len() == 2 && statuses.iter().all(|one| one["ready"] == true)
+        })
+    });
+    let metadata = &pod["metadata"];
+    assert_eq!(metadata["annotations"]["kubectl.kubernetes.io/default-container"], "server");
+    let log = |query: &str| {
+        let name = metadata["name"].as_str().unwrap_or_default();
+        Call::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log{query}")).send(api.address())
+    };
+    for (query, listens_at) in
+        [("?container=helper", Some(aside.port())), ("?container=server", None), ("", None)]
+    {
+        wait::until(PATIENCE, query, || log(query).text().contains("listening on").then_some(()));
+        let own = log(query).text().contains(&format!(":{}\n", aside.port()));
+        assert_eq!(own, listens_at.is_some(), "{query}: {}", log(query));
+    }
+    assert_eq!(log("?container=nobody").status, 400);
+
+    api.delete("Service", NAMESPACE, "pair");
+    wait::until(PATIENCE, "the sidecar to end", || TcpStream::connect(aside).is_err().then_some(()));
+}
+
+/// AMB-10: whether a template may have several containers, and probes of those that do not serve, is the operator's word.
+#[test]
+fn features_say_whether_there_may_be_sidecars_and_whether_they_are_probed() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let (api, aside) = (appliance.api(), free_address());
+    let probe = json!({ "httpGet": { "path": "/", "port": aside.port() }, "periodSeconds": 1 });
+    let mut probed = pair("probed", aside.port());
+    probed["spec"]["template"]["spec"]["containers"][0]["readinessProbe"] = probe;
+    let refused = |why: &str| {
+        let answer = api.try_create(&probed);
+        assert!((400..500).contains(&answer.status) && answer.text().contains(why), "{answer}");
+    };
+    refused("containers[0].readinessProbe");
+    configure(api, json!({ "multi-container-probing": "enabled" }));
+    api.create(&probed);
+    api.wait_ready("Service", NAMESPACE, "probed", PATIENCE);
+    assert_eq!(Call::get("/").send(aside).status, 200);
+
+    configure(api, json!({ "multi-container": "disabled" }));
+    refused("multi-container is off, but found 2 containers");
+}
