@@ -7,13 +7,14 @@
 //! SLUICEGATE_BENCH_PROGRAM=/tmp/tiny cargo bench --bench serving -- sleepers    of a program that starts faster
 //! ```
 //!
-//! `sleepers`: Services created until all are Ready, and what they cost when they sleep. `parked`: requests that wait
+//! `cold`: the first request of a Service, beside the same program started by hand. `sleepers`: Services created until all are Ready, and what they cost when they sleep. `parked`: requests that wait
 //! at once for a Revision that starts. `frozen`: the first answer of an instance that stood still. `alone`: instances that
 //! take one request at a time under as many clients. `step`: from nothing to 3,000 requests a second. Clients, instances and
 //! the appliance share the machine's processors.
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 #![allow(clippy::cast_precision_loss, reason = "rates need no 53 bits")]
 
+mod cold;
 mod stage;
 #[path = "../delivery/table.rs"]
 mod table;
@@ -66,9 +67,13 @@ fn main() {
     let named = words.iter().any(|word| word.parse::<usize>().is_err());
     let asked = |name: &str| !named || words.iter().any(|word| word == name);
     let mut table = Table::default();
-    for (name, measure) in
-        [("parked", parked as fn(&mut Table)), ("frozen", frozen), ("alone", alone), ("step", step)]
-    {
+    for (name, measure) in [
+        ("cold", cold::cold as fn(&mut Table)),
+        ("parked", parked),
+        ("frozen", frozen),
+        ("alone", alone),
+        ("step", step),
+    ] {
         if asked(name) {
             measure(&mut table);
         }

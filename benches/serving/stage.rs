@@ -18,6 +18,12 @@ pub(super) struct Stage {
     pub(super) appliance: Appliance,
 }
 
+/// What [`HELLO`] stands for, in words.
+pub(super) fn program() -> Vec<String> {
+    let named = std::env::var(PROGRAM).unwrap_or_else(|_| format!("{BIN} example hello"));
+    named.split_whitespace().map(str::to_owned).collect()
+}
+
 /// A Service that sleeps as soon as one may.
 pub(super) fn hello(name: &str) -> Value {
     annotated(service(name, HELLO, name), "autoscaling.knative.dev/window", "6s")
@@ -32,11 +38,7 @@ pub(super) fn annotated(service: Value, name: &str, value: &str) -> Value {
 impl Stage {
     pub(super) fn start() -> Self {
         let setup = Setup::new(BIN);
-        let setup = match std::env::var(PROGRAM) {
-            Ok(program) => setup.flag("image", &format!("{HELLO}={program}")),
-            Err(_) => setup.hello_image(HELLO),
-        };
-        Self { appliance: setup.start() }
+        Self { appliance: setup.flag("image", &format!("{HELLO}={}", program().join(" "))).start() }
     }
 
     /// Instances listen after so long.

@@ -20,5 +20,5 @@ pub mod spans;
 pub mod table;
 pub mod tls;
 
-// For those above, which have no arrow to `ring`: the process runtime seats instances with the one, a start ends with the other.
-pub use ring::{code, group_port};
+// For those above, which have no arrow to `ring`: the process runtime seats instances with one, the others keep memory small.
+pub use ring::{code, group_port, heap};

@@ -5,7 +5,7 @@
 //! said its last word about them. So a dropped future never frees memory that is still written to,
 //! and bytes that had arrived wait for the next [`Stream::recv`].
 //!
-//! [`group_port`] and [`code`] stand beside the loop: the kernel does it all.
+//! [`group_port`], [`code`] and [`heap`] stand beside the loop: the kernel does it all.
 //!
 //! Read `ring` first (the handle and the turn of the loop), then `slab` (who owns what), then
 //! `driver` (what a kernel must be able to do). `kernel` and [`sim`] are the two drivers.
@@ -18,6 +18,7 @@ mod driver;
 mod executor;
 mod file;
 pub mod group_port;
+pub mod heap;
 mod kernel;
 mod limits;
 mod listener;

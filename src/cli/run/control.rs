@@ -35,6 +35,11 @@ const API_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// A start's own work is over after this: a first one still looks through what it stored.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
+/// When nothing was written for so long ...
+const QUIET_AFTER: Duration = Duration::from_secs(5);
+/// ... and so much before, the pages that it left empty are given back.
+const WRITES_MIN: u64 = 100;
+
 /// What the control thread is made from.
 pub(super) struct Parts {
     pub(super) config: Config,
@@ -198,6 +203,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
+            tokio::task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client =
                 api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
@@ -231,6 +237,19 @@ async fn settle() {
     tokio::time::sleep(SETTLED_AFTER).await;
     if let Err(why) = dataplane::code::let_go() {
         tracing::debug!(%why, "code that only the start needed stays in memory");
+    }
+}
+
+/// After a burst of writes, when it is over.
+async fn give_back(mut revision: watch::Receiver<u64>) {
+    let mut seen = *revision.borrow();
+    while revision.changed().await.is_ok() {
+        while let Ok(Ok(())) = tokio::time::timeout(QUIET_AFTER, revision.changed()).await {}
+        let now = *revision.borrow();
+        if now.saturating_sub(seen) >= WRITES_MIN {
+            seen = now;
+            let _ = tokio::task::spawn_blocking(dataplane::heap::let_go).await; // it does not panic
+        }
     }
 }
 
