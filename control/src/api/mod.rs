@@ -289,8 +289,7 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     }
     let target = path::parse(path, &server.registry)?;
     let mut parameters = Parameters::parse(&head.uri, &head.method)?;
-    // Of one object a watch is its old path, or a list with a selector.
-    parameters.watch = target.watch || (parameters.watch && target.name.is_none());
+    parameters.watch |= target.watch;
     let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
     grant::check(&server, &who, &target.action(verb))?;
     let format = accept::negotiate(&head.headers)?;

@@ -247,6 +247,9 @@ pub(super) fn kind<'a>(expr: &Expr, known: &Known<'a, '_>) -> Result<Kind<'a>, M
             let values = alike(pairs.iter().map(|(_, value)| value), known)?;
             Ok(Kind::Map(keys.into(), values.into()))
         }
+        What::Each { how: how @ (Each::OptMap | Each::OptFlatMap), of, names, test, .. } => {
+            of_optional(*how, of, names, test, known)
+        }
         What::Each { how, of, names, test, then } => each(*how, of, names, (test, then.as_deref()), known),
     }
 }
@@ -388,4 +391,26 @@ fn each<'a>(
     }
     truth(test, inner)?;
     Ok(if how == Each::Filter { Kind::List(key.into()) } else { Kind::Bool })
+}
+
+/// `optMap` and `optFlatMap`.
+fn of_optional<'a>(
+    how: Each,
+    of: &Expr,
+    names: &[String],
+    test: &Expr,
+    known: &Known<'a, '_>,
+) -> Result<Kind<'a>, Mistake> {
+    let inner = match kind(of, known)? {
+        Kind::Dyn => Kind::Dyn,
+        Kind::Optional(inner) => *inner,
+        other => return Err(expected(of.at, &optional(Kind::Dyn), &other)),
+    };
+    let name = names.first().map_or("", String::as_str);
+    let found = kind(test, &Known { name, kind: inner, outer: Some(known) })?;
+    match (how, found) {
+        (Each::OptMap, found) => Ok(Kind::Optional(found.into())),
+        (_, found @ (Kind::Optional(_) | Kind::Dyn)) => Ok(found),
+        (_, found) => Err(expected(test.at, &optional(Kind::Dyn), &found)),
+    }
 }

@@ -85,7 +85,10 @@ pub(super) fn evaluate(expr: &Expr, scope: &Scope<'_>, steps: &mut Steps) -> Res
         }
         What::Each { how, of, names, test, then } => {
             let of = evaluate(of, scope, steps)?;
-            each(*how, &of, names, (test, then.as_deref()), scope, steps)
+            match how {
+                Each::OptMap | Each::OptFlatMap => of_optional(*how, &of, names, test, scope, steps),
+                _ => each(*how, &of, names, (test, then.as_deref()), scope, steps),
+            }
         }
     }
 }
@@ -245,6 +248,27 @@ fn unfit(operator: &str, one: &str, two: &str) -> Result<Val, Failure> {
     wrong(format!("no such overload: {one} {operator} {two}"))
 }
 
+/// `optMap` and `optFlatMap`.
+fn of_optional(
+    how: Each,
+    of: &Val,
+    names: &[String],
+    test: &Expr,
+    scope: &Scope<'_>,
+    steps: &mut Steps,
+) -> Result<Val, Failure> {
+    let Val::Optional(inner) = of else {
+        return wrong(format!("no such overload: a {} is not optional", of.kind()));
+    };
+    let (Some(inner), Some(name)) = (inner, names.first()) else { return Ok(Val::Optional(None)) };
+    let scope = Scope { name, value: Val::clone(inner), outer: Some(scope) };
+    match (how, evaluate(test, &scope, steps)?) {
+        (Each::OptMap, found) => Ok(Val::Optional(Some(Arc::new(found)))),
+        (_, found @ Val::Optional(_)) => Ok(found),
+        (_, found) => wrong(format!("no such overload: a {} is not optional", found.kind())),
+    }
+}
+
 /// `all`, `exists` and their like, over a list's items or a map's keys; with two names over places and items, or keys
 /// and values.
 fn each(
@@ -299,12 +323,13 @@ fn each(
                     }
                 }
             },
+            Each::OptMap | Each::OptFlatMap => return wrong("a list is not optional"),
         }
     }
     match (how, failed) {
         (Each::All | Each::Exists, Some(why)) => Err(why),
         (Each::All | Each::Exists, None) => Ok(Val::Bool(how == Each::All)),
         (Each::ExistsOne, _) => Ok(Val::Bool(count == 1)),
-        (Each::Filter | Each::Map, _) => Ok(Val::list(kept)),
+        (Each::Filter | Each::Map | Each::OptMap | Each::OptFlatMap, _) => Ok(Val::list(kept)),
     }
 }

@@ -140,6 +140,14 @@ const CANNOT_HOLD: &[(&str, &str)] = &[
     ),
     ("self.?nope.orValue(1) == 1", "1:5: undefined field 'nope'"),
     (
+        "self.?s.optMap(x, x + 1).hasValue()",
+        "1:21: found no matching overload for '_+_' applied to '(string, int)'",
+    ),
+    (
+        "self.?s.optMap(x, x).orValue(1) == 1",
+        "1:29: found no matching overload for 'orValue' applied to 'optional_type(string).(int)'",
+    ),
+    (
         "optional.of(1).value() == 'a'",
         "1:24: found no matching overload for '_==_' applied to '(int, string)'",
     ),

@@ -63,6 +63,10 @@ pub(super) enum Each {
     ExistsOne,
     Filter,
     Map,
+    /// Of what is optional: the test of what is there, or nothing.
+    OptMap,
+    /// The same, with a test that is optional itself.
+    OptFlatMap,
 }
 
 /// Names of types, which are values too.
@@ -297,6 +301,8 @@ impl Parser<'_> {
             "exists_one" | "existsOne" => Some(Each::ExistsOne),
             "filter" => Some(Each::Filter),
             "map" | "transformList" => Some(Each::Map),
+            "optMap" => Some(Each::OptMap),
+            "optFlatMap" => Some(Each::OptFlatMap),
             _ => None,
         };
         if let Some(how) = how {

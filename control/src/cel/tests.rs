@@ -73,6 +73,9 @@ fn rules_mean_what_they_mean_in_cel() {
         "self.spec.size == 3 // and that is all\n",
         "!(1 > 2) && !!true && --1 == 1",
         "optional.of(1).value() == 1 && !optional.none().hasValue()",
+        "self.spec.?size.optMap(n, n + 1).value() == 4 && !self.spec.?none.optMap(n, n / 0).hasValue()",
+        "self.spec.?size.optFlatMap(n, self.spec.?name).value() == 'abc' && !optional.of(1).optFlatMap(n, optional.none()).hasValue()",
+        "self.spec.?size.optMap(self, self * 2).orValue(0) == 6 && self.spec.size == 3",
         "[1, 2].exists(i, i / 0 == 1 || i == 2)",
         "ip('10.1.2.3').family() == 4 && ip('::1').isLoopback() && ip('fe80::1').isLinkLocalUnicast() && !isIP('::ffff:1.2.3.4')",
         "ip('8.8.8.8').isGlobalUnicast() && ip('224.0.0.5').isLinkLocalMulticast() && ip('0.0.0.0').isUnspecified()",
@@ -106,6 +109,8 @@ fn a_rule_that_does_not_fit_says_why() {
         ("'a'.matches('(')", "no regular expression"),
         ("timestamp('x') == timestamp('y')", "no timestamp"),
         ("ip('x').family() == 4", "no ip"),
+        ("self.spec.size.optMap(n, n) == optional.of(3)", "not optional"),
+        ("self.spec.?size.optFlatMap(n, n) == optional.of(3)", "not optional"),
         ("cidr('1.2.3.4/33').prefixLength() == 4", "no cidr"),
         ("url('x y').getHost() == ''", "no url"),
     ] {

@@ -19,6 +19,7 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::is_absent;
 use crate::kinds::shared::{name, namespace};
 use crate::packed::{Samples, Text};
 
@@ -317,18 +318,30 @@ pub async fn follow_some<K>(
 {
     let mut events = watcher::watcher(api, config).backoff(retries()).boxed();
     let mut listed = Vec::new();
+    // Told once: a cluster without a kind may be without it for ever.
+    let mut is_missed = false;
     while let Some(event) = events.next().await {
+        is_missed &= !matches!(event, Ok(Event::InitDone));
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(object),
             Ok(Event::InitDone) => cache.replace(std::mem::take(&mut listed), &mut told),
             Ok(Event::Apply(object)) => cache.apply(object, &mut told),
             Ok(Event::Delete(object)) => cache.delete(object, &mut told),
+            Err(watcher::Error::InitialListFailed(why)) if is_absent(&why) => {
+                if !std::mem::replace(&mut is_missed, true) {
+                    let (group, kind) = (K::group(&()), K::kind(&()));
+                    tracing::info!(%group, %kind, "the server does not have this kind; it is asked again and again");
+                }
+                tokio::time::sleep(ABSENT_LOOK_EVERY).await;
+            }
             Err(why) => tracing::warn!(kind = %K::kind(&()), %why, "watch broke; it starts again"),
         }
     }
 }
 
+/// How often a server is asked for a kind that it does not have.
+const ABSENT_LOOK_EVERY: Duration = Duration::from_secs(10);
 /// First wait after a list or a watch failed.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(800);
 /// Longest wait, before jitter: a server that comes back is noticed within seconds, and asked a few times a

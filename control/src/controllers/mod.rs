@@ -207,15 +207,33 @@ async fn restore(world: &World) -> Result<(), Error> {
 }
 
 async fn list<K: Object>(world: &World, cache: &Cache<K>) -> Result<(), Error> {
-    let api: kube::Api<K> = kube::Api::all(world.client.clone());
-    let items = match api.list(&ListParams::default()).await {
-        Ok(list) => list.items,
-        // A cluster need not have every kind; its watch goes on asking.
-        Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
-        Err(why) => return Err(why.into()),
-    };
-    cache.replace(items, |_| {});
+    cache.replace(found(kube::Api::all(world.client.clone())).await?, |_| {});
     Ok(())
+}
+
+/// The server knows no such kind.
+fn lacks_kind(why: &kube::Error) -> bool {
+    let names_object =
+        |status: &kube::core::Status| status.details.as_ref().is_some_and(|details| !details.name.is_empty());
+    matches!(why, kube::Error::Api(status) if status.code == 404 && !names_object(status))
+}
+
+/// All that there are; none if a cluster does not have the kind. Its watch goes on asking.
+async fn found<K>(api: kube::Api<K>) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(list.items),
+        Err(why) if is_absent(&why) => Ok(Vec::new()),
+        Err(why) => Err(why),
+    }
+}
+
+/// The server knows no such object, or no such kind. Of a kind it speaks in plain text, which kube takes for no
+/// `NotFound`.
+fn is_absent(why: &kube::Error) -> bool {
+    matches!(why, kube::Error::Api(status) if status.code == 404)
 }
 
 /// Who is looked at when what changes.
@@ -370,6 +388,37 @@ async fn work(world: &World) {
                     tracing::warn!(?item, %why, ?again_in, "reconcile failed");
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use http::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::serving::service::Service;
+
+    /// APP-12: a cluster with Serving alone has no Brokers, and says so in plain text. It is followed all the same.
+    #[tokio::test]
+    async fn a_kind_that_a_cluster_does_not_have_has_no_objects_and_is_no_fault() {
+        let of = |code: StatusCode| {
+            let router = Router::new().fallback(move || async move { (code, "404 page not found\n") });
+            found::<Service>(kube::Api::all(Client::new(router, "default")))
+        };
+        assert_eq!(of(StatusCode::NOT_FOUND).await.unwrap().len(), 0);
+        assert!(of(StatusCode::SERVICE_UNAVAILABLE).await.is_err());
+
+        let refusal = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": "not found", "details": { "kind": "services", "name": "s" } });
+        let named =
+            Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, refusal.to_string()) });
+        let plain = Router::new().fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") });
+        for (router, lacks) in [(named, false), (plain, true)] {
+            let api: kube::Api<Service> = kube::Api::namespaced(Client::new(router, "default"), "ns");
+            assert_eq!(lacks_kind(&api.get("s").await.unwrap_err()), lacks);
         }
     }
 }

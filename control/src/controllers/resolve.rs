@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use super::is_absent;
 use super::queue::{Item, Queue};
 use super::reference::join;
 use super::world::Error;
@@ -207,7 +208,7 @@ impl Resolver {
         match kube::discovery::oneshot::pinned_kind(&self.client, gvk).await {
             Ok((resource, _)) => Ok(Some(resource)),
             Err(kube::Error::Discovery(_)) => Ok(None),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(why) if is_absent(&why) => Ok(None),
             Err(why) => Err(why.into()),
         }
     }

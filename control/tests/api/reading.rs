@@ -271,12 +271,3 @@ async fn how_many_remain_is_told_of_a_list_without_selectors() {
         house.get(&format!("{WIDGETS}?resourceVersionMatch=Exact&resourceVersion=0&continue={token}")).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("resourceVersionMatch")));
 }
-
-/// APP-25: one object is read, whatever else is asked for; watches of one are lists with a selector.
-#[tokio::test]
-async fn a_read_of_one_object_with_watch_is_a_read() {
-    let house = House::open().await;
-    house.widget("a", &json!({})).await;
-    let (code, object) = house.get(&format!("{WIDGETS}/a?watch=true")).await;
-    assert_eq!((code, &object["kind"]), (200, &json!("Widget")));
-}

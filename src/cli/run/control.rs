@@ -123,24 +123,16 @@ async fn live(
         first_table,
         leaving(),
     ));
-    let synced = match have_table.await {
-        Ok(()) => {
-            manifests.apply().await;
-            tokio::task::spawn_local(either(manifests.follow(), leaving()));
-            Ok(())
-        }
-        Err(_) => Err(anyhow::anyhow!("the controllers ended before the first table")),
-    };
-    let mut api = None;
-    if synced.is_err() {
-        controllers.abort();
-    } else {
-        let until = parts.hand_over.clone();
-        api = Some(tokio::task::spawn_local(
-            entrances.serve(house.router.clone(), move || stopped(until.clone())),
-        ));
+    if have_table.await.is_err() {
+        drop(say_synced.send(Err(why_ended(controllers).await)));
+        house.fleet.shutdown().await;
+        return Ok(());
     }
-    drop(say_synced.send(synced));
+    manifests.apply().await;
+    tokio::task::spawn_local(either(manifests.follow(), leaving()));
+    let until = parts.hand_over.clone();
+    let api = tokio::task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
+    drop(say_synced.send(Ok(())));
     tokio::task::spawn_local(settle());
 
     match controllers.await {
@@ -156,6 +148,18 @@ async fn live(
     stopped(parts.stop).await;
     house.fleet.shutdown().await;
     Ok(())
+}
+
+/// Why there is no first table.
+async fn why_ended<E: std::fmt::Display>(
+    controllers: tokio::task::JoinHandle<Result<(), E>>,
+) -> anyhow::Error {
+    let why = match controllers.await {
+        Ok(Ok(())) => "it was stopped".to_owned(),
+        Ok(Err(why)) => why.to_string(),
+        Err(why) => why.to_string(),
+    };
+    anyhow::anyhow!("the objects could not be read: {why}")
 }
 
 /// What the control thread works with.
@@ -184,10 +188,8 @@ impl House {
     }
 
     /// Another process is to have them.
-    async fn give_up_objects<T>(&self, api: Option<tokio::task::JoinHandle<T>>) {
-        if let Some(api) = api {
-            let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
-        }
+    async fn give_up_objects<T>(&self, api: tokio::task::JoinHandle<T>) {
+        let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
         if let Some(store) = &self.store {
             store.shut();
         }

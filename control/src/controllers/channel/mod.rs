@@ -4,6 +4,7 @@ pub mod reconcile;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::lacks_kind;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::service::reconcile::decide;
@@ -14,6 +15,10 @@ use crate::kinds::messaging::channel::Channel;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::shared::{controller, namespace};
 use reconcile::{Backing, make_backing, status};
+
+/// What is said where a cluster that is followed has no kind for what stands behind a Channel.
+pub(super) const NO_BACKING: &str = "The cluster does not have the kind InMemoryChannel of messaging.knative.dev/v1: \
+    install its CustomResourceDefinition; it needs no controller of its own.";
 
 /// The Channel that a backing channel belongs to.
 pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
@@ -26,15 +31,22 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     if channel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
+    // Said in the status, and tried again until the cluster has the kind.
+    let mut missing = None;
     let backing = match make_backing(&channel) {
         Ok(wanted) => {
             let existing = world.in_memory_channels.get(&item.namespace, &item.name);
             // The subscribers in the spec belong to the backing channel's own controller.
             let take =
                 |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
-            match settle(world, decide(&channel.metadata, existing.as_deref(), wanted, take)).await? {
-                Some(backing) => Backing::Ours(Box::new(backing)),
-                None => Backing::NotOwned,
+            match settle(world, decide(&channel.metadata, existing.as_deref(), wanted, take)).await {
+                Ok(Some(backing)) => Backing::Ours(Box::new(backing)),
+                Ok(None) => Backing::NotOwned,
+                Err(Error::Api(why)) if lacks_kind(&why) => {
+                    missing = Some(why);
+                    Backing::Impossible(NO_BACKING.into())
+                }
+                Err(why) => return Err(why),
             }
         }
         Err(why) => Backing::Impossible(why),
@@ -42,5 +54,6 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let rules = Rules::of(world, &[Protected::of::<Channel>(&channel.metadata)]);
     let mut after = (*channel).clone();
     after.status = Some(status(&channel, &backing, &rules, now()));
-    world.set_status(&*channel, &after).await
+    world.set_status(&*channel, &after).await?;
+    missing.map_or(Ok(()), |why| Err(why.into()))
 }

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::DeleteParams;
 
 use super::cache::{Change, follow};
 use super::ingress::backends::Unresolved;
 use super::managers;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
-use super::{Task, either, itself, list, route};
+use super::{Task, either, found, is_absent, itself, list, route};
 use crate::kinds::serving::annotations::is_redirected;
 use crate::kinds::serving::domain_claim::ClusterDomainClaim;
 use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY};
@@ -149,7 +149,7 @@ async fn leave(world: &World, item: &Item) -> Result<(), Error> {
     {
         let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
         match api.delete(&item.name, &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(why) if is_absent(&why) => {}
             other => drop(other?),
         }
     }
@@ -174,11 +174,7 @@ fn of_route(world: &World, route: &Route) -> BTreeSet<Item> {
 pub(super) async fn list_all(world: &World) -> Result<(), Error> {
     list(world, &world.domain_mappings).await?;
     let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
-    match api.list(&ListParams::default()).await {
-        Ok(claims) => world.domain_claims.replace(claims.items, |_| {}),
-        Err(kube::Error::Api(status)) if status.is_not_found() => {}
-        Err(why) => return Err(why.into()),
-    }
+    world.domain_claims.replace(found(api).await?, |_| {});
     Ok(())
 }
 

@@ -7,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
 use super::cache::{Cache, Change};
+use super::channel::NO_BACKING;
+use super::lacks_kind;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::service::reconcile::decide;
@@ -45,11 +47,12 @@ pub async fn reconcile_sequence(world: &World, item: &Item) -> Result<(), Error>
     if sequence.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let made = keep(world, &sequence.metadata, plan::sequence(&sequence)).await?;
+    let (made, missing) = keep(world, &sequence.metadata, plan::sequence(&sequence)).await?;
     let rules = Rules::of(world, &[Protected::of::<Sequence>(&sequence.metadata)]);
     let mut after = (*sequence).clone();
     after.status = Some(status::sequence(&sequence, &made, &rules, now()));
-    world.set_status(&*sequence, &after).await
+    world.set_status(&*sequence, &after).await?;
+    missing.map_or(Ok(()), |why| Err(why.into()))
 }
 
 pub async fn reconcile_parallel(world: &World, item: &Item) -> Result<(), Error> {
@@ -57,18 +60,25 @@ pub async fn reconcile_parallel(world: &World, item: &Item) -> Result<(), Error>
     if parallel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let made = keep(world, &parallel.metadata, plan::parallel(&parallel)).await?;
+    let (made, missing) = keep(world, &parallel.metadata, plan::parallel(&parallel)).await?;
     let rules = Rules::of(world, &[Protected::of::<Parallel>(&parallel.metadata)]);
     let mut after = (*parallel).clone();
     after.status = Some(status::parallel(&parallel, &made, &rules, now()));
-    world.set_status(&*parallel, &after).await
+    world.set_status(&*parallel, &after).await?;
+    missing.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// Makes the children what the plan says. What the plan does not name any more is deleted.
-async fn keep(world: &World, owner: &ObjectMeta, plan: Result<Plan, String>) -> Result<Made, Error> {
+/// Makes the children what the plan says. What the plan does not name any more is deleted. Where the cluster lacks their
+/// kind, that is what is made, and the failure comes along: it is to be tried again.
+async fn keep(
+    world: &World,
+    owner: &ObjectMeta,
+    plan: Result<Plan, String>,
+) -> Result<(Made, Option<kube::Error>), Error> {
+    let impossible = |why: String| Made { impossible: Some(why), ..Made::default() };
     let plan = match plan {
         Ok(plan) => plan,
-        Err(why) => return Ok(Made { impossible: Some(why), ..Made::default() }),
+        Err(why) => return Ok((impossible(why), None)),
     };
     let ns = namespace(owner);
     clear(world, owner, &world.subscriptions, &plan.subscriptions).await?;
@@ -79,14 +89,20 @@ async fn keep(world: &World, owner: &ObjectMeta, plan: Result<Plan, String>) -> 
         let existing = world.in_memory_channels.get(ns, name(&wanted.metadata));
         // The subscribers in the spec belong to the channel's own controller.
         let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
-        made.channels.push(settle(world, decide(owner, existing.as_deref(), wanted, take)).await?);
+        match settle(world, decide(owner, existing.as_deref(), wanted, take)).await {
+            Ok(channel) => made.channels.push(channel),
+            Err(Error::Api(why)) if lacks_kind(&why) => {
+                return Ok((impossible(NO_BACKING.into()), Some(why)));
+            }
+            Err(why) => return Err(why),
+        }
     }
     for wanted in plan.subscriptions {
         let existing = world.subscriptions.get(ns, name(&wanted.metadata));
         let take = |to: &mut Subscription, from: Subscription| to.spec = from.spec;
         made.subscriptions.push(settle(world, decide(owner, existing.as_deref(), wanted, take)).await?);
     }
-    Ok(made)
+    Ok((made, None))
 }
 
 async fn clear<K: Object>(

@@ -5,9 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 
 use super::scale::Scale;
-use crate::controllers::managers;
 use crate::controllers::service::children::owner;
 use crate::controllers::world::{Error, Object, World, now};
+use crate::controllers::{is_absent, managers};
 use crate::kinds::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
 use crate::kinds::autoscaling::pod_autoscaler::{
     ACTIVE, CONDITIONS, PodAutoscaler, PodAutoscalerSpec, PodAutoscalerStatus, SCALE_TARGET_INITIALIZED,
@@ -71,7 +71,7 @@ async fn settle<K: Kept>(world: &World, found: Option<&K>, wanted: K) -> Result<
         return match world.create(&wanted).await {
             Ok(made) => Ok(Some(made)),
             // A cluster need not have the kind; nothing here depends on it.
-            Err(Error::Api(kube::Error::Api(status))) if status.is_not_found() => Ok(None),
+            Err(Error::Api(why)) if is_absent(&why) => Ok(None),
             Err(why) => Err(why),
         };
     };
