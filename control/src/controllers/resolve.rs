@@ -155,7 +155,7 @@ impl Resolver {
         match kube::discovery::oneshot::group(&self.client, group).await {
             Ok(group) => Ok(group.recommended_kind(kind).map(|(resource, _)| resource.api_version)),
             Err(kube::Error::Discovery(_)) => Ok(None),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(why) if is_absent(&why) => Ok(None),
             Err(why) => Err(why.into()),
         }
     }
