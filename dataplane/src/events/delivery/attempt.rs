@@ -12,9 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use super::end::End;
-use super::job::{Job, Leg};
 use super::post::{Post, PostError};
-use super::pump::{Order, Pump};
+use super::pump::{Job, Leg, Order, Pump};
 use super::request::{self, Carried, Failure};
 use super::retry::{Heard, Reason, Verdict, failed, judge, spread};
 use crate::events::Answer;

@@ -7,7 +7,6 @@
 mod ahead;
 mod attempt;
 mod end;
-mod job;
 mod lanes;
 mod place;
 pub mod post;

@@ -16,10 +16,10 @@ use ring::{Ring, Tick};
 use wal::{AppendError, Bookmark, Position};
 
 use super::end::End;
-use super::job::{Job, Retry, Work};
 use super::lanes::{Lanes, lane};
 use super::place::Place;
 use super::post::Post;
+use super::request::Failure;
 use super::sorter::{Line, Sorter};
 use crate::events::bell::Bell;
 use crate::events::filter;
@@ -82,6 +82,39 @@ pub(super) struct Pump<P> {
 pub(super) struct Order {
     pub(super) stream: Arc<Stream>,
     pub(super) subscriber: Arc<Subscriber>,
+}
+
+/// One attempt to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) position: Position,
+    /// Attempts before this one.
+    pub(super) attempt: u32,
+    pub(super) leg: Leg,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Leg {
+    Subscriber,
+    DeadLetter(Rc<Failure>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Retry {
+    at: Tick,
+    pub(super) job: Job,
+}
+
+impl Ord for Retry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.job.position).cmp(&(other.at, other.job.position))
+    }
+}
+
+impl PartialOrd for Retry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 enum Next {
@@ -208,49 +241,25 @@ impl<P: Post> Pump<P> {
             return Next::Wait { until: None };
         }
         let order = self.order();
-        let mut records = RECORDS_PER_TURN_MAX;
-        while self.has_window(&order, self.in_flight.get()) {
-            let Some(work) = self.take_on(&order, &mut records) else { break };
-            self.begin(work);
-        }
-        if records == 0 { Next::Yield } else { self.wait() }
-    }
-
-    /// What the task of an attempt that has ended goes on with in the same place of the window: one task less to make
-    /// and one turn of the pump less for each event.
-    fn another(self: &Rc<Self>) -> Option<Work> {
-        if self.stopped.get() || self.held.get() {
-            return None;
-        }
-        self.catch_up();
-        let order = self.order();
-        // What it does not find the pump looks for, whose bell the end of the task rings.
-        let mut records = RECORDS_PER_TURN_MAX;
-        self.has_window(&order, self.in_flight.get() - 1).then(|| self.take_on(&order, &mut records))?
-    }
-
-    /// The next attempt that may be made now: a retry that is due, or an event that is wanted, after a look at up to
-    /// `records` of them.
-    fn take_on(self: &Rc<Self>, order: &Order, records: &mut usize) -> Option<Work> {
-        if let Some(job) = self.due_retry() {
-            return Some((job, None));
-        }
         let room = room(&order.subscriber.delivery);
-        while *records > 0 && self.place.unfinished() < room {
-            let record = self.next()?;
-            *records -= 1;
-            if let Some(event) = self.consider(order, &record) {
-                // What is tried at once is not read and decoded again.
-                return Some((Job::first(record.position), Some((event, record.at_ms))));
-            }
+        while self.has_window(&order) {
+            let Some(job) = self.due_retry() else { break };
+            self.begin(job, None);
         }
-        None
+        for _ in 0..RECORDS_PER_TURN_MAX {
+            if !self.has_window(&order) || self.place.unfinished() >= room {
+                return self.wait();
+            }
+            let Some(record) = self.next() else { return self.wait() };
+            self.consider(&order, &record);
+        }
+        Next::Yield
     }
 
     /// Whether one more request may be in flight. To a subscriber of ours as many as its instances take, and
     /// a window more: those wait for a place, and by them the scaler sees the backlog.
-    fn has_window(&self, order: &Order, in_flight: u32) -> bool {
-        let (delivery, in_flight) = (&order.subscriber.delivery, in_flight as usize);
+    fn has_window(&self, order: &Order) -> bool {
+        let (delivery, in_flight) = (&order.subscriber.delivery, self.in_flight.get() as usize);
         if delivery.sequence == Sequence::Strict {
             return in_flight == 0;
         }
@@ -316,18 +325,19 @@ impl<P: Post> Pump<P> {
     }
 
     fn wait(&self) -> Next {
-        let full = !self.has_window(&self.order.borrow(), self.in_flight.get());
+        let full = !self.has_window(&self.order.borrow());
         let first = self.retries.borrow().peek().map(|Reverse(retry)| retry.at);
         Next::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
     }
 
-    /// The event, if it is wanted and may go at once.
-    fn consider(&self, order: &Order, record: &wal::Record) -> Option<Record> {
+    fn consider(self: &Rc<Self>, order: &Order, record: &wal::Record) {
         match Record::decode(record.payload.clone()) {
             Ok(event) if wants(&order.subscriber, &event) => {
                 let by_key = order.subscriber.delivery.sequence == Sequence::ByKey;
-                let goes = !by_key || self.lanes.borrow_mut().enter(lane(&event), record.position);
-                return goes.then_some(event);
+                if !by_key || self.lanes.borrow_mut().enter(lane(&event), record.position) {
+                    // What is tried at once is not read and decoded again.
+                    self.begin(Job::first(record.position), Some((event, record.at_ms)));
+                }
             }
             Ok(_) => self.settle(record.position, End::Filtered),
             Err(why) => {
@@ -336,7 +346,6 @@ impl<P: Post> Pump<P> {
                 self.settle(record.position, End::Damaged);
             }
         }
-        None
     }
 
     fn due_retry(&self) -> Option<Job> {
@@ -347,16 +356,9 @@ impl<P: Post> Pump<P> {
         retries.pop().map(|Reverse(retry)| retry.job)
     }
 
-    /// Makes a task for it, and for what follows it in its place of the window.
-    fn begin(self: &Rc<Self>, first: Work) {
+    fn begin(self: &Rc<Self>, job: Job, read: Option<(Record, u64)>) {
         let slot = Slot::take(Rc::clone(self));
-        self.shop.ring.spawn(async move {
-            let mut work = Some(first);
-            while let Some((job, read)) = work.take() {
-                slot.pump.attempt(job, read).await;
-                work = slot.pump.another();
-            }
-        });
+        self.shop.ring.spawn(async move { slot.pump.attempt(job, read).await });
     }
 
     pub(super) fn retry(&self, at: Tick, job: Job) {
@@ -425,6 +427,12 @@ impl<P: Post> Pump<P> {
             self.order.borrow().subscriber.tally.offered.fetch_add(events, Relaxed);
             self.pending.set(self.pending.get() + events);
         }
+    }
+}
+
+impl Job {
+    pub(super) const fn first(position: Position) -> Self {
+        Self { position, attempt: 0, leg: Leg::Subscriber }
     }
 }
 

@@ -12,9 +12,8 @@ use wal::Position;
 
 use super::Desk;
 use super::end::End;
-use super::job::Job;
 use super::post::Post;
-use super::pump::Pump;
+use super::pump::{Job, Pump};
 use crate::events::journal::What;
 use crate::events::keeper::Feed;
 use crate::table::Stream;

@@ -1,8 +1,8 @@
 //! Many subscribers: each by itself, within its window, told of exactly its events.
 
 use super::*;
-use crate::events::limits::UNFINISHED_MAX;
-use crate::table::Sequence;
+use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
+use crate::table::{Begin, Sequence};
 
 /// EV-RTE-03, -04, -06, -07, EV-BRK-03, EV-RTE-23: one evaluation each; one delivery for each that
 /// matches, the same destination or not.
@@ -34,6 +34,43 @@ fn every_matching_subscriber_gets_every_event_once() {
     for (at, expected) in expected.into_iter().enumerate() {
         assert_eq!(ends(&stream, at), expected, "{at}");
     }
+}
+
+/// A subscriber whose attempts fail without a wait (its URL is of no scheme that we speak) is one of many: its backlog
+/// is gone through in turns, between which the core serves others.
+#[test]
+fn attempts_that_end_at_once_do_not_hold_the_core() {
+    const EVENTS: usize = 1000;
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let turns = Rc::new(Cell::new(0_usize));
+    let mut per_turn = BTreeMap::<usize, usize>::new();
+    let (seen, most) = (Rc::clone(&turns), Rc::new(Cell::new(0)));
+    let noted = Rc::clone(&most);
+    rig.rule(move |call| {
+        if call.url == "http://keeps/" {
+            return Step::After(seconds(3600), 202);
+        }
+        let here = per_turn.entry(seen.get()).or_default();
+        *here += 1;
+        noted.set(noted.get().max(*here));
+        Step::Refuse
+    });
+    rig.publish(vec![trigger("keeps", "http://keeps/")]);
+    rig.run(async {
+        for n in 0..EVENTS {
+            assert_eq!(rig.post(&n.to_string(), "t").await, 202);
+        }
+        let mut gone = trigger("gone", "http://gone/");
+        (gone.begin, gone.delivery.retries_max) = (Begin::Earliest, 0);
+        rig.publish(vec![trigger("keeps", "http://keeps/"), gone]);
+        rig.sync();
+        while rig.calls("http://gone/").len() < EVENTS {
+            turns.set(turns.get() + 1);
+            rig.ring.yield_now().await;
+        }
+    });
+    assert!(most.get() <= 2 * RECORDS_PER_TURN_MAX, "{} attempts in one turn", most.get());
 }
 
 /// EV-TRG-12: an event posted right after a publish, before the core has heard of it, reaches the new
