@@ -5,7 +5,7 @@ use rustls::RootCertStore;
 
 use crate::kind::Problems;
 use crate::kinds::duration;
-use crate::kinds::settings::{EventFeatures, REFERENCE_BY_GROUP};
+use crate::kinds::settings::{CROSS_NAMESPACE, EventFeatures, REFERENCE_BY_GROUP};
 use crate::kinds::shared::{DeliverySpec, Destination, KReference};
 
 const MISSING: &str = "missing field(s)";
@@ -89,6 +89,16 @@ pub fn allowed_reference(
     if reference.group.is_some() && !features.is_enabled(REFERENCE_BY_GROUP) {
         let why = format!("{MUST_NOT}: feature {REFERENCE_BY_GROUP} is off, see ConfigMap config-features");
         problems.add(format!("{at}.group"), why);
+    }
+}
+
+/// A reference into another namespace is one too (X-FEA-10).
+pub fn allowed_link(reference: &KReference, at: &str, features: &EventFeatures, problems: &mut Problems) {
+    if reference.other_namespace().is_some() && !features.is_enabled(CROSS_NAMESPACE) {
+        let why = format!(
+            "{MUST_NOT}: only name, apiVersion and kind are supported fields; feature {CROSS_NAMESPACE} is off, see ConfigMap config-features"
+        );
+        problems.add(format!("{at}.namespace"), why);
     }
 }
 

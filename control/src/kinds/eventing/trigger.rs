@@ -10,7 +10,7 @@ use super::filters::{self, SubscriptionsApiFilter};
 use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, rules};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
 };
@@ -175,13 +175,8 @@ impl Resource for Trigger {
         let (delivery, features) = (self.spec.delivery.as_ref(), &settings.event_features);
         rules::allowed_delivery(delivery, "spec.delivery", features, problems);
         rules::allowed_destination(&self.spec.subscriber, "spec.subscriber", features, problems);
-        let names_namespace =
-            self.spec.broker_ref.as_ref().is_some_and(|broker| broker.other_namespace().is_some());
-        if names_namespace && !features.is_enabled(CROSS_NAMESPACE) {
-            let why = format!(
-                "must not set the field(s): only name, apiVersion and kind are supported while feature {CROSS_NAMESPACE} is off, see ConfigMap config-features"
-            );
-            problems.add("spec.brokerRef.namespace", why);
+        if let Some(broker) = &self.spec.broker_ref {
+            rules::allowed_link(broker, "spec.brokerRef", features, problems);
         }
     }
 }
@@ -251,7 +246,7 @@ impl Trigger {
             ),
             Some(Ok(reference)) => {
                 rules::validate_reference(&reference, &at(DEPENDENCY), problems);
-                let other = reference.namespace.as_deref().filter(|ns| !ns.is_empty());
+                let other = reference.other_namespace();
                 if other.is_some_and(|ns| ns != namespace(&self.metadata)) {
                     problems.add(
                         format!("{}.namespace", at(DEPENDENCY)),

@@ -4,11 +4,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GROUP, IMMUTABLE, MISSING, MUST_NOT, VERSION};
+use super::{GROUP, IMMUTABLE, MISSING, VERSION};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::eventing::rules;
-use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, namespace,
 };
@@ -138,13 +138,8 @@ impl Resource for Subscription {
         rules::allowed_destination(&spec.subscriber, "spec.subscriber", features, problems);
         rules::allowed_destination(&spec.reply, "spec.reply", features, problems);
         rules::allowed_reference(&spec.channel, "spec.channel", features, problems);
-        // AMB-40: a channel is read in its own namespace, unless the operator allows more (X-FEA-10).
-        if spec.channel.other_namespace().is_some() && !features.is_enabled(CROSS_NAMESPACE) {
-            problems.add(
-                "spec.channel.namespace",
-                format!("{MUST_NOT}: only name, apiVersion and kind are supported fields"),
-            );
-        }
+        // AMB-40: a channel is read in its own namespace, unless the operator allows more.
+        rules::allowed_link(&spec.channel, "spec.channel", features, problems);
     }
 }
 

@@ -322,7 +322,10 @@ impl Noted {
                 Name::Expect => noted.expects_more = true,
                 Name::NetworkProbe if trim(value) == b"probe" => noted.probe = Probe::Route,
                 Name::NetworkProbe => noted.probe = Probe::Health,
-                Name::Other if is_of_kubelet(field.name.in_bytes(bytes), value) => {
+                // `K-Network-Probe` says more, wherever it stands.
+                Name::Other
+                    if noted.probe == Probe::No && is_of_kubelet(field.name.in_bytes(bytes), value) =>
+                {
                     noted.probe = Probe::Health
                 }
                 Name::Lookalike => return Err(Malformed::FieldName),

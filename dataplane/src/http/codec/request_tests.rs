@@ -222,3 +222,21 @@ proptest! {
         prop_assert_eq!(first, whole);
     }
 }
+
+/// X-KI-16, X-QP-06: the question about a route goes before that about health, in whatever order their fields stand.
+#[test]
+fn probes_are_told_from_requests_and_from_each_other() {
+    for (fields, probe) in [
+        ("User-Agent: curl/8", Probe::No),
+        ("K-Kubelet-Probe:", Probe::No),
+        ("user-agent: kube-probe/1.34", Probe::Health),
+        ("K-Kubelet-Probe: queue", Probe::Health),
+        ("K-Network-Probe: queue", Probe::Health),
+        ("K-Network-Probe: probe", Probe::Route),
+        ("K-Network-Probe: probe\r\nUser-Agent: kube-probe/1", Probe::Route),
+        ("User-Agent: kube-probe/1\r\nK-Network-Probe: probe", Probe::Route),
+    ] {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
+        assert_eq!(parse(bytes.as_bytes()).unwrap().0.probe, probe, "{fields}");
+    }
+}
