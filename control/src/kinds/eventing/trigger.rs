@@ -151,9 +151,14 @@ impl Resource for Trigger {
             }
             Some(reference) => {
                 rules::validate_reference(reference, "spec.brokerRef", problems);
-                if reference.kind != "Broker" {
-                    let why = format!("invalid value: {}: expected Broker", reference.kind);
-                    problems.add("spec.brokerRef.kind", why);
+                let (group, _) = reference.api_version.split_once('/').unwrap_or_default();
+                // Whoever may subscribe to another group's Brokers may not to ours.
+                if reference.kind != "Broker" || group != GROUP {
+                    let why = format!(
+                        "invalid value: {} {}: expected a Broker of {GROUP}/{VERSION}",
+                        reference.api_version, reference.kind
+                    );
+                    problems.add("spec.brokerRef", why);
                 }
             }
         }
@@ -305,6 +310,33 @@ mod tests {
         assert_eq!(stored["spec"]["filter"], json!({}));
         assert_eq!(stored["metadata"]["labels"][BROKER_LABEL], "b");
         assert_eq!(stored["spec"]["subscriber"]["ref"]["namespace"], "ns");
+    }
+
+    /// X-FEA-10: a Broker by reference in place of its name, and one of ours.
+    #[test]
+    fn a_broker_is_named_once_and_may_be_a_reference() {
+        let by_reference = |kind: &str, api_version: &str| {
+            let mut new = trigger();
+            new["spec"].as_object_mut().unwrap().remove("broker");
+            new["spec"]["brokerRef"] = json!({"kind": kind, "apiVersion": api_version, "name": "b"});
+            new
+        };
+        let stored = admit(by_reference("Broker", "eventing.knative.dev/v1"), None).unwrap();
+        assert_eq!(stored["spec"].get("broker"), None);
+        assert_eq!(stored["metadata"]["labels"][BROKER_LABEL], "b");
+        let mut both = stored.clone();
+        both["spec"]["broker"] = json!("b");
+        let strange =
+            [by_reference("Channel", "eventing.knative.dev/v1"), by_reference("Broker", "mine.example/v1")];
+        for (new, field) in
+            [(both, "spec.broker")].into_iter().chain(strange.map(|new| (new, "spec.brokerRef")))
+        {
+            let Err(Denied::Invalid(problems)) = admit(new, None) else { panic!("{field} admitted") };
+            assert_eq!(problems[0].field, field);
+        }
+        let mut moved = stored.clone();
+        moved["spec"]["brokerRef"]["name"] = json!("other");
+        assert!(matches!(admit(moved, Some(&stored)), Err(Denied::Invalid(_))));
     }
 
     /// EV-OBJ-09, EV-OBJ-11, EV-OBJ-58: each refusal names its field.
