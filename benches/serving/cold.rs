@@ -9,12 +9,11 @@ use kit::manifest::NAMESPACE;
 use kit::{Call, Connection, wait};
 use serde_json::json;
 
+use super::PAUSE;
 use super::stage::{Stage, annotated, hello, program};
 use super::table::Table;
 
 const STARTS: usize = 100;
-/// Between two starts: whoever waits to become the next instance is there again, as at any time but in a burst.
-const PAUSE: Duration = Duration::from_millis(100);
 /// The first starts bring in what all others find.
 const BEFORE: usize = 3;
 

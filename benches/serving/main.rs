@@ -47,6 +47,8 @@ const PARKED: usize = 10_000;
 const PARKED_START_S: u32 = 10;
 
 const FROZEN_ROUNDS: usize = 7;
+/// Before a start or a thaw: whatever the last one made necessary is done then, as at any time but in a burst.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Instances, and clients.
 const ALONE: usize = 32;
@@ -171,6 +173,7 @@ fn frozen(table: &mut Table) {
             let frozen = stage.metric("sluicegate_backend_frozen", "default/ice-00001");
             (frozen == 1 && stage.instances("default/ice-00001") == 0).then_some(())
         });
+        wait::rest(PAUSE); // what the freezing itself has to write is written then
     }
     took.sort_unstable();
     let [p50, worst] = [took[took.len() / 2], took[took.len() - 1]].map(|one| one.as_secs_f64() * 1e3);

@@ -393,8 +393,8 @@ fn is_key(name: &str) -> bool {
     key.len() == KEY_CHARS && key.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-/// The id by which a group's name begins.
-fn id_in(name: &str) -> Option<u64> {
+/// The id by which the name of a group, or of a record, begins.
+pub(super) fn id_in(name: &str) -> Option<u64> {
     name.split('-').next()?.parse().ok()
 }
 

@@ -21,20 +21,25 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// Has `waiting` become the instance, or a new process if there is none.
+    /// Has `waiting` become the instance, or a new process if there is none: `before` that, whoever waited has behind it.
     pub(super) fn start(
         &self,
-        waiting: Option<Waiting>,
+        waiting: Option<&mut Waiting>,
         words: &[String],
         environment: &[(String, String)],
+        before: impl FnOnce(),
     ) -> io::Result<Child> {
-        let orders = waiting.as_ref().and_then(|_| words::orders(&self.place, environment, words));
-        if let (Some(waiting), Some(orders)) = (waiting, orders)
-            && let Some(child) = waiting.becomes(&orders)
-        {
-            return Ok(child);
-        }
-        self.command(words, environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        let told = waiting.and_then(|waiting| {
+            let orders = words::orders(&self.place, environment, words)?;
+            waiting.becomes(&orders)
+        });
+        told.map_or_else(
+            || {
+                before();
+                self.command(words, environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+            },
+            Ok,
+        )
     }
 
     /// RT-FD-01, RT-FD-03: stdin is at its end, and there is no terminal.

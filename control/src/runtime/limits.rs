@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Between the first readiness attempts. A connect to a closed loopback port costs some 20 µs; each wait is a tenth
-/// longer than the last, so the time that they add stays a tenth of the start's.
-pub const PROBE_STEP_MIN: Duration = Duration::from_micros(250);
+/// Between the first readiness attempts. A connect to a closed loopback port costs some 20 µs; each wait is a sixteenth
+/// longer than the last, so the time that they add is a thirty-second of the start's at the mean.
+pub const PROBE_STEP_MIN: Duration = Duration::from_micros(200);
 /// Attempts of a slow starter back off to this; below 25 ms, so that a cold request never waits for
 /// a polling interval that a person could feel.
 pub const PROBE_STEP_MAX: Duration = Duration::from_millis(20);

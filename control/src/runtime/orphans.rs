@@ -14,10 +14,14 @@ use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::InstanceSpec;
+use super::cgroups::id_in;
 use super::host_processes::{self, Identity, Process};
 use super::limits::LEFTOVER_EXIT_MAX;
 
 const EXTENSION: &str = "run";
+/// Where those are noted that wait for an instance to become: as if of a namespace and a revision, whose names these
+/// cannot be.
+const WAITING: &str = ".waiting/.any";
 
 /// The records of all instances, under one folder.
 #[derive(Debug)]
@@ -55,9 +59,18 @@ impl Records {
     /// after a crash.
     pub(super) fn write(&self, spec: &InstanceSpec, id: u64, record: &Record) {
         let folder = self.folder(&spec.namespace, &spec.revision);
-        if let Err(why) = write(&folder, id, record) {
+        if let Err(why) = write(&folder, &id.to_string(), record) {
             tracing::warn!(folder = %folder.display(), id, %why, "an instance's record cannot be written");
         }
+    }
+
+    /// Of a process that waits for an instance to become, by the name of its control group.
+    pub(super) fn note_waiting(&self, group: &str, record: Record) -> Noted {
+        let folder = self.folder.join(WAITING);
+        if let Err(why) = write(&folder, group, &record) {
+            tracing::warn!(folder = %folder.display(), group, %why, "a record cannot be written");
+        }
+        Noted { record, file: folder.join(format!("{group}.{EXTENSION}")) }
     }
 
     pub(super) fn forget(&self, spec: &InstanceSpec, id: u64) {
@@ -98,7 +111,7 @@ impl Records {
         };
         for file in list(&self.folder).iter().flat_map(|namespace| list(namespace)).flat_map(|dir| list(&dir))
         {
-            let id = file.file_stem().and_then(|id| id.to_str()?.parse::<u64>().ok());
+            let id = file.file_stem().and_then(|name| id_in(name.to_str()?));
             let is_record = file.extension().is_some_and(|extension| extension == EXTENSION);
             if !is_record || id.is_some_and(|id| id >= id_end) {
                 continue;
@@ -117,7 +130,25 @@ impl Records {
     }
 }
 
+/// A record for as long as somebody holds this.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub(super) record: Record,
+    file: PathBuf,
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file); // one that stays matches nobody later
+    }
+}
+
 impl Record {
+    /// Of a process that is to start.
+    pub(super) fn fresh() -> Self {
+        Self { mark: uuid::Uuid::new_v4().to_string(), process: None }
+    }
+
     /// A process that is over already has no start time, and needs no record of its number.
     pub(super) fn with_leader(mut self, pid: Pid) -> Self {
         self.process = host_processes::process(pid.as_raw_nonzero().get()).map(|process| process.identity);
@@ -125,10 +156,10 @@ impl Record {
     }
 }
 
-fn write(folder: &Path, id: u64, record: &Record) -> io::Result<()> {
+fn write(folder: &Path, name: &str, record: &Record) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     // Not synced: the page cache survives our death, and the machine's takes the instance with it.
-    let (whole, part) = (folder.join(format!("{id}.{EXTENSION}")), folder.join(format!("{id}.part")));
+    let (whole, part) = (folder.join(format!("{name}.{EXTENSION}")), folder.join(format!("{name}.part")));
     fs::write(&part, serde_json::to_vec(record)?)?;
     fs::rename(part, whole)
 }
@@ -248,6 +279,8 @@ mod tests {
     fn a_running_appliance_keeps_the_records_of_its_own_instances() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path()).unwrap();
+        let unknown = || Record { mark: String::new(), process: None };
+        let waiting = ["99-1", "100-1"].map(|group| records.note_waiting(group, unknown()));
         let folder = dir.path().join("ns").join("r");
         fs::create_dir_all(&folder).unwrap();
         for id in [1, 99, 100, 101] {
@@ -258,5 +291,8 @@ mod tests {
             fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
         assert_eq!(left, ["100.run", "101.run"]);
+        assert_eq!(waiting.each_ref().map(|noted| noted.file.exists()), [false, true]);
+        let [_, own] = waiting.map(|noted| noted.file.clone());
+        assert!(!own.exists(), "held by nobody");
     }
 }

@@ -15,6 +15,9 @@ use super::launch::readable;
 const SHORT: Duration = Duration::from_millis(10);
 
 pub(super) async fn pause(span: Duration) {
+    if span.is_zero() {
+        return; // where the reactor's timer would take until its next millisecond
+    }
     if span < SHORT
         && let Ok(timer) = timer(span)
         && timer.readable().await.is_ok()
@@ -27,7 +30,7 @@ pub(super) async fn pause(span: Duration) {
 /// Readable after `span`.
 fn timer(span: Duration) -> io::Result<AsyncFd<OwnedFd>> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-    let once = Timespec { tv_sec: 0, tv_nsec: i64::from(span.max(Duration::from_nanos(1)).subsec_nanos()) };
+    let once = Timespec { tv_sec: 0, tv_nsec: i64::from(span.subsec_nanos()) };
     let never = Timespec { tv_sec: 0, tv_nsec: 0 };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: never, it_value: once })?;
     readable(timer)

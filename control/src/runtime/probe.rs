@@ -70,7 +70,7 @@ impl Patient<'_> {
 
     /// For a program that starts slowly: passes once, or fails once too often.
     pub(super) async fn starts(self, probe: &Probe) -> Result<(), String> {
-        tokio::time::sleep(probe.delay).await;
+        pause(probe.delay).await;
         tokio::select! {
             () = self.passes(probe, Pace::Fast) => Ok(()),
             why = self.fails(probe) => Err(why),
@@ -107,9 +107,9 @@ impl Patient<'_> {
     }
 }
 
-/// A tenth longer than the last, so that some 46 attempts pass before the cap is reached.
+/// A sixteenth longer than the last, so that some 76 attempts pass before the cap is reached.
 fn next_step(step: Duration) -> Duration {
-    (step + step / 10).min(PROBE_STEP_MAX)
+    (step + step / 16).min(PROBE_STEP_MAX)
 }
 
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {

@@ -37,6 +37,7 @@ use super::mounts::Bind;
 use super::orders::{Handle, Order, Told, heard, stop_ordered};
 use super::orphans::{Record, Records};
 use super::output::{drain, watch};
+use super::pause::pause;
 use super::probe::{Pace, Patient};
 use super::room::{Room, Surroundings};
 use super::seats::{self, Underway, Waiting};
@@ -230,7 +231,7 @@ impl Process {
         if spec.command.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
         }
-        let record = Record { mark: uuid::Uuid::new_v4().to_string(), process: None };
+        let record = waiting.as_ref().map_or_else(Record::fresh, |waiting| waiting.record().clone());
         let shelf = Shelf::new(&room.records.folder(&spec.namespace, &spec.revision), id);
         shelf.fill(&spec.volumes)?;
         shelf.open(&spec.volumes)?;
@@ -257,10 +258,9 @@ impl Process {
         };
         let launcher = Launcher { init: room.init.clone(), place: place_of(spec) };
         let posts = spec.sidecars.iter().map(|one| post(room, one, id, place_of(&one.spec), own)).collect();
-        // Written before the start, so that no instance is ever without its record.
-        room.records.write(spec, id, &record);
-
-        let mut child = launcher.start(waiting, &command(spec, &environment), &environment)?;
+        // No instance is ever without a record; that of one that waited goes with it, at the end of this.
+        let note = || room.records.write(spec, id, &record);
+        let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
         let log =
             InstanceLog::open(&room.records.folder(&spec.namespace, &spec.revision), id, &spec.revision);
         let log = Rc::new(RefCell::new(log));
@@ -353,7 +353,7 @@ impl Process {
         let later = spec.readiness.later();
         loop {
             let passes = async {
-                tokio::time::sleep(std::mem::take(&mut delay)).await;
+                pause(std::mem::take(&mut delay)).await;
                 let asked = later.as_ref().filter(|_| pace == Pace::Period);
                 // First those whom it may ask while it is asked.
                 self.sidecars.are_ready().await;

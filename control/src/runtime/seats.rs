@@ -19,7 +19,9 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::cgroups::Group;
+use super::launch::pid;
 use super::limits::{ORDERS_BYTES_MAX, SEAT_PATIENCE, SEAT_PAUSE};
+use super::orphans::{Noted, Record};
 use super::room::Room;
 use super::words;
 
@@ -39,6 +41,8 @@ pub(super) struct Seats {
 pub(super) struct Waiting {
     /// There until it becomes an instance.
     child: Option<Child>,
+    /// Written while there is time: a start that waits for the disk is a request that waits.
+    noted: Noted,
     group: Group,
     /// The port that will be its own; `None` where there are none, and `real` is what it will be told.
     named: Option<u16>,
@@ -143,7 +147,8 @@ fn make(room: &Room, id: u64, port: u16) -> io::Result<Waiting> {
     let seats = &room.seats;
     let real = room.ports.borrow_mut().take(|below| fastrand::u16(..below))?;
     seats.made.update(|made| made + 1);
-    let mut group = Group::named(format!("{id}-{}", seats.made.get()));
+    let name = format!("{id}-{}", seats.made.get());
+    let mut group = Group::named(name.clone());
     let named = room.give_port(&mut group, port, real).is_ok().then_some(port);
     let child = Command::new(&room.init.program)
         .arg0("sluicegate")
@@ -155,12 +160,18 @@ fn make(room: &Room, id: u64, port: u16) -> io::Result<Waiting> {
         .stderr(Stdio::piped())
         .spawn()
         .inspect_err(|_| room.ports.borrow_mut().give_back(real))?;
-    Ok(Waiting { child: Some(child), group, named, real })
+    let noted = room.records.note_waiting(&name, Record::fresh().with_leader(pid(&child)));
+    Ok(Waiting { child: Some(child), noted, group, named, real })
 }
 
 impl Waiting {
     pub(super) fn has_port(&self) -> bool {
         self.named.is_some()
+    }
+
+    /// Of the instance as well, when it has become one.
+    pub(super) fn record(&self) -> &Record {
+        &self.noted.record
     }
 
     /// Whoever takes it, removes it.
@@ -169,7 +180,7 @@ impl Waiting {
     }
 
     /// Tells it what to become. `None`: it could not be told, and is gone.
-    pub(super) fn becomes(mut self, orders: &[u8]) -> Option<Child> {
+    pub(super) fn becomes(&mut self, orders: &[u8]) -> Option<Child> {
         if orders.len() > ORDERS_BYTES_MAX {
             return None;
         }
