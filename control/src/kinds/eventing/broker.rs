@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, keeping, rules};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::core::AGE;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, Status, annotation, namespace,
@@ -103,7 +104,7 @@ impl Resource for Broker {
         developers_create: true,
         columns: &[
             column("URL", ".status.address.url"),
-            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            AGE,
             READY,
             REASON,
             Column {

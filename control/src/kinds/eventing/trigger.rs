@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::filters::{self, SubscriptionsApiFilter};
 use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, rules};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::core::AGE;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
@@ -118,7 +119,7 @@ impl Resource for Trigger {
         columns: &[
             column("Broker", ".spec.broker"),
             column("Subscriber_URI", ".status.subscriberUri"),
-            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            AGE,
             READY,
             REASON,
         ],

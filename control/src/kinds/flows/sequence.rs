@@ -5,7 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kinds::core::AGE;
 use crate::kinds::eventing::rules;
 use crate::kinds::messaging::channel::ChannelTemplate;
 use crate::kinds::settings::Settings;
@@ -90,12 +91,7 @@ impl Resource for Sequence {
         has_status: true,
         unknown_fields: UnknownFields::Refuse,
         developers_create: true,
-        columns: &[
-            column("URL", ".status.address.url"),
-            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
-            READY,
-            REASON,
-        ],
+        columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

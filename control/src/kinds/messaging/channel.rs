@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::subscribable::{SubscriberSpec, SubscriberStatus};
 use super::{API_VERSION, GROUP, IMMUTABLE, MISSING, MUST_NOT, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::core::AGE;
 use crate::kinds::eventing::{keeping, rules};
 use crate::kinds::settings::{ChannelDefault, Settings};
 use crate::kinds::shared::{
@@ -123,12 +124,7 @@ impl Resource for Channel {
         has_status: true,
         unknown_fields: UnknownFields::Refuse,
         developers_create: true,
-        columns: &[
-            column("URL", ".status.address.url"),
-            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
-            READY,
-            REASON,
-        ],
+        columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::subscribable::{SubscriberSpec, SubscriberStatus, validate_subscribers};
 use super::{GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::core::AGE;
 use crate::kinds::eventing::{keeping, rules};
 use crate::kinds::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace,
@@ -85,12 +86,7 @@ impl Resource for InMemoryChannel {
         has_status: true,
         unknown_fields: UnknownFields::Refuse,
         developers_create: true,
-        columns: &[
-            column("URL", ".status.address.url"),
-            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
-            READY,
-            REASON,
-        ],
+        columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -5,8 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, IMMUTABLE, MISSING, VERSION};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
+use crate::kinds::core::AGE;
 use crate::kinds::eventing::rules;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
@@ -83,11 +84,7 @@ impl Resource for Subscription {
         has_status: true,
         unknown_fields: UnknownFields::Refuse,
         developers_create: true,
-        columns: &[
-            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
-            READY,
-            REASON,
-        ],
+        columns: &[AGE, READY, REASON],
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
