@@ -120,7 +120,7 @@ fn serve(config: Config) -> Result<()> {
     };
     let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let Control { synced, admin, thread: control } = control::start(Parts {
-        control: control_config(&config, &sockets, events_tls.as_ref())?,
+        control: control_config(&config, &sockets, events_tls.as_ref(), &health)?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
         signals,
@@ -373,6 +373,7 @@ fn control_config(
     config: &Config,
     sockets: &Sockets,
     events_tls: Option<&EventsTls>,
+    health: &Health,
 ) -> Result<ControlConfig> {
     let events = outward::met_at(sockets.events[0].local_addr()?);
     Ok(ControlConfig {
@@ -389,6 +390,7 @@ fn control_config(
         holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         quotas: config.quotas.clone(),
+        pings: Arc::clone(&health.pings),
     })
 }
 

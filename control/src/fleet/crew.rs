@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::decide::{Delay, View, Window, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::seen::{Roll, Seen, Stage};
-use super::{EndpointSink, Metric, Observed, Plan, State};
+use super::{EndpointSink, Metric, Observed, Plan, Signs, State};
 use crate::runtime::{Beside, Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
 
 /// What a crew acts with.
@@ -35,9 +35,10 @@ pub(super) struct Crew {
     roll: Roll,
     /// Ids of the endpoints that cores know of, in the members' order.
     published: Vec<u64>,
-    desired: u32,
+    pub(super) desired: u32,
     /// They have room for the plan's burst.
     roomy: bool,
+    pub(super) signs: Signs,
     /// The instances that had to be ready once were.
     proven: bool,
     /// Instances kept for requests that are coming over; `None` as the time = until proven.
@@ -118,6 +119,7 @@ impl Crew {
             published: Vec::new(),
             desired: 0,
             roomy: false,
+            signs: Signs::default(),
             proven: false,
             carry_until: None,
             retired: false,
@@ -298,15 +300,14 @@ impl Crew {
         let decision = decide(&self.plan, &view);
         self.roomy = decision.count > 0 && is_roomy(&self.plan, &view);
         if decision.panics || self.panic.is_some() {
-            let before = self.panic.as_ref();
-            let until =
-                if decision.panics { now + self.plan.stable_window } else { before.map_or(now, |p| p.until) };
-            let peak = before.map_or(0, |panic| panic.peak).max(decision.undelayed);
-            if before.is_none() {
+            let before = self.panic.unwrap_or(Panic { until: now, peak: 0 });
+            if self.panic.is_none() {
                 tracing::info!(revision = %self.key, wanted = decision.count, "panics: demand outgrows what runs");
             }
-            self.panic = Some(Panic { until, peak });
+            let until = if decision.panics { now + self.plan.stable_window } else { before.until };
+            self.panic = Some(Panic { until, peak: before.peak.max(decision.undelayed) });
         }
+        self.signs = Signs::of(&self.plan, &view, &decision, self.panic.is_some());
         self.delay.add(now, decision.undelayed);
         decision.count
     }
@@ -366,11 +367,10 @@ impl Crew {
         for _ in 0..surplus {
             let cheapest = self.members.iter_mut().filter(|m| m.is_running()).min_by_key(|m| m.cost());
             let Some(member) = cheapest else { return };
-            match member.phase {
-                Phase::Ready { .. } => {
-                    member.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP };
-                }
-                _ => member.stop(),
+            if matches!(member.phase, Phase::Ready { .. }) {
+                member.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP };
+            } else {
+                member.stop();
             }
         }
     }
@@ -464,7 +464,7 @@ impl Crew {
         self.plan.initial.max(self.carry).clamp(1, most)
     }
 
-    fn running(&self) -> u32 {
+    pub(super) fn running(&self) -> u32 {
         self.count(|phase| !matches!(phase, Phase::Draining { .. } | Phase::Frozen | Phase::Stopping))
     }
 

@@ -162,7 +162,7 @@ impl Proxy {
                 Some(key) => pick::split_of(splits, key),
                 None => pick::split(splits, rng),
             };
-            let choice = split.map(|split| Choice { bond, ..Choice::from(split) });
+            let choice = split.map(|split| Choice { bond, ..Choice::new(split, ask) });
             let choice = choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))?;
             if asks_for_health(ask) && matches!(choice.backend.when_empty, WhenEmpty::Wait { .. }) {
                 return Err(Refusal::Well);

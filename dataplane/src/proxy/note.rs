@@ -14,6 +14,7 @@ use crate::access::Line;
 use crate::http::codec::RequestView;
 use crate::http::headers::{fresh_trace_id, passed_trace_id};
 use crate::http::trace;
+use crate::outcomes::{Key, Stretch, Tag};
 use crate::spans::{Context, Span, Text};
 use crate::table::Backend;
 
@@ -27,6 +28,8 @@ pub(super) struct Note {
     /// For one that waited for an instance. On the heap, because few did and every connection has room for it.
     pub(super) timing: Option<Rc<Timing>>,
     backend: Option<Arc<Backend>>,
+    /// Under which tag it is counted.
+    tag: Tag,
     instance: Option<SocketAddr>,
     /// Method, host and path behind each other; empty when nobody reads them.
     text: Vec<u8>,
@@ -52,7 +55,7 @@ impl Note {
     pub(super) fn begin(&mut self, proxy: &Proxy, request: Option<RequestView<'_>>) {
         self.started = proxy.ring.now();
         (self.placed, self.answered, self.backend, self.instance) = (None, None, None, None);
-        self.timing = None;
+        (self.timing, self.tag) = (None, Tag::Off);
         self.text.clear();
         (self.method_end, self.host_end, self.trace, self.context) = (0, 0, None, None);
         let is_read = proxy.access.get().is_some() || proxy.spans.get().is_some();
@@ -73,6 +76,7 @@ impl Note {
         self.timing = Timing::of(place, self.started, now).map(Rc::new);
         self.backend = Some(Arc::clone(place.backend()));
         self.instance = Some(place.endpoint.address);
+        self.tag = place.choice.tag.clone();
     }
 
     /// The head as the instance gets it: it has a trace of ours, if none came, and our span, if there is one.
@@ -87,10 +91,8 @@ impl Note {
 
     pub(super) fn end(&mut self, proxy: &Proxy, end: &End) {
         let duration = proxy.ring.now() - self.started;
-        if let Some(backend) = &self.backend
-            && end.status != 101
-        {
-            backend.load.answered(end.status, duration);
+        if end.status != 101 {
+            self.count(end.status, duration);
         }
         if let Some((timing, answered)) = self.timing.as_ref().zip(self.answered) {
             timing.note(&proxy.counters.cold, answered);
@@ -116,6 +118,23 @@ impl Note {
             trace: self.trace.as_ref().map(<[u8; 32]>::as_slice),
             reason: end.reason,
         });
+    }
+
+    /// Counts it with its backend's answers. One that waited shows its wait to those who look from outside, and not
+    /// to those who ask how long instances take.
+    fn count(&mut self, status: u16, whole: Duration) {
+        let (Some(backend), Some(placed)) = (&self.backend, self.placed) else { return };
+        let answers = &backend.load.answers;
+        let mut key = Key { status, stretch: Stretch::Straight, tag: std::mem::take(&mut self.tag) };
+        if self.timing.is_none() {
+            return answers.note(&key, whole);
+        }
+        for (stretch, took) in
+            [(Stretch::Whole, whole), (Stretch::Inside, whole.saturating_sub(placed - self.started))]
+        {
+            key.stretch = stretch;
+            answers.note(&key, took);
+        }
     }
 
     fn parts(&self) -> [&[u8]; 3] {

@@ -14,6 +14,7 @@ use super::waiting::Ticket;
 use super::{Proxy, Refusal, pick};
 use crate::http::wire::{by, earlier};
 use crate::load::{BackendLoad, InFlight};
+use crate::outcomes::Tag;
 use crate::signal::Signal;
 use crate::table::{Ask, Backend, Bond, Edits, Endpoint, Split, Start, WhenEmpty};
 
@@ -31,11 +32,18 @@ pub struct Choice {
     pub edits: Option<Arc<Edits>>,
     /// What its route's manners make of the request.
     pub bond: Bond,
+    /// Under which tag it is counted.
+    pub tag: Tag,
 }
 
-impl From<&Split> for Choice {
-    fn from(split: &Split) -> Self {
-        Self { backend: Arc::clone(&split.backend), edits: split.edits.clone(), bond: Bond::default() }
+impl Choice {
+    pub(super) fn new(split: &Split, ask: &Ask<'_>) -> Self {
+        Self {
+            backend: Arc::clone(&split.backend),
+            edits: split.edits.clone(),
+            bond: Bond::default(),
+            tag: split.edits.as_ref().map(|edits| edits.tag(ask)).unwrap_or_default(),
+        }
     }
 }
 
@@ -211,7 +219,8 @@ impl Proxy {
     fn again(&self, ask: &Ask<'_>, backend: &Backend) -> Result<Again, Refusal> {
         let same = self.with_table(|table| {
             let splits = table.route(ask.host)?.way(ask);
-            splits.iter().find(|split| split.backend.key == backend.key).map(Choice::from)
+            let found = splits.iter().find(|split| split.backend.key == backend.key)?;
+            Some(Choice::new(found, ask))
         });
         match same {
             Some(now) => Ok(Again::Same(now)),
