@@ -71,8 +71,18 @@ pub struct BackendLoad {
     pub requests: AtomicU64,
     /// What became of them. Of 100,000 routes most are never asked, and have none.
     pub answers: Outcomes,
+    /// Told once, of those that control runs.
+    pub whose: OnceLock<Box<Whose>>,
     /// What copies of others' requests came to ([`Comparison`]); made with the first.
     compared: OnceLock<Box<[AtomicU64; 3]>>,
+}
+
+/// Whose requests a backend takes, for those who read of them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// Empty if there is none.
+    pub service: Box<str>,
+    pub configuration: Box<str>,
 }
 
 /// A copy's answer beside that of the request it was made of.

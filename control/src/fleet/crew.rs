@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use dataplane::load::{BackendLoad, EndpointLoad};
-use dataplane::table::{Endpoint, Start};
+use dataplane::table::Endpoint;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use super::decide::{Delay, View, Window, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::seen::{Roll, Seen, Stage};
-use super::{EndpointSink, Metric, Observed, Plan, Signs, State};
+use super::{EndpointSink, Metric, Observed, Plan, Signs, State, birth};
 use crate::runtime::{Beside, Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
 
 /// What a crew acts with.
@@ -74,9 +74,10 @@ struct Panic {
 
 pub(super) struct Member {
     id: u64,
+    pub(super) line: u64,
     /// What it was started by.
     pub(super) spec: Arc<InstanceSpec>,
-    started: Instant,
+    pub(super) started: Instant,
     pub(super) instance: Box<dyn Instance>,
     pub(super) phase: Phase,
     /// There from the first readiness on.
@@ -106,7 +107,7 @@ pub(super) enum Phase {
 
 impl Crew {
     pub(super) fn new(key: Arc<str>, plan: Plan, hands: &Hands, now: Instant) -> Self {
-        let load = hands.sink.load(&key);
+        let load = birth::load(&key, &plan.instance, hands);
         let requests_seen = load.requests.load(Relaxed);
         Self {
             key,
@@ -195,13 +196,8 @@ impl Crew {
         match member.phase {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
-                let start = member.instance.spawned().map(|spawned| {
-                    Box::new(Start {
-                        spawn: spawned.duration_since(member.started),
-                        listen: now.duration_since(spawned),
-                    })
-                });
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, start }));
+                let born = Some(member.born(now));
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born }));
                 member.phase = Phase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");
@@ -352,6 +348,7 @@ impl Crew {
         let spec = Arc::clone(&self.spec);
         self.members.push(Member {
             id,
+            line,
             spec,
             started: now,
             instance,

@@ -5,6 +5,7 @@
 //! revision's instances are doing is a `crew::Crew`; the task in `manager` carries it out.
 //! Deliberately absent: what a Revision is (controllers), and how an instance runs (runtime).
 
+mod birth;
 mod crew;
 pub mod decide;
 pub mod limits;

@@ -9,7 +9,6 @@ use dataplane::outcomes::Durations;
 use super::crew::Crew;
 use super::decide::{Decision, View, excess};
 use super::{Fleet, Known, Metric, Plan, Seen, Stage};
-use crate::runtime::InstanceSpec;
 
 /// What the scaler last saw and said.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -40,7 +39,6 @@ impl Crew {
     pub(super) fn figures(&self) -> Figures {
         let awake = self.desired > 0 || self.running() > 0;
         Figures {
-            spec: Arc::clone(&self.spec),
             load: Arc::clone(&self.load),
             is_limited: self.plan.concurrency_max > 0,
             // Nobody looks at the windows of one that sleeps, and nothing is asked of it.
@@ -52,8 +50,6 @@ impl Crew {
 /// What a crew is in figures.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Whose it is.
-    pub spec: Arc<InstanceSpec>,
     pub load: Arc<BackendLoad>,
     /// Its instances take so many requests at a time and no more.
     pub is_limited: bool,
@@ -63,6 +59,7 @@ pub struct Figures {
 /// One revision.
 #[derive(Debug, Clone)]
 pub struct Surveyed {
+    pub key: Arc<str>,
     pub figures: Figures,
     /// Instances that are to run.
     pub desired: u32,
@@ -107,19 +104,13 @@ impl Fleet {
         let awake = |one: &Known| one.observed.desired > 0 || !one.seen.is_empty();
         all.sort_unstable_by_key(|(key, one)| (Reverse(awake(one)), Arc::clone(key)));
         let left_out = all.len().saturating_sub(most);
-        let told = all.into_iter().take(most).map(|(_, one)| Surveyed {
+        let told = all.into_iter().take(most).map(|(key, one)| Surveyed {
+            key: Arc::clone(key),
             figures: one.figures.clone(),
             desired: one.observed.desired,
             pods: Pods::of(&one.seen),
         });
         (told.collect(), left_out)
-    }
-
-    /// What runs for `key`, and whose it is.
-    #[must_use]
-    pub fn program(&self, key: &str) -> Option<Arc<InstanceSpec>> {
-        let known = self.board.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).map(|known| Arc::clone(&known.figures.spec))
     }
 
     /// How long it took, each second, to read the counters of a revision that runs.

@@ -109,7 +109,7 @@ impl Proxy {
         let first = Arc::clone(&choice.backend);
         let waited = |mut place: Place| {
             let is_new = first.endpoints.iter().all(|known| known.id != place.endpoint.id);
-            place.waited = Some(place.endpoint.start.as_deref().copied().filter(|_| is_new));
+            place.waited = Some(place.endpoint.born.as_ref().and_then(|born| born.start).filter(|_| is_new));
             place
         };
         loop {

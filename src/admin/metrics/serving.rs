@@ -2,15 +2,14 @@
 //! X-OBS-03). Names, labels and buckets are those of upstream's Prometheus exporter: dots are underscores, a unit is
 //! the name's end.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use control::fleet::{Metric, Signs, Surveyed};
-use control::runtime::InstanceSpec;
+use dataplane::load::BackendLoad;
 use dataplane::outcomes::{Key, Stretch, Tag};
-use dataplane::table::{Backend, Table};
+use dataplane::table::Table;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -46,19 +45,17 @@ impl Serving {
     /// How requests were answered: by instances alone, and as clients see it.
     fn requests(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (mut inside, mut whole) = (Sums::default(), Sums::default());
-        let backends: BTreeMap<&str, &Backend> = all_backends(&self.table);
-        let asked = backends.values().filter(|backend| backend.load.answers.iter().next().is_some());
-        let owned: Vec<_> =
-            asked.filter_map(|backend| Some((self.scaler.fleet.program(&backend.key)?, *backend))).collect();
-        for (spec, backend) in &owned {
+        let backends = all_backends(&self.table);
+        for (key, backend) in &backends {
+            let Some(revision) = revision(key, &backend.load) else { continue };
             for outcome in backend.load.answers.iter() {
                 let status = status(&outcome.key);
                 if outcome.key.stretch != Stretch::Whole {
-                    inside.add([revision(spec), status.clone()].concat(), &outcome.durations);
+                    inside.add([revision.clone(), status.clone()].concat(), &outcome.durations);
                 }
                 if outcome.key.stretch != Stretch::Inside {
                     let tag = vec![("kn_route_tag", tag(&outcome.key.tag).to_owned().into())];
-                    whole.add([revision(spec), tag, status].concat(), &outcome.durations);
+                    whole.add([revision.clone(), tag, status].concat(), &outcome.durations);
                 }
             }
         }
@@ -84,22 +81,24 @@ impl Serving {
 
     fn revisions(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (revisions, left_out) = self.scaler.fleet.survey(REVISIONS_SHOWN_MAX);
+        let named = revisions.iter().filter_map(|one| Some((revision(&one.key, &one.figures.load)?, one)));
+        let named: Vec<(Labels<'_>, &Surveyed)> = named.collect();
         for (name, help, value) in GAUGES {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for one in &revisions {
-                put(&mut family, &revision(&one.figures.spec), value(one))?;
+            for (labels, one) in &named {
+                put(&mut family, labels, value(one))?;
             }
         }
         for (name, metric, help, value) in WINDOWS {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for one in revisions.iter().filter(|one| one.figures.signs.metric == metric) {
-                put(&mut family, &revision(&one.figures.spec), value(&one.figures.signs))?;
+            for (labels, one) in named.iter().filter(|(_, one)| one.figures.signs.metric == metric) {
+                put(&mut family, labels, value(&one.figures.signs))?;
             }
         }
         let help = "Requests inside instances and waiting, of revisions with a limit";
         let mut family = out.encode_descriptor("kn_serving_queue_depth", help, None, MetricType::Gauge)?;
-        for one in revisions.iter().filter(|one| one.figures.is_limited) {
-            put(&mut family, &revision(&one.figures.spec), one.figures.load.demand().into())?;
+        for (labels, one) in named.iter().filter(|(_, one)| one.figures.is_limited) {
+            put(&mut family, labels, one.figures.load.demand().into())?;
         }
         let (name, help) = ("sluicegate_revisions_not_shown", "Revisions without gauges: there are too many");
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -161,13 +160,15 @@ const STABLE: &str = "Demand of all instances over the stable window";
 const PANIC: &str = "Demand of all instances over the panic window";
 const TARGET: &str = "Demand that one instance is wanted to have";
 
-fn revision(spec: &InstanceSpec) -> Labels<'_> {
-    vec![
-        ("k8s_namespace_name", spec.namespace.as_str().into()),
-        ("kn_service_name", spec.service.as_str().into()),
-        ("kn_configuration_name", spec.configuration.as_str().into()),
-        ("kn_revision_name", spec.revision.as_str().into()),
-    ]
+/// Of a backend that is a revision's.
+fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<Labels<'a>> {
+    let (whose, (namespace, name)) = load.whose.get().zip(key.split_once('/'))?;
+    Some(vec![
+        ("k8s_namespace_name", namespace.into()),
+        ("kn_service_name", (&*whose.service).into()),
+        ("kn_configuration_name", (&*whose.configuration).into()),
+        ("kn_revision_name", name.into()),
+    ])
 }
 
 /// Nothing of what was cut.
