@@ -1,6 +1,5 @@
 //! The fleet in figures, for metrics: what the scaler sees and says of each revision, and what runs.
 
-use std::cmp::Reverse;
 use std::sync::{Arc, PoisonError};
 
 use dataplane::load::BackendLoad;
@@ -102,7 +101,7 @@ impl Fleet {
         let known = self.board.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = known.iter().collect();
         let awake = |one: &Known| one.observed.desired > 0 || !one.seen.is_empty();
-        all.sort_unstable_by_key(|(key, one)| (Reverse(awake(one)), Arc::clone(key)));
+        all.sort_unstable_by(|one, other| (awake(other.1), one.0).cmp(&(awake(one.1), other.0)));
         let left_out = all.len().saturating_sub(most);
         let told = all.into_iter().take(most).map(|(key, one)| Surveyed {
             key: Arc::clone(key),

@@ -134,7 +134,7 @@ impl Sender {
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
             let Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }) = outcome else {
                 let status = outcome.as_ref().map_or(0, |answer| answer.status);
-                let key = Key { tag: place.choice.tag.clone(), ..Key::of(status) };
+                let key = Key { tag: place.choice.tag(&wish.ask), ..Key::of(status) };
                 place.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
             };

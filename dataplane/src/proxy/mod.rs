@@ -138,10 +138,10 @@ impl Proxy {
         self.choose(ask).and_then(|choice| set_out(ask, choice))
     }
 
-    /// The same, and the note knows where it is to go, even if it does not get there.
+    /// The same, and the note knows where it is to go and by which tag, even if it does not get there.
     fn route_noted(&self, ask: &Ask<'_>, note: &mut Note) -> Result<Choice, Refusal> {
         let choice = self.choose(ask)?;
-        note.aim(&choice.backend);
+        note.aim(&choice.backend, choice.tag(ask));
         set_out(ask, choice)
     }
 
@@ -171,7 +171,7 @@ impl Proxy {
                 Some(key) => pick::split_of(splits, key),
                 None => pick::split(splits, rng),
             };
-            let choice = split.map(|split| Choice { bond, ..Choice::new(split, ask) });
+            let choice = split.map(|split| Choice { bond, ..Choice::from(split) });
             choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
         })
     }

@@ -82,8 +82,9 @@ impl Note {
         }
     }
 
-    /// It is to go there.
-    pub(super) fn aim(&mut self, backend: &Arc<Backend>) {
+    /// It is to go there, and comes by this tag.
+    pub(super) fn aim(&mut self, backend: &Arc<Backend>, tag: Tag) {
+        self.tag = tag;
         if let Some(held) = &mut self.held {
             held.aim(backend);
         }
@@ -97,7 +98,6 @@ impl Note {
         self.timing = Timing::of(place, self.started, now).map(Rc::new);
         self.backend = Some(Arc::clone(place.backend()));
         self.instance = Some(place.endpoint.address);
-        self.tag = place.choice.tag.clone();
     }
 
     /// The head as the instance gets it: it has a trace of ours, if none came, and our span, if there is one.

@@ -32,18 +32,18 @@ pub struct Choice {
     pub edits: Option<Arc<Edits>>,
     /// What its route's manners make of the request.
     pub bond: Bond,
-    /// Under which tag it is counted.
-    pub tag: Tag,
+}
+
+impl From<&Split> for Choice {
+    fn from(split: &Split) -> Self {
+        Self { backend: Arc::clone(&split.backend), edits: split.edits.clone(), bond: Bond::default() }
+    }
 }
 
 impl Choice {
-    pub(super) fn new(split: &Split, ask: &Ask<'_>) -> Self {
-        Self {
-            backend: Arc::clone(&split.backend),
-            edits: split.edits.clone(),
-            bond: Bond::default(),
-            tag: split.edits.as_ref().map(|edits| edits.tag(ask)).unwrap_or_default(),
-        }
+    /// Under which tag the request is counted.
+    pub(crate) fn tag(&self, ask: &Ask<'_>) -> Tag {
+        self.edits.as_ref().map(|edits| edits.tag(ask)).unwrap_or_default()
     }
 }
 
@@ -219,8 +219,7 @@ impl Proxy {
     fn again(&self, ask: &Ask<'_>, backend: &Backend) -> Result<Again, Refusal> {
         let same = self.with_table(|table| {
             let splits = table.route(ask.host)?.way(ask);
-            let found = splits.iter().find(|split| split.backend.key == backend.key)?;
-            Some(Choice::new(found, ask))
+            splits.iter().find(|split| split.backend.key == backend.key).map(Choice::from)
         });
         match same {
             Some(now) => Ok(Again::Same(now)),
