@@ -21,6 +21,8 @@ use dataplane::events::relay::Ways;
 use dataplane::inquiry;
 use dataplane::publish::Tables;
 
+pub(crate) use metrics::Scaler;
+
 /// What the listener reports on.
 #[derive(Debug)]
 pub(crate) struct Admin {
@@ -46,6 +48,8 @@ pub(crate) struct Health {
     pub(crate) spans: Arc<SpanTally>,
     /// How the files of `--manifests` are.
     pub(crate) manifests: Arc<control::manifests::Tally>,
+    /// What the events of PingSources came to.
+    pub(crate) pings: Arc<control::controllers::sources::Tally>,
 }
 
 /// Spans that left the cores' queue.
@@ -57,9 +61,9 @@ pub(crate) struct SpanTally {
 }
 
 /// The listener's routes.
-pub(crate) fn router(admin: Arc<Admin>) -> Router {
+pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler) -> Router {
     Router::new()
-        .route("/metrics", get(show_metrics))
+        .route("/metrics", get(async move |State(admin): State<Arc<Admin>>| show_metrics(&admin, &scaler)))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(show_readiness))
         .route("/debug/connections", get(look::connections))
@@ -74,9 +78,9 @@ pub(crate) fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-async fn show_metrics(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
+fn show_metrics(admin: &Admin, scaler: &Scaler) -> impl IntoResponse + use<> {
     const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match metrics::render(&admin) {
+    match metrics::render(admin, scaler) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, TEXT)], text),
         Err(why) => {
             (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], why.to_string())

@@ -5,8 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use kit::http2::{self, Client};
+use kit::manifest::{NAMESPACE, service};
 use kit::{Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
@@ -130,4 +131,62 @@ fn a_backend_has_a_histogram() {
         |le: &str| value(&format!("sluicegate_backend_duration_seconds_bucket{{le=\"{le}\",{label}}}"));
     assert!(bucket("0.025") <= 3.0 && bucket("+Inf") == 4.0);
     assert!(value(&format!("sluicegate_backend_duration_seconds_sum{{{label}}}")) >= 0.03);
+}
+
+/// X-OBS-04: each request of a Revision has a line by the operator's template once it is asked for, and none when that
+/// is over; probes only if they are to. A template that makes no sense is refused with its key.
+#[test]
+fn requests_of_revisions_have_lines_by_the_operators_template() {
+    const IMAGE: &str = "example.com/hello";
+    let setup = Setup::new(BIN).hello_image(IMAGE).flag("workers", "2").flag("access-log", "json");
+    let file = setup.write_file("access.log", "");
+    let appliance = setup.flag("access-log-file", &file.to_string_lossy()).start();
+    let api = appliance.api();
+    api.create(&service("hello", IMAGE, "one"));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+
+    let set = |line: &str, probes: &str| {
+        let data = json!({ "logging.enable-request-log": "true", "logging.request-log-template": line,
+            "logging.enable-probe-request-log": probes });
+        api.try_patch("ConfigMap", "knative-serving", "config-observability", &json!({ "data": data }))
+    };
+    let refused = set("{{.Request.Body}}", "false");
+    assert_eq!(refused.status, 422, "{refused}");
+    let why = refused.text();
+    assert!(why.contains("logging.request-log-template") && why.contains("{{.Request.Body}}"), "{why}");
+
+    let template = "own {{.Request.Method}} {{.Request.RequestURI}} {{.Response.Code}} {{.Revision.Service}} \
+        {{.Revision.Name}} {{.Revision.PodName}} {{js .Request.UserAgent}} {{.Request.ContentLength}}";
+    assert_eq!(set(template, "false").status, 200);
+    let get = |path: &str, agent: &str| {
+        let call = Call::get(path).host("hello.default.localhost").header("User-Agent", agent);
+        assert_eq!(call.send(appliance.http()).status, 200);
+    };
+    let own = || -> Vec<String> {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.lines().filter(|line| line.starts_with("own ")).map(str::to_owned).collect()
+    };
+    let first = wait::until(PATIENCE, "a line", || {
+        get("/first?a", "a \"b\"");
+        own().first().cloned()
+    });
+    let words: Vec<&str> = first.split(' ').collect();
+    assert_eq!(words[..6], ["own", "GET", "/first?a", "200", "hello", "hello-00001"], "{first}");
+    let pods = api.list("Pod", NAMESPACE);
+    let pod = pods[0]["metadata"]["name"].as_str().unwrap();
+    assert_eq!((words[6], &words[7..]), (pod, &["a", "\\\"b\\\"", "0"][..]), "{first}");
+
+    get("/probed", "kube-probe/1.34");
+    get("/last", "x");
+    wait::until(PATIENCE, "the last line", || {
+        own().iter().any(|line| line.contains(" /last ")).then_some(())
+    });
+    assert!(own().iter().all(|line| !line.contains(" /probed ")));
+    assert_eq!(set(template, "true").status, 200);
+    wait::until(PATIENCE, "a probe's line", || {
+        get("/probed", "kube-probe/1.34");
+        own().iter().any(|line| line.starts_with("own GET /probed 200 hello hello-00001 ")).then_some(())
+    });
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.lines().any(|line| line.starts_with('{')), "the access log goes on: {text}");
 }

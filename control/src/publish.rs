@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use dataplane::access::RequestLog;
 use dataplane::events::admission::Admission;
 use dataplane::events::types::Seen;
 use dataplane::load::{BackendLoad, Quota};
@@ -284,6 +285,16 @@ impl Publisher {
         let mut model = self.lock();
         if model.table.events_by != by {
             model.table.events_by = by;
+            model.changes += 1;
+            self.hand_down(&mut model);
+        }
+    }
+
+    /// The lines that requests have from now on. Published at once, unless there is no table yet.
+    pub fn set_request_log(&self, log: Option<Arc<RequestLog>>) {
+        let mut model = self.lock();
+        if model.table.request_log != log {
+            model.table.request_log = log;
             model.changes += 1;
             self.hand_down(&mut model);
         }

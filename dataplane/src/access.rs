@@ -4,15 +4,21 @@
 //! counted. The buffer is filled without an allocation; one is made for each piece, some hundred lines.
 
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, SocketAddr};
+use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
+use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use crate::counters::CoreCounters;
 
+pub(crate) mod request;
+pub mod template;
 mod text;
+
+pub use request::RequestLog;
 
 /// A piece is handed over when it has this many bytes: some 100 lines, one write of the hand.
 pub const PIECE_BYTES: usize = 32 * 1024;
@@ -37,7 +43,8 @@ pub enum Format {
 /// Where a core's lines go.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    pub format: Format,
+    /// Of the lines of all answers; `None`: only what else asks for lines has some.
+    pub format: Option<Format>,
     /// To the hand that writes. Bounded by [`PIECES_WAITING_MAX`].
     pub hand: SyncSender<Vec<u8>>,
 }
@@ -46,7 +53,7 @@ pub struct Setup {
 #[derive(Debug)]
 pub struct Line<'a> {
     pub at: SystemTime,
-    pub client: IpAddr,
+    pub client: SocketAddr,
     /// `HTTP/1.1` or `HTTP/2`.
     pub protocol: &'static str,
     /// Empty when there was no request to be read.
@@ -73,30 +80,62 @@ pub struct Line<'a> {
 pub struct AccessLog {
     setup: Setup,
     counters: Arc<CoreCounters>,
+    /// Has room only while there are lines.
     buffer: RefCell<Vec<u8>>,
     lines: Cell<u64>,
+    /// Of who hands over before long what there is.
+    waker: Cell<Option<Waker>>,
 }
 
 impl AccessLog {
     #[must_use]
     pub fn new(setup: Setup, counters: Arc<CoreCounters>) -> Self {
-        let buffer = RefCell::new(Vec::with_capacity(2 * PIECE_BYTES));
-        Self { setup, counters, buffer, lines: Cell::new(0) }
+        let (buffer, lines, waker) = (RefCell::default(), Cell::default(), Cell::default());
+        Self { setup, counters, buffer, lines, waker }
+    }
+
+    /// Whether each answer has a line.
+    #[must_use]
+    pub fn wants_all(&self) -> bool {
+        self.setup.format.is_some()
     }
 
     pub fn put(&self, line: &Line<'_>) {
+        match self.setup.format {
+            Some(Format::Common) => self.add(|buffer| text::common(buffer, line)),
+            Some(Format::Json) => self.add(|buffer| text::json(buffer, line)),
+            None => {}
+        }
+    }
+
+    /// Adds the line that `write` writes.
+    pub fn add(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let full = {
             let buffer = &mut *self.buffer.borrow_mut();
-            match self.setup.format {
-                Format::Common => text::common(buffer, line),
-                Format::Json => text::json(buffer, line),
+            if buffer.capacity() == 0 {
+                buffer.reserve(2 * PIECE_BYTES); // one a piece
             }
+            write(buffer);
             buffer.len() >= PIECE_BYTES
         };
         self.lines.set(self.lines.get() + 1);
         if full {
             self.flush();
+        } else if let Some(waker) = self.waker.take() {
+            waker.wake();
         }
+    }
+
+    /// Resolves once there are lines.
+    pub async fn filled(&self) {
+        poll_fn(|cx| {
+            if self.lines.get() > 0 {
+                return Poll::Ready(());
+            }
+            self.waker.set(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Hands over what there is.
@@ -105,8 +144,7 @@ impl AccessLog {
         if lines == 0 {
             return;
         }
-        let fresh = Vec::with_capacity(2 * PIECE_BYTES); // one a piece
-        let piece = self.buffer.replace(fresh);
+        let piece = self.buffer.take();
         let counted = match self.setup.hand.try_send(piece) {
             Ok(()) => &self.counters.access_lines,
             Err(_) => &self.counters.access_dropped,
@@ -124,7 +162,7 @@ mod tests {
     pub(super) fn line<'a>() -> Line<'a> {
         Line {
             at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
-            client: [127, 0, 0, 1].into(),
+            client: ([127, 0, 0, 1], 4711).into(),
             protocol: "HTTP/1.1",
             method: b"GET",
             host: b"a.example.com:80",
@@ -145,7 +183,7 @@ mod tests {
     fn what_the_hand_has_no_room_for_is_dropped_and_counted() {
         let (hand, piece) = sync_channel(1);
         let counters = Arc::new(CoreCounters::default());
-        let log = AccessLog::new(Setup { format: Format::Json, hand }, Arc::clone(&counters));
+        let log = AccessLog::new(Setup { format: Some(Format::Json), hand }, Arc::clone(&counters));
         for _ in 0..1000 {
             log.put(&line());
         }

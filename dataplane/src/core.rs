@@ -98,7 +98,7 @@ pub struct CoreLimits {
     pub ring: Options,
     /// Requests in flight may take this long after a stop, then they are cut.
     pub drain_max: Duration,
-    /// Where every answer is written down, if anywhere.
+    /// Where answers are written down, if anywhere.
     pub access: Option<access::Setup>,
     /// Clients are told what a request waited for.
     pub tells_timing: bool,
@@ -327,6 +327,7 @@ fn write_accesses_down(proxy: &Rc<Proxy>, setup: Option<access::Setup>) {
 
 async fn flush_access_log(proxy: Rc<Proxy>) {
     while let Some(log) = proxy.access.get() {
+        log.filled().await;
         proxy.ring.sleep(access::FLUSH_EVERY).await;
         log.flush();
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::load::Durations;
+use crate::outcomes::Durations;
 
 /// One core's event logs, the one it writes and those it runs empty, as of the last second.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ pub mod http;
 pub mod inquiry;
 pub mod load;
 pub mod names;
+pub mod outcomes;
 pub mod proxy;
 pub mod publish;
 pub mod signal;

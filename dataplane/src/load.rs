@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use crate::outcomes::{Durations, Outcomes};
+
 /// Requests inside one instance, over all cores.
 #[derive(Debug, Default)]
 pub struct EndpointLoad {
@@ -67,11 +69,20 @@ pub struct BackendLoad {
     pub frozen: AtomicU32,
     /// Requests ever taken in, answered or not.
     pub requests: AtomicU64,
-    /// What became of them. Made with the first: of 100,000 routes most are never asked, and 192 bytes each
-    /// would be a fifth of what a route takes.
-    answers: OnceLock<Box<Answers>>,
+    /// What became of them. Of 100,000 routes most are never asked, and have none.
+    pub answers: Outcomes,
+    /// Told once, of those that control runs.
+    pub whose: OnceLock<Box<Whose>>,
     /// What copies of others' requests came to ([`Comparison`]); made with the first.
     compared: OnceLock<Box<[AtomicU64; 3]>>,
+}
+
+/// Whose requests a backend takes, for those who read of them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// Empty if there is none.
+    pub service: Box<str>,
+    pub configuration: Box<str>,
 }
 
 /// A copy's answer beside that of the request it was made of.
@@ -89,56 +100,7 @@ impl Comparison {
     pub const NAMES: [&str; 3] = ["same", "different", "unanswered"];
 }
 
-/// Upper bounds of the buckets of [`Durations`], in microseconds: from a warm request to the longest that a route
-/// usually allows.
-pub const DURATIONS_US: [u64; 16] = [
-    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
-    5_000_000, 10_000_000, 30_000_000, 60_000_000,
-];
-
-/// How a backend's requests were answered, and how long that took from the request's head to the answer's end.
-#[derive(Debug, Default)]
-pub struct Answers {
-    /// By the status' first digit (index 0: cut before or in the answer).
-    pub classes: [AtomicU64; 6],
-    pub durations: Durations,
-}
-
-/// How long things took.
-#[derive(Debug, Default)]
-pub struct Durations {
-    /// One for each bound of [`DURATIONS_US`], not cumulated, and one for what took longer.
-    pub buckets: [AtomicU64; DURATIONS_US.len() + 1],
-    /// All together.
-    pub total_us: AtomicU64,
-}
-
-impl Durations {
-    pub(crate) fn note(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = DURATIONS_US.partition_point(|bound| *bound < us);
-        self.buckets[bucket].fetch_add(1, Relaxed);
-        self.total_us.fetch_add(us, Relaxed);
-    }
-
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.buckets.iter().map(|count| count.load(Relaxed)).sum()
-    }
-}
-
-impl Answers {
-    fn note(&self, status: u16, duration: Duration) {
-        self.classes[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
-        self.durations.note(duration);
-    }
-}
-
 impl BackendLoad {
-    pub(crate) fn answered(&self, status: u16, duration: Duration) {
-        self.answers.get_or_init(Box::default).note(status, duration);
-    }
-
     pub(crate) fn compared(&self, outcome: Comparison) {
         self.compared.get_or_init(Box::default)[outcome as usize].fetch_add(1, Relaxed);
     }
@@ -147,12 +109,6 @@ impl BackendLoad {
     #[must_use]
     pub fn comparisons(&self) -> Option<[u64; 3]> {
         self.compared.get().map(|counts| counts.each_ref().map(|count| count.load(Relaxed)))
-    }
-
-    /// `None` while nobody has been answered.
-    #[must_use]
-    pub fn answers(&self) -> Option<&Answers> {
-        self.answers.get().map(|answers| &**answers)
     }
 
     /// What wants an instance now: inside and waiting.
@@ -179,6 +135,8 @@ pub struct StreamTally {
     pub unauthorized: AtomicU64,
     /// Bytes in the logs that some subscriber still needs. Not a count: it falls.
     pub kept_bytes: AtomicU64,
+    /// What became of events that passed the door, from their request to its answer.
+    pub stored: Outcomes,
 }
 
 /// Bytes that some streams may keep together, over all cores; each belongs to a wider one or to none.
@@ -257,12 +215,26 @@ pub struct SubscriberTally {
     pub replies_dropped: AtomicU64,
     /// Attempts that ended because the other end could not prove by TLS who it is.
     pub untrusted: AtomicU64,
+    /// What requests to it, its reply target and its dead letter sink came to.
+    pub dispatched: Outcomes,
+    /// From a record to the request that is made of it; made with the first.
+    processed: OnceLock<Box<Durations>>,
 }
 
 impl SubscriberTally {
     /// Why events can be dropped, in the order of [`SubscriberTally::dropped_by_reason`].
     pub const DROP_REASONS: [&str; 4] =
         ["no_dead_letter_sink", "dead_letter_sink_refused", "retention", "damaged"];
+
+    pub(crate) fn processed(&self, took: Duration) {
+        self.processed.get_or_init(Box::default).note(took);
+    }
+
+    /// How long requests took to be made; `None` while there was none.
+    #[must_use]
+    pub fn processing(&self) -> Option<&Durations> {
+        self.processed.get().map(|durations| &**durations)
+    }
 
     /// The dropped, by reason.
     #[must_use]
@@ -306,19 +278,6 @@ mod tests {
         assert_eq!(named(&b).as_deref(), Some("all"));
         a.account(60, 3);
         assert_eq!((named(&a), named(&b), all.used()), (None, None, 43));
-    }
-
-    #[test]
-    fn a_duration_counts_in_the_first_bucket_that_holds_it() {
-        let answers = Answers::default();
-        for (status, us) in [(200, 0), (200, 500), (404, 501), (0, 60_000_000), (503, 60_000_001)] {
-            answers.note(status, Duration::from_micros(us));
-        }
-        let counts = |all: &[AtomicU64]| all.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
-        assert_eq!(counts(&answers.classes), [1, 0, 2, 0, 1, 1]);
-        let buckets = counts(&answers.durations.buckets);
-        assert_eq!((buckets[0], buckets[1], buckets[15], buckets[16]), (2, 1, 1, 1));
-        assert_eq!(answers.durations.total_us.load(Relaxed), 120_001_002);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -25,21 +26,32 @@ pub enum Signal {
 #[derive(Clone)]
 pub struct Signals {
     queue: Arc<ArrayQueue<Signal>>,
+    dropped: Arc<AtomicU64>,
     /// Wakes the control thread; called after a push, from a core's thread, so it must not block.
     ring_bell: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Signals {
     pub fn new(ring_bell: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { queue: Arc::new(ArrayQueue::new(SIGNALS_MAX)), ring_bell: Arc::new(ring_bell) }
+        let queue = Arc::new(ArrayQueue::new(SIGNALS_MAX));
+        Self { queue, dropped: Arc::default(), ring_bell: Arc::new(ring_bell) }
     }
 
     /// Reports; `false` when the queue is full, so that the caller asks again later.
     #[must_use]
     pub fn send(&self, signal: Signal) -> bool {
         let taken = self.queue.push(signal).is_ok();
+        if !taken {
+            self.dropped.fetch_add(1, Relaxed);
+        }
         (self.ring_bell)();
         taken
+    }
+
+    /// Reports that found no room.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
     }
 
     /// The oldest report, if any.
@@ -52,5 +64,20 @@ impl Signals {
 impl fmt::Debug for Signals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Signals").field("waiting", &self.queue.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_beyond_the_limit_are_refused_and_counted() {
+        let signals = Signals::new(|| {});
+        let demand = || Signal::Demand { backend: "ns/r".into() };
+        assert!((0..SIGNALS_MAX).all(|_| signals.send(demand())));
+        assert_eq!((signals.send(demand()), signals.dropped()), (false, 1));
+        assert!(signals.receive().is_some() && signals.send(demand()));
+        assert_eq!(signals.dropped(), 1);
     }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::access::RequestLog;
 use crate::events::admission::{Admission, Pass};
 use crate::events::cloudevent::Mode;
 use crate::events::filter::cesql::Expression;
@@ -49,6 +50,8 @@ pub struct Table {
     pub certificates: Arc<Certificates>,
     /// At which of the events listeners streams take events.
     pub events_by: EventsBy,
+    /// The lines that requests are to have, beside those of the access log.
+    pub request_log: Option<Arc<RequestLog>>,
 }
 
 /// How events come in.
@@ -138,8 +141,17 @@ pub struct Endpoint {
     pub id: u64,
     pub address: SocketAddr,
     pub load: Arc<EndpointLoad>,
-    /// How it came up, if somebody saw that. Boxed: addresses, of which there are many, have none.
-    pub start: Option<Box<Start>>,
+    /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
+    pub born: Option<Box<Born>>,
+}
+
+/// What is known of an instance that was started for us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Born {
+    /// Its name in logs.
+    pub pod: Box<str>,
+    /// How it came up, if somebody saw that.
+    pub start: Option<Start>,
 }
 
 /// How long an instance took to come up.
@@ -156,7 +168,7 @@ impl Endpoint {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), start: None }
+        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), born: None }
     }
 }
 

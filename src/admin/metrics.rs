@@ -2,35 +2,58 @@
 
 mod answers;
 mod cold;
+mod eventing;
+mod histogram;
+mod serving;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use control::fleet::Fleet;
 use control::manifests::Tally;
 use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::meter::Flood;
 use dataplane::load::{Comparison, StreamTally, SubscriberTally};
 use dataplane::proxy::{Refusal, mirror};
 use dataplane::publish::Tables;
+use dataplane::signal::Signals;
 use dataplane::table::{Backend, Subscriber, Table};
 use dataplane::tls::Outcome;
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::{Admin, SpanTally};
+use eventing::Eventing;
+use serving::Serving;
 
-pub(super) fn render(admin: &Admin) -> Result<String, fmt::Error> {
+/// The scaler, and the way on which cores report to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Scaler {
+    pub(crate) fleet: Fleet,
+    pub(crate) signals: Signals,
+}
+
+/// Ours begin with `sluicegate`; beside them stand the same figures under the names that Knative's have.
+pub(super) fn render(admin: &Admin, scaler: &Scaler) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("sluicegate");
     registry.register_collector(Box::new(Cores(admin.cores.clone())));
     registry.register_collector(Box::new(Served(Arc::clone(&admin.tables))));
     registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
     registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
+    let mut upstream = Registry::default();
+    let table = admin.tables.load();
+    let pings = Arc::clone(&admin.health.pings);
+    upstream.register_collector(Box::new(Eventing { table: Arc::clone(&table), pings }));
+    upstream.register_collector(Box::new(Serving { table, scaler: scaler.clone() }));
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    encode_registry(&mut text, &registry)?;
+    encode_registry(&mut text, &upstream)?;
+    encode_eof(&mut text)?;
     Ok(text)
 }
 
@@ -224,12 +247,15 @@ impl Collector for Served {
     }
 }
 
-fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
+/// By their keys.
+fn all_backends(table: &Table) -> BTreeMap<&str, &Backend> {
     let routes = table.hosts.values().chain(&table.any_host);
-    let backends: BTreeMap<&str, &Backend> = routes
-        .flat_map(|route| route.all_splits())
-        .map(|split| (&*split.backend.key, &*split.backend))
-        .collect();
+    let splits = routes.flat_map(|route| route.all_splits());
+    splits.map(|split| (&*split.backend.key, &*split.backend)).collect()
+}
+
+fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
+    let backends = all_backends(table);
 
     type Pick = fn(&Backend) -> u64;
     let gauges: [(&str, &str, Pick); 4] = [

@@ -94,7 +94,7 @@ fn serve(config: Config) -> Result<()> {
     listen_to_signals(say.clone())?;
     // What is wrong with the files must show before another process gives way.
     let certificates = certificates::load(&config.certificates)?;
-    let (access, hand) = access::start(&config)?.unzip();
+    let (access, hand) = access::start(&config)?;
     let Arrival { folder, logs, sockets, predecessor } = arrive(&config)?;
     let ready = sockets.ready_line()?;
     let events_tls = EventsTls::open(&config, &sockets)?;
@@ -120,7 +120,7 @@ fn serve(config: Config) -> Result<()> {
     };
     let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let Control { synced, admin, thread: control } = control::start(Parts {
-        control: control_config(&config, &sockets, events_tls.as_ref())?,
+        control: control_config(&config, &sockets, events_tls.as_ref(), &health)?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
         signals,
@@ -148,7 +148,7 @@ fn serve(config: Config) -> Result<()> {
         predecessor.dismiss(clear_up(config.data.clone(), first_instance, Arc::clone(&shared.stop)))?;
     }
 
-    let event = live(&config, &publisher, &mut estate, hand.as_ref(), (&hear, &say))?;
+    let event = live(&config, &publisher, &mut estate, &hand, (&hear, &say))?;
     health.draining.store(true, Relaxed);
     let Estate { sockets, folder, .. } = estate;
     drop(sockets); // or else the kernel would go on taking connections in
@@ -194,14 +194,14 @@ fn live(
     config: &Config,
     publisher: &Publisher,
     estate: &mut Estate,
-    access: Option<&access::Hand>,
+    access: &access::Hand,
     (hear, say): (&mpsc::Receiver<Event>, &mpsc::Sender<Event>),
 ) -> Result<Event> {
     loop {
         match hear.recv().context("nobody is left to tell anything")? {
             Event::Reload => {
                 reload(config, publisher);
-                access.inspect(|hand| hand.reopen());
+                access.reopen();
             }
             Event::Asked(request) => match estate.hand_over(request) {
                 Ok(successor) => await_successor(successor, say.clone())?,
@@ -234,7 +234,7 @@ fn end(
     shared: &Shared,
     hear: mpsc::Receiver<Event>,
     cores: Cores,
-    (access, exporter): (Option<access::Hand>, Option<Exporter>),
+    (access, exporter): (access::Hand, Option<Exporter>),
 ) -> (Result<()>, Option<Successor>) {
     tracing::info!("draining: requests in flight end, nothing new is taken in");
     let by_itself = matches!(event, Event::CoreEnded);
@@ -258,9 +258,7 @@ fn end(
     if by_itself && outcome.is_ok() {
         outcome = Err(anyhow!("a core ended by itself"));
     }
-    if let Some(access) = access {
-        access.finish();
-    }
+    access.finish();
     if let Some(exporter) = exporter {
         exporter.finish();
     }
@@ -305,7 +303,7 @@ fn start_cores(
     shared: &Shared,
     doors: Doors,
     logs: Vec<Logs>,
-    (access, spans): (Option<dataplane::access::Setup>, Option<Queue>),
+    (access, spans): (dataplane::access::Setup, Option<Queue>),
     say: mpsc::Sender<Event>,
 ) -> Result<Cores> {
     let oldest = match config.tls_min_version {
@@ -331,7 +329,7 @@ fn start_cores(
         logs,
     });
     let tells_timing = config.server_timing == ServerTiming::Cold;
-    let limits = CoreLimits { access, tells_timing, spans, ..CoreLimits::default() };
+    let limits = CoreLimits { access: Some(access), tells_timing, spans, ..CoreLimits::default() };
     Cores::start(shared, &limits, places, move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })
@@ -373,6 +371,7 @@ fn control_config(
     config: &Config,
     sockets: &Sockets,
     events_tls: Option<&EventsTls>,
+    health: &Health,
 ) -> Result<ControlConfig> {
     let events = outward::met_at(sockets.events[0].local_addr()?);
     Ok(ControlConfig {
@@ -389,6 +388,7 @@ fn control_config(
         holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         quotas: config.quotas.clone(),
+        pings: Arc::clone(&health.pings),
     })
 }
 

@@ -90,6 +90,8 @@ pub struct ControlConfig {
     pub shows_pods: bool,
     /// Who we are among the appliances that follow one API server; `None`: the API is our own.
     pub holder: Option<String>,
+    /// What the events of PingSources come to.
+    pub pings: Arc<sources::Tally>,
 }
 
 /// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was

@@ -49,7 +49,7 @@ pub(super) async fn restore(world: &World) -> Result<(), Error> {
         let list = api(world, namespace).list(&ListParams::default()).await?;
         world.maps.of(namespace).replace(list.items, |_| {});
     }
-    world.set_settings(world.maps.read());
+    obey(world, world.maps.read());
     world.trusts.set_bundles(world.maps.bundles());
     Ok(())
 }
@@ -65,7 +65,7 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
             if before.map(|map| &map.data) != after.map(|map| &map.data) {
                 let settings = world.maps.read();
                 if *world.settings() != settings {
-                    world.set_settings(settings);
+                    obey(world, settings);
                     world.keys.settings_changed();
                     world.sugar.settings_changed();
                     look_at_all(world);
@@ -73,6 +73,12 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
             }
         }))
     })
+}
+
+/// From now on these hold.
+fn obey(world: &World, settings: Settings) {
+    world.publisher.set_request_log(settings.observability.request_log.clone());
+    world.set_settings(settings);
 }
 
 fn concerns_bundles((before, after): Change<'_, ConfigMap>) -> bool {

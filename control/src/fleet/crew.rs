@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use dataplane::load::{BackendLoad, EndpointLoad};
-use dataplane::table::{Endpoint, Start};
+use dataplane::table::Endpoint;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use super::decide::{Delay, View, Window, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::seen::{Roll, Seen, Stage};
-use super::{EndpointSink, Metric, Observed, Plan, State};
+use super::{EndpointSink, Metric, Observed, Plan, Signs, State, birth};
 use crate::runtime::{Beside, Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
 
 /// What a crew acts with.
@@ -35,9 +35,10 @@ pub(super) struct Crew {
     roll: Roll,
     /// Ids of the endpoints that cores know of, in the members' order.
     published: Vec<u64>,
-    desired: u32,
+    pub(super) desired: u32,
     /// They have room for the plan's burst.
     roomy: bool,
+    pub(super) signs: Signs,
     /// The instances that had to be ready once were.
     proven: bool,
     /// Instances kept for requests that are coming over; `None` as the time = until proven.
@@ -73,9 +74,10 @@ struct Panic {
 
 pub(super) struct Member {
     id: u64,
+    pub(super) line: u64,
     /// What it was started by.
     pub(super) spec: Arc<InstanceSpec>,
-    started: Instant,
+    pub(super) started: Instant,
     pub(super) instance: Box<dyn Instance>,
     pub(super) phase: Phase,
     /// There from the first readiness on.
@@ -105,7 +107,7 @@ pub(super) enum Phase {
 
 impl Crew {
     pub(super) fn new(key: Arc<str>, plan: Plan, hands: &Hands, now: Instant) -> Self {
-        let load = hands.sink.load(&key);
+        let load = birth::load(&key, &plan.instance, hands);
         let requests_seen = load.requests.load(Relaxed);
         Self {
             key,
@@ -118,6 +120,7 @@ impl Crew {
             published: Vec::new(),
             desired: 0,
             roomy: false,
+            signs: Signs::default(),
             proven: false,
             carry_until: None,
             retired: false,
@@ -193,13 +196,8 @@ impl Crew {
         match member.phase {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
-                let start = member.instance.spawned().map(|spawned| {
-                    Box::new(Start {
-                        spawn: spawned.duration_since(member.started),
-                        listen: now.duration_since(spawned),
-                    })
-                });
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, start }));
+                let born = Some(member.born(now));
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born }));
                 member.phase = Phase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");
@@ -298,15 +296,14 @@ impl Crew {
         let decision = decide(&self.plan, &view);
         self.roomy = decision.count > 0 && is_roomy(&self.plan, &view);
         if decision.panics || self.panic.is_some() {
-            let before = self.panic.as_ref();
-            let until =
-                if decision.panics { now + self.plan.stable_window } else { before.map_or(now, |p| p.until) };
-            let peak = before.map_or(0, |panic| panic.peak).max(decision.undelayed);
-            if before.is_none() {
+            let before = self.panic.unwrap_or(Panic { until: now, peak: 0 });
+            if self.panic.is_none() {
                 tracing::info!(revision = %self.key, wanted = decision.count, "panics: demand outgrows what runs");
             }
-            self.panic = Some(Panic { until, peak });
+            let until = if decision.panics { now + self.plan.stable_window } else { before.until };
+            self.panic = Some(Panic { until, peak: before.peak.max(decision.undelayed) });
         }
+        self.signs = Signs::of(&self.plan, &view, &decision, self.panic.is_some());
         self.delay.add(now, decision.undelayed);
         decision.count
     }
@@ -351,6 +348,7 @@ impl Crew {
         let spec = Arc::clone(&self.spec);
         self.members.push(Member {
             id,
+            line,
             spec,
             started: now,
             instance,
@@ -366,11 +364,10 @@ impl Crew {
         for _ in 0..surplus {
             let cheapest = self.members.iter_mut().filter(|m| m.is_running()).min_by_key(|m| m.cost());
             let Some(member) = cheapest else { return };
-            match member.phase {
-                Phase::Ready { .. } => {
-                    member.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP };
-                }
-                _ => member.stop(),
+            if matches!(member.phase, Phase::Ready { .. }) {
+                member.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP };
+            } else {
+                member.stop();
             }
         }
     }
@@ -464,7 +461,7 @@ impl Crew {
         self.plan.initial.max(self.carry).clamp(1, most)
     }
 
-    fn running(&self) -> u32 {
+    pub(super) fn running(&self) -> u32 {
         self.count(|phase| !matches!(phase, Phase::Draining { .. } | Phase::Frozen | Phase::Stopping))
     }
 

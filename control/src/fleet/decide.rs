@@ -150,8 +150,18 @@ pub fn decide(plan: &Plan, view: &View) -> Decision {
 /// X-AS-09: instances have room for the plan's burst, so nobody has to wait in front of them.
 #[must_use]
 pub fn is_roomy(plan: &Plan, view: &View) -> bool {
-    let room = f64::from(view.ready) * plan.total - view.panic;
-    view.ready > 0 && plan.burst.is_some_and(|burst| burst == 0.0 || (room - burst).floor() >= 0.0)
+    view.ready > 0 && excess(plan, view) >= 0.0
+}
+
+/// How much more than the plan's burst what runs has room for, as upstream reckons it: a burst of 0 is always met, and
+/// one without a bound never.
+#[must_use]
+pub fn excess(plan: &Plan, view: &View) -> f64 {
+    match plan.burst {
+        None => -1.0,
+        Some(0.0) => 0.0,
+        Some(burst) => (f64::from(view.ready) * plan.total - view.panic - burst).floor(),
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates; not negative")]

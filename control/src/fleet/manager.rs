@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::crew::{Crew, Hands};
-use super::{Board, EndpointSink, Mail};
+use super::{Board, EndpointSink, Known, Mail};
 use crate::runtime::{Report, Runtime};
 
 pub(super) async fn run(
@@ -98,8 +98,13 @@ impl Manager {
     fn wake(&mut self, now: Instant) {
         let keys: Vec<_> =
             self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| Arc::clone(key)).collect();
+        let board = Arc::clone(&self.board);
         for key in keys {
-            self.with(&key, now, |crew| crew.sample(now));
+            self.with(&key, now, |crew| {
+                let began = Instant::now();
+                crew.sample(now);
+                board.looks.note(began.elapsed());
+            });
         }
     }
 
@@ -148,7 +153,7 @@ impl Manager {
             }
         } else {
             let seen = crew.seen();
-            self.board.post(key, Some((crew.observed(), seen)));
+            self.board.post(key, Some(Known { observed: crew.observed(), seen, figures: crew.figures() }));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! revision's instances are doing is a `crew::Crew`; the task in `manager` carries it out.
 //! Deliberately absent: what a Revision is (controllers), and how an instance runs (runtime).
 
+mod birth;
 mod crew;
 pub mod decide;
 pub mod limits;
@@ -13,17 +14,21 @@ mod seen;
 mod spares;
 #[cfg(test)]
 mod spares_tests;
+mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use seen::{Last, Seen, Stage};
+pub use survey::{Figures, Pods, Signs, Surveyed};
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dataplane::load::BackendLoad;
+use dataplane::outcomes::Durations;
 use dataplane::table::Endpoint;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -88,9 +93,10 @@ pub struct Spare {
 }
 
 /// What the scaler counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Metric {
     /// Requests inside and waiting.
+    #[default]
     Concurrency,
     /// Requests taken in per second.
     Rps,
@@ -167,13 +173,20 @@ enum Mail {
     Shutdown(oneshot::Sender<()>),
 }
 
-/// A revision's state, and its instances.
-type Known = (Observed, Vec<Seen>);
+/// What there is to know of a revision.
+struct Known {
+    observed: Observed,
+    seen: Vec<Seen>,
+    /// No change that anybody is told of: of those that run they are others each second.
+    figures: Figures,
+}
 
 /// What others may read at any time.
 struct Board {
     known: Mutex<HashMap<Arc<str>, Known>>,
     changes: broadcast::Sender<Arc<str>>,
+    /// How long it took to read the counters of one revision.
+    looks: Durations,
 }
 
 impl Fleet {
@@ -187,7 +200,7 @@ impl Fleet {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (mail, inbox) = mpsc::unbounded_channel();
         let (changes, _) = broadcast::channel(limits::CHANGES_MAX);
-        let board = Arc::new(Board { known: Mutex::default(), changes });
+        let board = Arc::new(Board { known: Mutex::default(), changes, looks: Durations::default() });
         let work = manager::run(runtime, sink, first_id, inbox, Arc::clone(&board));
         (Self { mail, board }, work)
     }
@@ -217,14 +230,14 @@ impl Fleet {
     #[must_use]
     pub fn observe(&self, key: &str) -> Observed {
         let known = self.board.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).map_or(Observed::NOTHING, |(observed, _)| observed.clone())
+        known.get(key).map_or(Observed::NOTHING, |known| known.observed.clone())
     }
 
     /// The instances of `key`, those included that end or wait for their next start.
     #[must_use]
     pub fn instances(&self, key: &str) -> Vec<Seen> {
         let known = self.board.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).map_or_else(Vec::new, |(_, seen)| seen.clone())
+        known.get(key).map_or_else(Vec::new, |known| known.seen.clone())
     }
 
     /// Ends the instance `id` of `key`; another one takes its place if it is wanted.
@@ -251,18 +264,28 @@ impl Fleet {
     }
 }
 
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.board.known.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("Fleet").field("revisions", &known.len()).finish()
+    }
+}
+
 impl Board {
     /// `None`: nothing is known of `key` any more.
     fn post(&self, key: &Arc<str>, now: Option<Known>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.get(key) == now.as_ref() {
-            return;
-        }
+        let is_same = match (known.get(key), &now) {
+            (Some(before), Some(now)) => (&before.observed, &before.seen) == (&now.observed, &now.seen),
+            (before, now) => before.is_none() && now.is_none(),
+        };
         match now {
             Some(now) => drop(known.insert(Arc::clone(key), now)),
             None => drop(known.remove(key)),
         }
         drop(known);
-        let _ = self.changes.send(Arc::clone(key)); // nobody listening is fine
+        if !is_same {
+            let _ = self.changes.send(Arc::clone(key)); // nobody listening is fine
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::{Line, PART_BYTES_MAX};
 /// `127.0.0.1 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.0" 200 2326`
 pub(super) fn common(out: &mut Vec<u8>, line: &Line<'_>) {
     let at = moment(line.at);
-    put(out, format_args!("{} - - [{}] \"", line.client, at.strftime("%d/%b/%Y:%H:%M:%S %z")));
+    put(out, format_args!("{} - - [{}] \"", line.client.ip(), at.strftime("%d/%b/%Y:%H:%M:%S %z")));
     if line.method.is_empty() {
         out.push(b'-');
     } else {
@@ -24,7 +24,7 @@ pub(super) fn common(out: &mut Vec<u8>, line: &Line<'_>) {
 
 pub(super) fn json(out: &mut Vec<u8>, line: &Line<'_>) {
     let at = moment(line.at);
-    put(out, format_args!("{{\"time\":\"{at:.3}\",\"client\":\"{}\"", line.client));
+    put(out, format_args!("{{\"time\":\"{at:.3}\",\"client\":\"{}\"", line.client.ip()));
     put(out, format_args!(",\"protocol\":\"{}\"", line.protocol));
     for (name, part) in [("method", line.method), ("host", line.host), ("path", line.path)] {
         if !part.is_empty() {

@@ -19,6 +19,7 @@ use super::limits::{RECLAIM_EVERY, SIGNAL_AGAIN};
 use super::types::Types;
 use super::{Answer, companions};
 use crate::counters::CoreCounters;
+use crate::outcomes::Key;
 use crate::signal::{Signal, Signals};
 use crate::table::{Durability, Stream, Table};
 
@@ -136,12 +137,16 @@ impl<P: Post + Clone> Events<P> {
         headers: &'a [(&'a str, &'a [u8])],
         body: &'a [u8],
     ) -> Answer {
+        let began = self.ring.now();
         let stream = ingress::find(table, path);
         let answer = match self.judge(method, stream, headers, body) {
             Err(refusal) => ingress::refused(&refusal),
             Ok(intake) => {
                 let beside = companions::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
-                self.take_in(table, intake, &beside).await
+                let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
+                let answer = self.take_in(table, intake, &beside).await;
+                tally.stored.note_each(events, &Key::of(answer.status), self.ring.now() - began);
+                answer
             }
         };
         if let Some(stream) = stream.filter(|_| answer.status >= 400) {

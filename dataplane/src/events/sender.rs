@@ -18,6 +18,7 @@ use crate::http::codec::Method;
 use crate::http::pool::PoolKey;
 use crate::http::wire::by;
 use crate::names::Found;
+use crate::outcomes::Key;
 use crate::proxy::{Choice, Place, Proxy, Refusal, Wish};
 use crate::signal::{Signal, Signals};
 use crate::table::{Ask, Edits, NO_PORT, Target};
@@ -129,8 +130,12 @@ impl Sender {
             let (address, id) = (place.endpoint.address, place.endpoint.id);
             let trust = place.backend().trust.clone();
             let to = To { address, key: PoolKey::Endpoint(id), trust: trust.as_deref() };
+            let began = ring.now();
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
             let Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }) = outcome else {
+                let status = outcome.as_ref().map_or(0, |answer| answer.status);
+                let key = Key { tag: place.choice.tag(&wish.ask), ..Key::of(status) };
+                place.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
             };
             let lost = Signal::Unreachable { backend: place.backend().key.clone(), endpoint: id };

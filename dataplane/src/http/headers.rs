@@ -48,6 +48,12 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// As logs have it: an IPv4 address that came by IPv6 is one.
+    #[must_use]
+    pub fn canonical(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip().to_canonical(), self.address.port())
+    }
+
     #[must_use]
     pub fn new(address: SocketAddr, scheme: Scheme) -> Self {
         let ip = address.ip().to_canonical();

@@ -210,7 +210,7 @@ impl Connection {
     /// Counts and notes a request that has had its answer.
     fn ended(&mut self, status: u16, sent_before: u64, reason: Option<&'static str>) {
         self.proxy.counters.answered(status);
-        let client = self.peer.address.ip().to_canonical();
+        let client = self.peer.canonical();
         let bytes = self.client.outflow.bytes - sent_before;
         self.note.end(&self.proxy, &End { client, protocol: HTTP1, status, bytes, reason });
     }

@@ -95,7 +95,8 @@ impl Due {
 pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> Ending {
     let proxy = Rc::clone(&connection.proxy);
     let started = proxy.ring.now();
-    let choice = match proxy.route(&Ask::client(connection.client.head.view(&head), &connection.peer)) {
+    let view = connection.client.head.view(&head);
+    let choice = match proxy.route_noted(&Ask::client(view, &connection.peer), &mut connection.note) {
         Ok(choice) => choice,
         Err(refusal) => return Ending::Refused(refusal),
     };

@@ -36,7 +36,7 @@ pub use connection::{serve, serve_inside};
 pub use place::{Choice, Place, Wish};
 pub use refusal::Refusal;
 
-use crate::access::AccessLog;
+use crate::access::{AccessLog, RequestLog};
 use crate::counters::CoreCounters;
 use crate::http::client::Client;
 use crate::http::codec::{Name, Probe};
@@ -48,6 +48,7 @@ use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
 use crate::spans;
 use crate::table::{Ask, Backend, Route, Table, WhenEmpty, host_name};
+use note::Note;
 use outliers::Outliers;
 use sheet::Sheets;
 use waiting::{RoomLimits, WaitingRoom};
@@ -63,7 +64,9 @@ pub struct Proxy {
     pub counters: Arc<CoreCounters>,
     /// Unset when nobody wants it.
     pub access: OnceCell<AccessLog>,
-    /// ... and nobody collects spans.
+    /// The lines that requests are to have beside those, as the table has them.
+    request_log: RefCell<Option<Arc<RequestLog>>>,
+    /// Unset when nobody collects spans.
     pub spans: OnceCell<spans::Queue>,
     /// Clients are told what a request waited for (`Server-Timing`).
     pub tells_timing: Cell<bool>,
@@ -108,6 +111,7 @@ impl Proxy {
             roster: Rc::default(),
             counters: parts.counters,
             access: OnceCell::new(),
+            request_log: RefCell::new(parts.tables.load().request_log.clone()),
             tells_timing: Cell::new(true),
             sheets: Sheets::default(),
             signals: parts.signals,
@@ -131,9 +135,14 @@ impl Proxy {
 
     /// Chooses a backend for one request, and counts the request.
     pub fn route(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
+        self.choose(ask).and_then(|choice| set_out(ask, choice))
+    }
+
+    /// The same, and the note knows where it is to go and by which tag, even if it does not get there.
+    fn route_noted(&self, ask: &Ask<'_>, note: &mut Note) -> Result<Choice, Refusal> {
         let choice = self.choose(ask)?;
-        choice.backend.load.requests.fetch_add(1, Relaxed);
-        Ok(choice)
+        note.aim(&choice.backend, choice.tag(ask));
+        set_out(ask, choice)
     }
 
     fn choose(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
@@ -163,11 +172,7 @@ impl Proxy {
                 None => pick::split(splits, rng),
             };
             let choice = split.map(|split| Choice { bond, ..Choice::from(split) });
-            let choice = choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))?;
-            if asks_for_health(ask) && matches!(choice.backend.when_empty, WhenEmpty::Wait { .. }) {
-                return Err(Refusal::Well);
-            }
-            Ok(choice)
+            choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
         })
     }
 
@@ -181,6 +186,7 @@ impl Proxy {
     pub fn look(&self) {
         let version = self.with_table(|table| table.version);
         if self.version_seen.replace(version) != version {
+            *self.request_log.borrow_mut() = self.with_table(|table| table.request_log.clone());
             self.room.borrow_mut().ask_again();
         }
         let called = self.room.borrow_mut().call_all();
@@ -220,6 +226,15 @@ fn probed(route: &Route, ask: &Ask<'_>) -> Option<Refusal> {
         Some(b"override") => Refusal::Probed { hash: route.hash.as_deref().unwrap_or_default().into() },
         Some(own) => Refusal::Probed { hash: String::from_utf8_lossy(own).into() },
     })
+}
+
+/// Counts a request that is on its way; a probe is not.
+fn set_out(ask: &Ask<'_>, choice: Choice) -> Result<Choice, Refusal> {
+    if asks_for_health(ask) && matches!(choice.backend.when_empty, WhenEmpty::Wait { .. }) {
+        return Err(Refusal::Well);
+    }
+    choice.backend.load.requests.fetch_add(1, Relaxed);
+    Ok(choice)
 }
 
 /// Whether whoever stands before the instances answers in their place: a probe wakes nobody (X-QP-06). To backends

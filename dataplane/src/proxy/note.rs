@@ -1,6 +1,6 @@
 //! What one request came to: for its backend's histogram, and for the access log.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,10 +10,12 @@ use ring::Tick;
 
 use super::timing::Timing;
 use super::{Place, Proxy, Refusal};
-use crate::access::Line;
+use crate::access::request::Held;
+use crate::access::{AccessLog, Line};
 use crate::http::codec::RequestView;
 use crate::http::headers::{fresh_trace_id, passed_trace_id};
 use crate::http::trace;
+use crate::outcomes::{Key, Stretch, Tag};
 use crate::spans::{Context, Span, Text};
 use crate::table::Backend;
 
@@ -27,6 +29,8 @@ pub(super) struct Note {
     /// For one that waited for an instance. On the heap, because few did and every connection has room for it.
     pub(super) timing: Option<Rc<Timing>>,
     backend: Option<Arc<Backend>>,
+    /// Under which tag it is counted.
+    tag: Tag,
     instance: Option<SocketAddr>,
     /// Method, host and path behind each other; empty when nobody reads them.
     text: Vec<u8>,
@@ -35,11 +39,13 @@ pub(super) struct Note {
     trace: Option<[u8; 32]>,
     /// Where it stands in its trace, if spans are collected.
     context: Option<Context>,
+    /// For its line in the request log, if there is to be one.
+    held: Option<Box<Held>>,
 }
 
 /// How it ended, as far as the connection knows.
 pub(super) struct End {
-    pub(super) client: IpAddr,
+    pub(super) client: SocketAddr,
     pub(super) protocol: &'static str,
     /// 0: it was cut.
     pub(super) status: u16,
@@ -52,10 +58,18 @@ impl Note {
     pub(super) fn begin(&mut self, proxy: &Proxy, request: Option<RequestView<'_>>) {
         self.started = proxy.ring.now();
         (self.placed, self.answered, self.backend, self.instance) = (None, None, None, None);
-        self.timing = None;
+        (self.timing, self.tag) = (None, Tag::Off);
         self.text.clear();
         (self.method_end, self.host_end, self.trace, self.context) = (0, 0, None, None);
-        let is_read = proxy.access.get().is_some() || proxy.spans.get().is_some();
+        let log = proxy.request_log.borrow().clone().filter(|_| proxy.access.get().is_some());
+        match request.zip(log) {
+            // One allocation for a connection of HTTP/1, and only if the operator wants lines.
+            Some((request, log)) => self.held.get_or_insert_default().begin(log, request),
+            None => self.held = None,
+        }
+        let is_read = self.held.is_some()
+            || proxy.access.get().is_some_and(AccessLog::wants_all)
+            || proxy.spans.get().is_some();
         let Some(request) = request.filter(|_| is_read) else { return };
         self.text.extend_from_slice(request.method().as_bytes());
         self.method_end = self.text.len();
@@ -68,7 +82,18 @@ impl Note {
         }
     }
 
+    /// It is to go there, and comes by this tag.
+    pub(super) fn aim(&mut self, backend: &Arc<Backend>, tag: Tag) {
+        self.tag = tag;
+        if let Some(held) = &mut self.held {
+            held.aim(backend);
+        }
+    }
+
     pub(super) fn placed(&mut self, place: &Place, now: Tick) {
+        if let Some(held) = &mut self.held {
+            held.place(&place.endpoint);
+        }
         self.placed = Some(now);
         self.timing = Timing::of(place, self.started, now).map(Rc::new);
         self.backend = Some(Arc::clone(place.backend()));
@@ -87,19 +112,18 @@ impl Note {
 
     pub(super) fn end(&mut self, proxy: &Proxy, end: &End) {
         let duration = proxy.ring.now() - self.started;
-        if let Some(backend) = &self.backend
-            && end.status != 101
-        {
-            backend.load.answered(end.status, duration);
+        if end.status != 101 {
+            self.count(end.status, duration);
         }
         if let Some((timing, answered)) = self.timing.as_ref().zip(self.answered) {
             timing.note(&proxy.counters.cold, answered);
         }
         self.record(proxy, end, duration);
-        let Some(log) = proxy.access.get() else { return };
+        let held = self.held.as_ref().filter(|held| held.is_wanted());
+        let Some(log) = proxy.access.get().filter(|log| log.wants_all() || held.is_some()) else { return };
         let waited = self.placed.map(|placed| placed - self.started);
         let [method, host, path] = self.parts();
-        log.put(&Line {
+        let line = Line {
             at: SystemTime::now(),
             client: end.client,
             protocol: end.protocol,
@@ -115,7 +139,28 @@ impl Note {
             instance: self.instance,
             trace: self.trace.as_ref().map(<[u8; 32]>::as_slice),
             reason: end.reason,
-        });
+        };
+        log.put(&line);
+        if let Some(held) = held {
+            log.add(|buffer| held.write(buffer, &line));
+        }
+    }
+
+    /// Counts it with its backend's answers. One that waited shows its wait to those who look from outside, and not
+    /// to those who ask how long instances take.
+    fn count(&mut self, status: u16, whole: Duration) {
+        let (Some(backend), Some(placed)) = (&self.backend, self.placed) else { return };
+        let answers = &backend.load.answers;
+        let mut key = Key { status, stretch: Stretch::Straight, tag: std::mem::take(&mut self.tag) };
+        if self.timing.is_none() {
+            return answers.note(&key, whole);
+        }
+        for (stretch, took) in
+            [(Stretch::Whole, whole), (Stretch::Inside, whole.saturating_sub(placed - self.started))]
+        {
+            key.stretch = stretch;
+            answers.note(&key, took);
+        }
     }
 
     fn parts(&self) -> [&[u8]; 3] {
@@ -138,7 +183,7 @@ impl Note {
             host: Text::new(host),
             path: Text::new(path),
             protocol: end.protocol,
-            client: end.client,
+            client: end.client.ip(),
             status: end.status,
             backend: self.backend.clone(),
             instance: self.instance,

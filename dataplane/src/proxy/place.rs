@@ -14,6 +14,7 @@ use super::waiting::Ticket;
 use super::{Proxy, Refusal, pick};
 use crate::http::wire::{by, earlier};
 use crate::load::{BackendLoad, InFlight};
+use crate::outcomes::Tag;
 use crate::signal::Signal;
 use crate::table::{Ask, Backend, Bond, Edits, Endpoint, Split, Start, WhenEmpty};
 
@@ -36,6 +37,13 @@ pub struct Choice {
 impl From<&Split> for Choice {
     fn from(split: &Split) -> Self {
         Self { backend: Arc::clone(&split.backend), edits: split.edits.clone(), bond: Bond::default() }
+    }
+}
+
+impl Choice {
+    /// Under which tag the request is counted.
+    pub(crate) fn tag(&self, ask: &Ask<'_>) -> Tag {
+        self.edits.as_ref().map(|edits| edits.tag(ask)).unwrap_or_default()
     }
 }
 
@@ -101,7 +109,7 @@ impl Proxy {
         let first = Arc::clone(&choice.backend);
         let waited = |mut place: Place| {
             let is_new = first.endpoints.iter().all(|known| known.id != place.endpoint.id);
-            place.waited = Some(place.endpoint.start.as_deref().copied().filter(|_| is_new));
+            place.waited = Some(place.endpoint.born.as_ref().and_then(|born| born.start).filter(|_| is_new));
             place
         };
         loop {

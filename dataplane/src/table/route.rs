@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Backend, Endpoint, Manners, Protocol, Timeouts, WhenEmpty};
 use crate::http::codec::{Name, RequestView};
 use crate::http::headers::Peer;
+use crate::outcomes::Tag;
 
 /// Where one host's requests go.
 #[derive(Debug, Default)]
@@ -50,7 +51,14 @@ pub struct Split {
 pub struct Edits {
     host: Option<Box<str>>,
     set: Vec<(Box<str>, Box<str>)>,
+    /// What they tell the instance of the tag that a request came by.
+    tag: Tag,
 }
+
+/// The header that names the tag by which a request comes: from clients that ask for one, and towards instances.
+const TAG: &str = "Knative-Serving-Tag";
+/// ... and tells an instance that a request came by none.
+const DEFAULT_ROUTE: &str = "Knative-Serving-Default-Route";
 
 /// Why a header may not be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +117,11 @@ impl<'a> Ask<'a> {
         let host = super::host_name(self.host);
         // Allocates only for who calls its neighbours by their short names.
         (!host.contains('.')).then(|| format!("{}.{domain}", host.to_ascii_lowercase()))
+    }
+
+    fn asks_for_tag(&self) -> bool {
+        let mut fields = self.request.into_iter().flat_map(RequestView::fields);
+        fields.any(|(name, value)| name.eq_ignore_ascii_case(TAG) && !value.is_empty())
     }
 
     fn says(&self, name: &str, value: &str) -> bool {
@@ -223,6 +236,11 @@ impl Edits {
         if ours {
             return Err(BadEdit::Own);
         }
+        if name.eq_ignore_ascii_case(TAG) {
+            self.tag = Tag::Named(value.into());
+        } else if name.eq_ignore_ascii_case(DEFAULT_ROUTE) {
+            self.tag = Tag::Default;
+        }
         self.set.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self.set.push((name.into(), value.into()));
         Ok(())
@@ -236,6 +254,15 @@ impl Edits {
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         self.host.as_deref()
+    }
+
+    /// The tag that a request comes by that is changed like this (X-QP-12).
+    #[must_use]
+    pub fn tag(&self, ask: &Ask<'_>) -> Tag {
+        match &self.tag {
+            Tag::Default if ask.asks_for_tag() => Tag::Undefined,
+            tag => tag.clone(),
+        }
     }
 
     /// What is set, in order.
@@ -333,6 +360,32 @@ mod tests {
         edits.set("x-one", "2").unwrap();
         assert_eq!(edits.headers().collect::<Vec<_>>(), [("x-one", "2")]);
         assert!(edits.replaces(b"X-ONE") && !edits.replaces(b"X-On"));
+    }
+
+    /// X-QP-12: default, undefined and named tags; where none of the two headers is set, tags are off, whatever the
+    /// client says.
+    #[test]
+    fn a_request_comes_by_the_tag_that_its_instance_is_told() {
+        let edits = |name: &str, value: &str| {
+            let mut edits = Edits::default();
+            edits.set(name, value).unwrap();
+            edits
+        };
+        let (default, named) = (edits("knative-serving-default-route", "true"), edits(TAG, "next"));
+        for (fields, edits, tag) in [
+            ("", &default, Tag::Default),
+            ("Knative-Serving-Tag:\r\n", &default, Tag::Default),
+            ("knative-serving-tag: nobody\r\n", &default, Tag::Undefined),
+            ("", &named, Tag::Named("next".into())),
+            ("Knative-Serving-Tag: next\r\n", &named, Tag::Named("next".into())),
+            ("Knative-Serving-Tag: next\r\n", &Edits::default(), Tag::Off),
+        ] {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            let mut head = RequestHead::default();
+            assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
+            let peer = Peer::new(([127, 0, 0, 1], 1).into(), crate::http::headers::Scheme::Http);
+            assert_eq!(edits.tag(&Ask::client(head.view(text.as_bytes()), &peer)), tag, "{fields}");
+        }
     }
 
     proptest! {

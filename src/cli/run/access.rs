@@ -19,15 +19,15 @@ pub(super) struct Hand {
     reopen: Arc<AtomicBool>,
 }
 
-/// `None` when nobody wants the log.
+/// Also when nobody wants the log yet: the request log, which has the same way out, is turned on at any time.
 ///
 /// # Errors
 /// Its file cannot be opened.
-pub(super) fn start(config: &Config) -> Result<Option<(Setup, Hand)>> {
+pub(super) fn start(config: &Config) -> Result<(Setup, Hand)> {
     let format = match config.access_log {
-        AccessFormat::Off => return Ok(None),
-        AccessFormat::Common => dataplane::access::Format::Common,
-        AccessFormat::Json => dataplane::access::Format::Json,
+        AccessFormat::Off => None,
+        AccessFormat::Common => Some(dataplane::access::Format::Common),
+        AccessFormat::Json => Some(dataplane::access::Format::Json),
     };
     let target = match &config.access_log_file {
         Some(path) => {
@@ -43,7 +43,7 @@ pub(super) fn start(config: &Config) -> Result<Option<(Setup, Hand)>> {
         .name("access-log".to_owned())
         .spawn(move || write(target, &pieces, &asked))
         .context("no thread for the access log")?;
-    Ok(Some((Setup { format, hand }, Hand { thread, reopen })))
+    Ok((Setup { format, hand }, Hand { thread, reopen }))
 }
 
 impl Hand {

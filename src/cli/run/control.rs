@@ -26,7 +26,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::api::{self as entrance, Entrances};
 use super::events_tls::EventsTls;
-use crate::admin::{self, Admin, Health};
+use crate::admin::{self, Admin, Health, Scaler};
 use crate::config::Config;
 
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
@@ -106,7 +106,8 @@ async fn live(
     house.keep(entrances.authority());
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
     let (publisher, handed) = (Arc::clone(&parts.publisher), stopped(parts.hand_over.clone()));
-    tokio::task::spawn_local(serve_admin(parts.admin, hear_admin, publisher, handed));
+    let scaler = Scaler { fleet: house.fleet.clone(), signals: parts.signals.clone() };
+    tokio::task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler), publisher, handed));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
@@ -306,14 +307,14 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 
 async fn serve_admin(
     listener: TcpListener,
-    admin: oneshot::Receiver<Arc<Admin>>,
+    (admin, scaler): (oneshot::Receiver<Arc<Admin>>, Scaler),
     publisher: Arc<Publisher>,
     until: impl Future<Output = ()> + Send + 'static,
 ) {
     // An error: the start failed, and the process is about to end.
     if let Ok(admin) = admin.await {
         publisher.cores_run();
-        serve(listener, admin::router(admin), until).await;
+        serve(listener, admin::router(admin, scaler), until).await;
     }
 }
 

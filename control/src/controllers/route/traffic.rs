@@ -136,10 +136,10 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         splits: assigned.iter().filter_map(weighted).collect(),
         paths: tags()
             .filter(|_| ways.by_tag_header)
-            .map(|(tag, key)| by_header(TAG_HEADER, tag, key))
+            .map(|(tag, key)| by_header(TAG_HEADER, tag, key, ways.marked(TAG_HEADER, tag)))
             .chain(header_routes(&route.metadata).into_iter().filter_map(|rule| {
                 let (_, key) = tags().find(|(tag, _)| *tag == rule.tag)?;
-                Some(by_header(&rule.header, &rule.value, key))
+                Some(by_header(&rule.header, &rule.value, key, Edits::default()))
             }))
             .collect(),
         manners: manners(route, ways.naming),
@@ -162,10 +162,10 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         .collect()
 }
 
-fn by_header(header: &str, value: &str, backend: String) -> PathRule {
+fn by_header(header: &str, value: &str, backend: String, edits: Edits) -> PathRule {
     PathRule {
         headers: vec![(header.to_owned(), value.to_owned())],
-        splits: vec![Share::new(backend, 100)],
+        splits: vec![Share { edits, ..Share::new(backend, 100) }],
         path: String::new(),
     }
 }
@@ -315,7 +315,8 @@ mod tests {
             share.edits.headers().map(|(name, value)| format!("{name}: {value}")).collect()
         };
         assert_eq!(own.paths[0].headers, [("Knative-Serving-Tag".to_owned(), "next".to_owned())]);
-        assert_eq!(own.paths[0].splits, [Share::new("ns/app-2", 100)]);
+        let [way] = own.paths[0].splits.as_slice() else { panic!("{own:?}") };
+        assert_eq!((&*way.backend, headers(way)), ("ns/app-2", vec!["Knative-Serving-Tag: next".to_owned()]));
         assert_eq!(headers(&own.splits[0]), ["Knative-Serving-Default-Route: true"]);
         assert_eq!(headers(&tagged.splits[0]), ["Knative-Serving-Tag: next"]);
         assert!(tagged.paths.is_empty());
@@ -339,7 +340,7 @@ mod tests {
         );
         let rules = rules(&route, &assigned, ways());
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
-        assert_eq!(own.paths, [by_header("X-Beta", "yes", "ns/app-2".into())]);
+        assert_eq!(own.paths, [by_header("X-Beta", "yes", "ns/app-2".into(), Edits::default())]);
         let (manners, of_tag) = (own.manners.as_ref().unwrap(), tagged.manners.as_ref().unwrap());
         let mirror = manners.mirror.as_ref().unwrap();
         assert!(tagged.hosts.contains(&mirror.host.to_string()) && mirror.percent == 10);

@@ -3,6 +3,7 @@
 
 pub mod ping;
 mod send;
+mod tally;
 
 use jiff::Timestamp;
 
@@ -17,6 +18,7 @@ use crate::kinds::sources::binding::SinkBinding;
 use crate::kinds::sources::container::ContainerSource;
 use crate::kinds::sources::ping::{self as ping_kind, PingSource};
 use crate::kinds::sources::{EventAttributes, SINK_PROVIDED, Source, SourceStatus};
+pub use tally::{SourceName, Tally};
 
 /// The reason of a condition of what nothing here runs.
 const NOT_RUN: &str = "NotRunHere";

@@ -57,9 +57,13 @@ impl Due {
 
 /// Runs for ever.
 pub async fn tend(world: &World) {
-    let ready = || world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect();
-    let domain = &world.config.domain;
-    run(ready, &world.sources.bell, Timestamp::now, |event| send::send(event, domain.clone())).await;
+    let (domain, tally) = (&world.config.domain, &world.config.pings);
+    let ready = || {
+        tally.keep(|(namespace, name)| world.sources.pings.get(namespace, name).is_some());
+        world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
+    };
+    let send = |event| send::send(event, domain.clone(), Arc::clone(tally));
+    run(ready, &world.sources.bell, Timestamp::now, send).await;
 }
 
 /// The same, of sources, a bell that says that they changed, a clock and a way out that are given.
@@ -155,7 +159,8 @@ fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
         attributes.push((key.clone(), value.clone()));
     }
     let content_type = Some(spec.content_type.clone()).filter(|media| !media.is_empty());
-    Some(Outgoing { sink, attributes, content_type, body })
+    let from = (namespace(&ping.metadata).to_owned(), name(&ping.metadata).to_owned());
+    Some(Outgoing { from, sink, attributes, content_type, body })
 }
 
 #[cfg(test)]

@@ -1,12 +1,16 @@
 //! Sends one event by plain HTTP, in binary mode, until it is taken.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::{SourceName, Tally};
 
 /// How often an event is sent in all, if nobody takes it.
 const ATTEMPTS_MAX: u32 = 6;
@@ -18,6 +22,7 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 /// An event on its way.
 #[derive(Debug)]
 pub(super) struct Outgoing {
+    pub(super) from: SourceName,
     pub(super) sink: String,
     /// In the order in which they are written.
     pub(super) attributes: Vec<(String, String)>,
@@ -32,11 +37,16 @@ impl Outgoing {
     }
 }
 
-/// Sends it; whoever is to know of a failure is told by the log. Names below `domain` are this host.
-pub(super) async fn send(event: Outgoing, domain: String) {
+/// Sends it; whoever is to know of a failure is told by the log. Names below `domain` are this host. Each attempt is
+/// counted.
+pub(super) async fn send(event: Outgoing, domain: String, tally: Arc<Tally>) {
     let mut pause = PAUSE;
     for attempt in 1..=ATTEMPTS_MAX {
-        let why = match tokio::time::timeout(ATTEMPT_MAX, post(&event, &domain)).await {
+        let began = Instant::now();
+        let outcome = tokio::time::timeout(ATTEMPT_MAX, post(&event, &domain)).await;
+        let status = outcome.iter().flatten().next().map_or(0, StatusCode::as_u16);
+        tally.note(&event.from, status, began.elapsed());
+        let why = match outcome {
             Ok(Ok(status)) if status.is_success() => return,
             Ok(Ok(status)) if !is_worth_another(status) => {
                 tracing::warn!(sink = event.sink, %status, "a PingSource's event is not taken, and not sent again");
@@ -147,12 +157,13 @@ mod tests {
         let send_all = async {
             for _ in 0..EVENTS {
                 let event = Outgoing {
+                    from: SourceName::default(),
                     sink: sink.clone(),
                     attributes: vec![("id".into(), "1".into())],
                     content_type: None,
                     body: Vec::new(),
                 };
-                send(event, "example.com".into()).await;
+                send(event, "example.com".into(), Arc::default()).await;
             }
         };
         tokio::select! {
@@ -162,13 +173,16 @@ mod tests {
         assert_eq!(taken.into_inner(), EVENTS);
     }
 
-    /// SRC-38: a sink that is busy twice gets the event once it is not.
+    /// SRC-38, X-OBS-01: a sink that is busy twice gets the event once it is not, and each attempt
+    /// is counted.
     #[tokio::test]
     async fn an_event_is_sent_until_it_is_taken() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let sink = format!("http://sink.localhost:{}/x?y", listener.local_addr().unwrap().port());
         let attributes = vec![("type".to_owned(), "a b".to_owned())];
-        let event = Outgoing { sink, attributes, content_type: None, body: b"hi".to_vec() };
+        let from = ("ns".to_owned(), "p".to_owned());
+        let event =
+            Outgoing { from: from.clone(), sink, attributes, content_type: None, body: b"hi".to_vec() };
         let answers = tokio::spawn(async move {
             let mut heads = Vec::new();
             for status in ["503 Busy", "503 Busy", "202 Accepted"] {
@@ -186,7 +200,13 @@ mod tests {
             }
             heads
         });
-        send(event, "example.com".into()).await;
+        let tally = Arc::new(Tally::default());
+        send(event, "example.com".into(), Arc::clone(&tally)).await;
+        let [(of, outcomes)] = &tally.all()[..] else { panic!("{tally:?}") };
+        let counts: Vec<_> = outcomes.iter().map(|one| (one.key.status, one.durations.count())).collect();
+        assert_eq!((of, counts), (&from, vec![(503, 2), (202, 1)]));
+        tally.keep(|source| *source != from);
+        assert!(tally.all().is_empty());
         let heads = answers.await.unwrap();
         assert!(heads[2].starts_with("POST /x?y HTTP/1.1\r\n"), "{}", heads[2]);
         assert!(heads[2].contains("ce-type: a%20b\r\n"), "{}", heads[2]);

@@ -1,14 +1,35 @@
-//! ConfigMap `config-observability` of Serving: where the logs of Revisions are found.
+//! ConfigMap `config-observability` of Serving: where the logs of Revisions are found, and what is said of their requests.
+
+use std::sync::Arc;
+
+use dataplane::access::RequestLog;
+use dataplane::access::template::Template;
 
 use super::{Data, Reader, SERVING, Setting};
 use crate::kind::Problems;
 
-const TEMPLATE: &str = "logging.revision-url-template";
+const URL: &str = "logging.revision-url-template";
 const UID: &str = "${REVISION_UID}";
+const LINES: &str = "logging.enable-request-log";
+const PROBES: &str = "logging.enable-probe-request-log";
+const LINE: &str = "logging.request-log-template";
+
+/// The line of who only says that there are to be some: the object that upstream's has, which Google's and other
+/// collectors read as a request.
+const LINE_DEFAULT: &str = concat!(
+    r#"{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "#,
+    r#""requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "#,
+    r#""responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "#,
+    r#""remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "#,
+    r#""referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "#,
+    r#""protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}"#,
+);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observability {
     log_url: String,
+    /// The lines that requests of Revisions are to have, if any (X-OBS-04).
+    pub request_log: Option<Arc<RequestLog>>,
 }
 
 impl Setting for Observability {
@@ -19,6 +40,15 @@ impl Setting for Observability {
 # admin listener, requests in the access log (--access-log).
 logging.revision-url-template: \"\"
 # logging.revision-url-template: \"https://logs.example/?revision=${REVISION_UID}\"
+
+# Each request of a Revision has a line, where the access log is written (else on stderr); probes only if asked for.
+logging.enable-request-log: \"false\"
+logging.enable-probe-request-log: \"false\"
+# The line: {{.Request.Method}}, .RequestURI, .URL, .Host, .Proto, .ContentLength, .UserAgent, .Referer, .RemoteAddr and
+# {{.Request.Header.Get \"Name\"}}; {{.Response.Code}}, .Size and .Latency (seconds); {{.Revision.Name}}, .Namespace,
+# .Service, .Configuration, .PodName and .PodIP; {{.TraceID}}. {{js ...}} between quotation marks. Without the key it is an
+# object httpRequest with all of the request.
+# logging.request-log-template: \"{{.Request.Method}} {{.Request.RequestURI}} {{.Response.Code}} {{.Response.Latency}}\"
 ";
 
     fn parse(data: &Data, problems: &mut Problems) -> Self {
@@ -29,7 +59,22 @@ logging.revision-url-template: \"\"
                 || url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some())
         };
         let what = "a URL in which ${REVISION_UID} may stand";
-        Reader::of(data, problems).text(TEMPLATE, is_url, what, &mut config.log_url);
+        let mut reader = Reader::of(data, problems);
+        reader.text(URL, is_url, what, &mut config.log_url);
+        let (mut has_lines, mut with_probes) = (false, false);
+        reader.flag(LINES, &mut has_lines);
+        reader.flag(PROBES, &mut with_probes);
+        let line = data.get(LINE).map_or(LINE_DEFAULT, |line| line.trim());
+        match Template::parse(line) {
+            Err(why) => reader.wrong(LINE, &why.to_string()),
+            Ok(_) if has_lines && line.is_empty() => {
+                reader.wrong(LINE, &format!("{LINES} is true, so a line is needed"));
+            }
+            Ok(template) if has_lines => {
+                config.request_log = Some(Arc::new(RequestLog { template, with_probes }));
+            }
+            Ok(_) => {}
+        }
         config
     }
 }
@@ -46,17 +91,45 @@ impl Observability {
 mod tests {
     use super::*;
 
+    fn parse(data: &[(&str, &str)]) -> (Observability, Vec<String>) {
+        let mut problems = Problems::default();
+        let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let config = Observability::parse(&data, &mut problems);
+        (
+            config,
+            problems.list.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect(),
+        )
+    }
+
     /// X-OBS-05
     #[test]
     fn the_url_of_logs_is_made_for_each_revision() {
         let parse = |text: &str| {
-            let mut problems = Problems::default();
-            let config =
-                Observability::parse(&Data::from([(TEMPLATE.to_owned(), text.to_owned())]), &mut problems);
-            (config.log_url("7"), problems.list.len())
+            let (config, problems) = parse(&[(URL, text)]);
+            (config.log_url("7"), problems.len())
         };
         assert_eq!(parse("http://l.example/?r=${REVISION_UID}"), (Some("http://l.example/?r=7".into()), 0));
         assert_eq!(parse(""), (None, 0));
         assert_eq!(parse("here"), (None, 1));
+    }
+
+    /// X-OBS-04: off unless it is turned on; a line that is no good names its key and what is wrong with it.
+    #[test]
+    fn requests_have_lines_if_they_are_asked_for() {
+        assert_eq!(parse(&[(PROBES, "true")]).0.request_log, None);
+        let (config, problems) = parse(&[(LINES, "true"), (PROBES, "true")]);
+        let log = config.request_log.unwrap();
+        assert!(log.with_probes && problems.is_empty(), "{problems:?}");
+        assert_eq!(log.template.headers().collect::<Vec<_>>(), ["User-Agent", "Referer"]);
+        for (line, why) in [
+            ("{{.Request.Body}}", "{{.Request.Body}} is not known here"),
+            ("{{.TraceID", "is not closed"),
+            ("", "a line is needed"),
+            ("a\nb", "one line"),
+        ] {
+            let (config, problems) = parse(&[(LINES, "true"), (LINE, line)]);
+            let told = problems.concat();
+            assert!(config.request_log.is_none() && told.contains(LINE) && told.contains(why), "{told}");
+        }
     }
 }

@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
+use ring::Tick;
+
 use super::end::End;
 use super::post::{Post, PostError};
 use super::pump::{Job, Leg, Order, Pump};
@@ -24,6 +26,7 @@ use crate::events::house::note_type;
 use crate::events::ingress::{HOPS_ATTRIBUTE, guards_loops};
 use crate::events::journal::{Note, What};
 use crate::events::record::Record;
+use crate::outcomes::Key;
 use crate::table::{Delivery, Reply, Target};
 
 /// What became of a reply.
@@ -40,6 +43,7 @@ enum Passed {
 impl<P: Post> Pump<P> {
     /// `read`: the event and when it came, by whoever has just looked at it.
     pub(super) async fn attempt(self: &Rc<Self>, job: Job, read: Option<(Record, u64)>) {
+        let began = self.shop.ring.now();
         let (mut record, at_ms) = match read {
             Some(read) => read,
             None => {
@@ -54,7 +58,7 @@ impl<P: Post> Pump<P> {
         record.arrived_ms = guards_loops(&self.order().stream).then_some(at_ms);
         let order = self.order();
         match &job.leg {
-            Leg::Subscriber => self.ask(&order, &record, job).await,
+            Leg::Subscriber => self.ask(&order, &record, job, began).await,
             Leg::DeadLetter(failure) => {
                 let failure = Rc::clone(failure);
                 Box::pin(self.bury(&order, &record, job, failure)).await;
@@ -64,12 +68,13 @@ impl<P: Post> Pump<P> {
 
     /// What seldom comes after the answer is boxed: each attempt under way takes what its largest step does, some 3 KiB
     /// instead of 6, and of subscribers that hang there are 64 each.
-    async fn ask(self: &Rc<Self>, order: &Order, record: &Record, job: Job) {
+    async fn ask(self: &Rc<Self>, order: &Order, record: &Record, job: Job, began: Tick) {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != Reply::Unasked;
         let compose = if is_asked { request::to_subscriber } else { request::to_reply_target };
         let mode = order.subscriber.delivery.mode.unwrap_or(record.mode);
         let out = compose(record, mode, namespace(order), &mut self.shop.rng.borrow_mut());
+        order.subscriber.tally.processed(self.shop.ring.now() - began);
         let outcome = self.post(order, target, out, &job, What::Asked).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done => self.settle(job.position, End::Delivered),
@@ -312,7 +317,9 @@ impl<P: Post> Pump<P> {
             }
         }
         let status = outcome.as_ref().ok().map(|answer| answer.status);
-        self.note(what, job, status, self.shop.ring.now() - began);
+        let took = self.shop.ring.now() - began;
+        order.subscriber.tally.dispatched.note(&Key::of(status.unwrap_or_default()), took);
+        self.note(what, job, status, took);
         outcome
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
         Ok(request) => exchange(&shared, request, started, &mut body, &mut reply, &mut note).await,
         Err(refusal) => Attempt::Refused(refusal),
     };
-    let client = shared.peer.address.ip().to_canonical();
+    let client = shared.peer.canonical();
     let mut ended = |status, bytes, reason| {
         proxy.counters.answered(status);
         note.end(proxy, &End { client, protocol: "HTTP/2", status, bytes, reason });
@@ -125,7 +125,7 @@ async fn exchange(
         return Attempt::Refused(misdirected);
     }
     let ask = Ask::client(view, &shared.peer);
-    let choice = match proxy.route(&ask) {
+    let choice = match proxy.route_noted(&ask, note) {
         Ok(choice) => choice,
         Err(refusal) => return Attempt::Refused(refusal),
     };

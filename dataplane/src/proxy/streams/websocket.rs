@@ -55,7 +55,7 @@ pub(super) async fn stream(
         Ok(request) => open(&shared, &request, &mut reply, &mut note).await,
         Err(why) => Err(Attempt::Refused(Refusal::Malformed(why))),
     };
-    let client = shared.peer.address.ip().to_canonical();
+    let client = shared.peer.canonical();
     let mut ended = |status, bytes, reason| {
         proxy.counters.answered(status);
         note.end(proxy, &End { client, protocol: "HTTP/2", status, bytes, reason });
@@ -112,7 +112,7 @@ async fn open(
         return Err(Attempt::Refused(misdirected));
     }
     let ask = Ask::client(view, &shared.peer);
-    let choice = proxy.route(&ask).map_err(Attempt::Refused)?;
+    let choice = proxy.route_noted(&ask, note).map_err(Attempt::Refused)?;
     let mut wish = Wish { ask, bytes: request.bytes.len(), tried: Vec::new() };
     let (place, link) = match unless_gone(reply, proxy.reach(choice, &mut wish, started)).await {
         Ok(Ok(both)) => both,

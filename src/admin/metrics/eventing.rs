@@ -1,0 +1,150 @@
+//! Brokers and channels under the names of upstream's metrics (X-OBS-01). What upstream's processes count each for itself is
+//! told apart as there, by the name of who measures (`otel_scope_name`).
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use control::controllers::sources::Tally;
+use dataplane::outcomes::Key;
+use dataplane::table::{Subscriber, Table};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::histogram::{KNATIVE_US, Labels, Sums};
+use super::serving::{SERIES_SHOWN_MAX, status};
+
+/// What the table's streams and their subscribers did.
+#[derive(Debug)]
+pub(super) struct Eventing {
+    pub(super) table: Arc<Table>,
+    pub(super) pings: Arc<Tally>,
+}
+
+/// The kind of the only sources that are run here.
+const PING_SOURCES: &str = "pingsources.sources.knative.dev";
+
+/// What our sources sent, by name; to be written as requests of a client, which upstream's are.
+fn sent(tally: &Tally) -> Sums<'static> {
+    let mut sums = Sums::default();
+    for ((namespace, name), outcomes) in tally.all() {
+        let source: Labels<'_> = vec![
+            ("kn_source_name", name.into()),
+            ("kn_source_namespace", namespace.into()),
+            ("kn_source_resourcegroup", PING_SOURCES.into()),
+        ];
+        for outcome in outcomes.iter() {
+            sums.add([source.clone(), status(&outcome.key)].concat(), &outcome.durations);
+        }
+    }
+    sums
+}
+
+/// Whose a stream is, by the path where it takes events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner<'a> {
+    is_broker: bool,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Owner<'a> {
+    fn of(path: &'a str) -> Option<Self> {
+        let (is_broker, rest) = match path.strip_prefix("/brokers/") {
+            Some(rest) => (true, rest),
+            None => (false, path.strip_prefix("/channels/")?),
+        };
+        let (namespace, name) = rest.split_once('/')?;
+        Some(Self { is_broker, namespace, name })
+    }
+
+    fn labels(self, of_brokers: &'static str, of_channels: &'static str) -> Labels<'a> {
+        let [name, namespace, scope] = if self.is_broker {
+            ["kn_broker_name", "kn_broker_namespace", of_brokers]
+        } else {
+            ["kn_channel_name", "kn_channel_namespace", of_channels]
+        };
+        vec![(name, self.name.into()), (namespace, self.namespace.into()), ("otel_scope_name", scope.into())]
+    }
+
+    /// Labels of what is sent to a reader: of a Broker they are Triggers, of a channel Subscriptions.
+    fn labels_to(self, subscriber: &Subscriber) -> Labels<'a> {
+        let kind = if self.is_broker { "trigger" } else { "subscription" };
+        let (namespace, name) = subscriber.label.split_once('/').unwrap_or_default();
+        let mut labels =
+            self.labels("knative.dev/pkg/broker/filter", "knative.dev/eventing/pkg/channel/fanout");
+        labels.extend([
+            ("messaging_destination_name", Cow::Owned(format!("{kind}:{name}.{namespace}"))),
+            ("messaging_operation_name", "send".into()),
+            ("messaging_system", "knative".into()),
+        ]);
+        labels
+    }
+}
+
+impl Collector for Eventing {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let (mut dispatched, mut processed) = (Sums::default(), Sums::default());
+        for (path, stream) in &self.table.streams {
+            let Some(owner) = Owner::of(path) else { continue };
+            // Upstream's channels do not measure how events come in.
+            for outcome in stream.tally.stored.iter().filter(|_| owner.is_broker) {
+                let labels = owner.labels("knative.dev/pkg/broker/ingress", "");
+                dispatched.add([labels, status(&outcome.key)].concat(), &outcome.durations);
+            }
+            for subscriber in &stream.subscribers {
+                let labels = owner.labels_to(subscriber);
+                for outcome in subscriber.tally.dispatched.iter() {
+                    let status = status(&answered(&outcome.key));
+                    dispatched.add([labels.clone(), status].concat(), &outcome.durations);
+                }
+                if let Some(durations) = subscriber.tally.processing() {
+                    processed.add(labels, durations);
+                }
+            }
+        }
+        for (name, help, sums) in [
+            ("kn_eventing_dispatch_duration_seconds", "Events sent on, each attempt by itself", dispatched),
+            (
+                "kn_eventing_process_duration_seconds",
+                "From a stored event to the request made of it",
+                processed,
+            ),
+            (
+                "http_client_request_duration_seconds",
+                "Attempts to send the event of a source",
+                sent(&self.pings),
+            ),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
+            for (labels, sum) in sums.bounded(SERIES_SHOWN_MAX) {
+                sum.write(&mut family, &labels, &KNATIVE_US)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Upstream counts attempts without an answer as answered with 500.
+fn answered(key: &Key) -> Key {
+    Key::of(if key.status == 0 { 500 } else { key.status })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_belongs_to_the_broker_or_channel_of_its_path() {
+        for (path, wanted) in [
+            ("/brokers/ns/b", Some((true, "ns", "b"))),
+            ("/channels/ns/c", Some((false, "ns", "c"))),
+            ("/other/ns/c", None),
+            ("/brokers/b", None),
+        ] {
+            let found = Owner::of(path).map(|owner| (owner.is_broker, owner.namespace, owner.name));
+            assert_eq!(found, wanted, "{path}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Revisions under the names of upstream's metrics, so that dashboards and alerts made for Knative read us (X-OBS-02,
+//! X-OBS-03). Names, labels and buckets are those of upstream's Prometheus exporter: dots are underscores, a unit is
+//! the name's end.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use control::fleet::{Metric, Signs, Surveyed};
+use dataplane::load::BackendLoad;
+use dataplane::outcomes::{Key, Stretch, Tag};
+use dataplane::table::Table;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+
+use super::histogram::{KNATIVE_US, Labels, Sum, Sums};
+use super::{Scaler, all_backends, counter};
+
+/// Histograms of one name: 17 lines each. The emptiest beyond come as one.
+pub(super) const SERIES_SHOWN_MAX: usize = 1000;
+
+/// Revisions with gauges: 15 lines each. Those that run come first, and how many are left out is a gauge too.
+pub(super) const REVISIONS_SHOWN_MAX: usize = 1000;
+
+/// What waits in the cores speaks to what scales, as upstream's activator to its autoscaler.
+const AUTOSCALER: (&str, &str) = ("peer", "autoscaler");
+
+/// What the table's backends and the fleet's revisions do.
+#[derive(Debug)]
+pub(super) struct Serving {
+    pub(super) table: Arc<Table>,
+    pub(super) scaler: Scaler,
+}
+
+impl Collector for Serving {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        self.requests(&mut out)?;
+        self.revisions(&mut out)?;
+        self.scaling(&mut out)
+    }
+}
+
+impl Serving {
+    /// How requests were answered: by instances alone, and as clients see it.
+    fn requests(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (mut inside, mut whole) = (Sums::default(), Sums::default());
+        let backends = all_backends(&self.table);
+        for (key, backend) in &backends {
+            let Some(revision) = revision(key, &backend.load) else { continue };
+            for outcome in backend.load.answers.iter() {
+                let status = status(&outcome.key);
+                if outcome.key.stretch != Stretch::Whole {
+                    inside.add([revision.clone(), status.clone()].concat(), &outcome.durations);
+                }
+                if outcome.key.stretch != Stretch::Inside {
+                    let tag = vec![("kn_route_tag", tag(&outcome.key.tag).to_owned().into())];
+                    whole.add([revision.clone(), tag, status].concat(), &outcome.durations);
+                }
+            }
+        }
+        for (name, help, sums) in [
+            (
+                "kn_serving_invocation_duration_seconds",
+                "Requests to instances, without what they waited",
+                inside,
+            ),
+            (
+                "http_server_request_duration_seconds",
+                "Requests to revisions, from head to answer's end",
+                whole,
+            ),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
+            for (labels, sum) in sums.bounded(SERIES_SHOWN_MAX) {
+                sum.write(&mut family, &labels, &KNATIVE_US)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn revisions(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (revisions, left_out) = self.scaler.fleet.survey(REVISIONS_SHOWN_MAX);
+        let named = revisions.iter().filter_map(|one| Some((revision(&one.key, &one.figures.load)?, one)));
+        let named: Vec<(Labels<'_>, &Surveyed)> = named.collect();
+        for (name, help, value) in GAUGES {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (labels, one) in &named {
+                put(&mut family, labels, value(one))?;
+            }
+        }
+        for (name, metric, help, value) in WINDOWS {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (labels, one) in named.iter().filter(|(_, one)| one.figures.signs.metric == metric) {
+                put(&mut family, labels, value(&one.figures.signs))?;
+            }
+        }
+        let help = "Requests inside instances and waiting, of revisions with a limit";
+        let mut family = out.encode_descriptor("kn_serving_queue_depth", help, None, MetricType::Gauge)?;
+        for (labels, one) in named.iter().filter(|(_, one)| one.figures.is_limited) {
+            put(&mut family, labels, one.figures.load.demand().into())?;
+        }
+        let (name, help) = ("sluicegate_revisions_not_shown", "Revisions without gauges: there are too many");
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        put(&mut family, &Labels::new(), left_out as f64)
+    }
+
+    fn scaling(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "What it takes to read the counters of a revision";
+        let name = "kn_autoscaler_scrape_duration_seconds";
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let mut looks = Sum::default();
+        looks.add(self.scaler.fleet.looks());
+        looks.write(&mut family, &Labels::new(), &KNATIVE_US)?;
+
+        let peer: Labels<'_> = vec![(AUTOSCALER.0, AUTOSCALER.1.into())];
+        let help = "1 while the scaler hears what cores report";
+        let name = "kn_activator_stats_conn_reachable";
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        put(&mut family, &peer, f64::from(u8::from(self.scaler.fleet.hears())))?;
+        let help = "Reports that found no room on their way to the scaler";
+        let name = "kn_activator_stats_conn_errors";
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+        counter(&mut family, &[AUTOSCALER], self.scaler.signals.dropped())
+    }
+}
+
+type Of<T> = fn(&T) -> f64;
+
+const GAUGES: [(&str, &str, Of<Surveyed>); 11] = [
+    ("kn_revision_pods_count", "Ready instances", |one| one.pods.ready.into()),
+    ("kn_revision_pods_not_ready_count", "Instances that take no requests", |one| one.pods.not_ready.into()),
+    ("kn_revision_pods_pending_count", "Instances that start", |one| one.pods.pending.into()),
+    ("kn_revision_pods_terminating_count", "Instances that end", |one| one.pods.terminating.into()),
+    ("kn_revision_pods_desired", "Instances that the scaler wants", |one| one.figures.signs.decided.into()),
+    ("kn_revision_pods_requested", "Instances that are to run", |one| one.desired.into()),
+    ("kn_revision_capacity_excess", "Room beyond the burst that is wanted", |one| one.figures.signs.excess),
+    ("kn_revision_panic_mode", "1 in a panic", |one| u8::from(one.figures.signs.panics).into()),
+    ("kn_revision_request_concurrency", "Requests inside instances and waiting", |one| {
+        one.figures.load.demand().into()
+    }),
+    ("kn_revision_request_queued", "Requests that wait for an instance", |one| {
+        one.figures.load.waiting.load(Relaxed).into()
+    }),
+    ("kn_revision_request_active", "Requests inside instances", |one| {
+        one.figures.load.in_flight.load(Relaxed).into()
+    }),
+];
+
+/// Of those only that are scaled by this.
+const WINDOWS: [(&str, Metric, &str, Of<Signs>); 6] = [
+    ("kn_revision_concurrency_stable", Metric::Concurrency, STABLE, |signs| signs.stable),
+    ("kn_revision_concurrency_panic", Metric::Concurrency, PANIC, |signs| signs.panic),
+    ("kn_revision_concurrency_target", Metric::Concurrency, TARGET, |signs| signs.target),
+    ("kn_revision_rps_stable_per_second", Metric::Rps, STABLE, |signs| signs.stable),
+    ("kn_revision_rps_panic_per_second", Metric::Rps, PANIC, |signs| signs.panic),
+    ("kn_revision_rps_target_per_second", Metric::Rps, TARGET, |signs| signs.target),
+];
+const STABLE: &str = "Demand of all instances over the stable window";
+const PANIC: &str = "Demand of all instances over the panic window";
+const TARGET: &str = "Demand that one instance is wanted to have";
+
+/// Of a backend that is a revision's.
+fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<Labels<'a>> {
+    let (whose, (namespace, name)) = load.whose.get().zip(key.split_once('/'))?;
+    Some(vec![
+        ("k8s_namespace_name", namespace.into()),
+        ("kn_service_name", (&*whose.service).into()),
+        ("kn_configuration_name", (&*whose.configuration).into()),
+        ("kn_revision_name", name.into()),
+    ])
+}
+
+/// Nothing of what was cut.
+pub(super) fn status(key: &Key) -> Labels<'static> {
+    let text = match key.status {
+        0 => return Labels::new(),
+        class @ 1..10 => format!("{class}xx"),
+        status => status.to_string(),
+    };
+    vec![("http_response_status_code", text.into())]
+}
+
+/// X-QP-12
+fn tag(tag: &Tag) -> &str {
+    match tag {
+        Tag::Off => "kn:disabled",
+        Tag::Default => "kn:default",
+        Tag::Undefined => "kn:undefined",
+        Tag::Named(name) => name,
+    }
+}
+
+fn put(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt::Result {
+    family.encode_family(labels)?.encode_gauge(&value)
+}
