@@ -115,6 +115,8 @@ fn of_a_follower() -> Value {
     };
     let mut rules = vec![
         json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints", "namespaces"], "verbs": READ }),
+        // Certificates of our own making, and whom to believe of them.
+        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["create", "update"] }),
         json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ }),
         json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
         json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create", "delete", "get", "list", "watch"] }),
@@ -124,7 +126,7 @@ fn of_a_follower() -> Value {
     ];
     for (group, plurals) in [
         ("serving.knative.dev", &["services", "configurations", "revisions", "routes", "domainmappings"][..]),
-        ("networking.internal.knative.dev", &["ingresses"]),
+        ("networking.internal.knative.dev", &["ingresses", "certificates"]),
         ("autoscaling.internal.knative.dev", &["podautoscalers", "metrics"]),
         ("eventing.knative.dev", &["brokers", "triggers", "eventtypes", "eventpolicies"]),
         ("messaging.knative.dev", &["channels", "inmemorychannels", "subscriptions"]),

@@ -8,6 +8,7 @@
 pub mod addresses;
 pub mod broker;
 pub mod cache;
+pub mod certificate;
 pub mod channel;
 pub mod configuration;
 pub mod core_names;
@@ -125,6 +126,8 @@ pub async fn run(
         .chain(settings::watches(&world))
         .chain(ingress::watches(&world))
         .chain(domain_mapping::watches(&world))
+        .chain(certificate::watches(&world))
+        .chain(core_names::watches(&world))
         .chain(sources::watches(&world));
     for task in all {
         tasks.push(task);
@@ -145,9 +148,6 @@ pub async fn run(
     tasks.push(Box::pin(keys::tend(&world)));
     tasks.push(Box::pin(passes::tend(&world)));
     tasks.push(Box::pin(sugar::tend(&world)));
-    for task in core_names::watches(&world) {
-        tasks.push(task);
-    }
     if let Some(me) = &world.config.holder {
         tasks.push(Box::pin(duty::keep(&world, me)));
     }
@@ -180,6 +180,7 @@ async fn restore(world: &World) -> Result<(), Error> {
     list(world, &world.pod_autoscalers).await?;
     list(world, &world.metrics).await?;
     domain_mapping::list_all(world).await?;
+    list(world, &world.certificates).await?;
     if world.config.shows_pods {
         list(world, &world.pods).await?;
         list(world, &world.deployments).await?;
@@ -369,6 +370,7 @@ async fn work(world: &World) {
             Kind::EventPolicy => event_policy::reconcile(world, &item).await,
             Kind::Sequence => flows::reconcile_sequence(world, &item).await,
             Kind::Ingress => ingress::reconcile(world, &item).await,
+            Kind::Certificate => certificate::reconcile(world, &item).await,
             Kind::Namespace => sugar::reconcile(world, &item).await,
             Kind::Parallel => flows::reconcile_parallel(world, &item).await,
             Kind::PingSource => sources::reconcile(world, &world.sources.pings, &item).await,
