@@ -115,8 +115,6 @@ fn of_a_follower() -> Value {
     };
     let mut rules = vec![
         json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints", "namespaces"], "verbs": READ }),
-        // Certificates of our own making, and whom to believe of them.
-        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["create", "update"] }),
         json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ }),
         json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
         json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create", "delete", "get", "list", "watch"] }),
