@@ -27,6 +27,7 @@ use dataplane::table::{
     Target, Timeouts, WhenEmpty,
 };
 use dataplane::tls::{Certificates, Identity, Trust};
+use tokio::sync::Notify;
 
 use crate::fleet::EndpointSink;
 use model::{Model, REST_MIN};
@@ -41,6 +42,8 @@ pub struct Publisher {
     model: Mutex<Model>,
     /// All cores have opened their logs and follow the tables.
     has_cores: AtomicBool,
+    /// Rung when the operator's certificates are others.
+    has_certificates: Notify,
     deliver: Arc<dyn Fn(Table) + Send + Sync>,
 }
 
@@ -104,7 +107,12 @@ impl Publisher {
     /// `deliver` swaps the table for all cores before it returns, and does not block.
     #[must_use]
     pub fn new(deliver: Arc<dyn Fn(Table) + Send + Sync>) -> Self {
-        Self { model: Mutex::default(), has_cores: AtomicBool::new(false), deliver }
+        Self {
+            model: Mutex::default(),
+            has_cores: AtomicBool::new(false),
+            has_certificates: Notify::new(),
+            deliver,
+        }
     }
 
     /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host.
@@ -135,7 +143,14 @@ impl Publisher {
     }
 
     /// A backend that is given addresses and not instances of ours. It goes with the last rule that names it.
-    pub fn set_addresses(&self, key: &str, protocol: Protocol, addresses: &[SocketAddr]) {
+    /// With `trust` the addresses are reached by TLS.
+    pub fn set_addresses(
+        &self,
+        key: &str,
+        protocol: Protocol,
+        trust: Option<Arc<Trust>>,
+        addresses: &[SocketAddr],
+    ) {
         self.change(|model| {
             let known = model.backends.get(key).map(|entry| entry.endpoints.clone()).unwrap_or_default();
             let spec = BackendSpec {
@@ -154,11 +169,13 @@ impl Publisher {
                 .collect();
             let entry = model.backend(key);
             let same = entry.spec == Some(spec)
+                && entry.trust == trust
                 && known.len() == endpoints.len()
                 && known.iter().zip(&endpoints).all(|(a, b)| Arc::ptr_eq(a, b));
             entry.attached = true;
             entry.spec = Some(spec);
             entry.endpoints = endpoints;
+            entry.trust = trust;
             if !same {
                 model.touch(key);
             }
@@ -180,9 +197,27 @@ impl Publisher {
     pub fn set_certificates(&self, certificates: Certificates) {
         let mut model = self.lock();
         model.own_certificates = Arc::new(certificates);
-        model.merge_certificates();
+        model.certificates_stale = true;
         model.changes += 1;
         self.hand_down(&mut model);
+        self.has_certificates.notify_one();
+    }
+
+    /// Whether a host is `owner`'s.
+    #[must_use]
+    pub fn has_host(&self, owner: &str, host: &str) -> bool {
+        self.lock().owners.get(host).is_some_and(|known| known == owner)
+    }
+
+    /// Whether those vouch for a host.
+    #[must_use]
+    pub fn vouches_for(&self, host: &str) -> bool {
+        self.lock().own_certificates.vouch_for(host)
+    }
+
+    /// Returns when others have been set since the last call.
+    pub async fn certificates_set(&self) {
+        self.has_certificates.notified().await;
     }
 
     /// The certificates that an object brings; none takes them away.
@@ -197,7 +232,7 @@ impl Publisher {
             } else {
                 model.certificates_of.insert(owner.to_owned(), certificates);
             }
-            model.merge_certificates();
+            model.certificates_stale = true;
             true
         });
     }

@@ -48,6 +48,11 @@ impl Authority {
         self.issuer.pem()
     }
 
+    /// The key that it signs with.
+    pub(crate) fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Its own certificate, in a file.
     pub(crate) fn own_file(&self) -> PathBuf {
         let path = self.file("authority.pem");

@@ -6,6 +6,7 @@ pub mod accounts;
 pub mod keys;
 pub mod rbac;
 pub mod selfmade;
+pub mod signing;
 pub mod tokens;
 
 /// The group that may do everything.

@@ -15,13 +15,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
-};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::extensions::GeneralName;
+
+use super::signing::{self, Signed, ends_within};
 
 /// The name that the certificate carries beside addresses. Clients that are told to expect it may come by
 /// any address.
@@ -31,7 +29,6 @@ const AUTHORITY: &str = "authority.pem";
 const CA: &str = "ca.pem";
 const SERVER: &str = "server.pem";
 
-const DAY_SECONDS: i64 = 24 * 3600;
 /// An authority lives this many days: every kubeconfig has to be written again when it ends.
 const AUTHORITY_DAYS: i64 = 3650;
 /// A certificate lives this many days, and no client takes more than 398.
@@ -91,10 +88,13 @@ impl SelfMade {
         let path = self.folder.join(AUTHORITY);
         let mut signed_anew = false;
         let authority = match read(&path)? {
-            Some(pem) if key(&pem).is_some() && !ends_within(&pem, AUTHORITY_RENEW_DAYS, now) => pem,
+            Some(pem) if key(&pem).is_some() && !ends_within(pem.as_bytes(), AUTHORITY_RENEW_DAYS, now) => {
+                pem
+            }
             _ => {
                 signed_anew = true;
-                let pem = make_authority(self.authority, now).map_err(|why| named(&path, &why))?;
+                let made = signing::make_authority(self.authority, AUTHORITY_DAYS, now);
+                let pem = together(made.map_err(|why| named(&path, &why))?);
                 write(&path, &pem, 0o600)?;
                 pem
             }
@@ -105,59 +105,24 @@ impl SelfMade {
         }
         let server = self.server();
         let good = |pem: &String| {
-            key(pem).is_some() && !ends_within(pem, RENEW_DAYS, now) && is_for(pem, &self.names)
+            key(pem).is_some() && !ends_within(pem.as_bytes(), RENEW_DAYS, now) && is_for(pem, &self.names)
         };
         if !signed_anew && read(&server)?.as_ref().is_some_and(good) {
             return Ok(false);
         }
-        let pem = make_server((self.authority, &authority), &self.names, now)
-            .map_err(|why| named(&server, &why))?;
-        write(&server, &pem, 0o600)?;
+        let signer = Signed {
+            certificate: certificate.to_owned(),
+            key: key(&authority).unwrap_or_default().to_owned(),
+        };
+        let made = signing::sign(&signer, &self.names, SERVER_DAYS, now);
+        write(&server, &together(made.map_err(|why| named(&server, &why))?), 0o600)?;
         Ok(true)
     }
 }
 
-fn make_authority(name: &str, now: Timestamp) -> Result<String, rcgen::Error> {
-    let key = KeyPair::generate()?;
-    let certificate = authority(name, now)?.self_signed(&key)?;
-    Ok(certificate.pem().replace("\r\n", "\n") + &key.serialize_pem())
-}
-
-/// What an issuer is known by does not depend on when it was made.
-fn authority(name: &str, now: Timestamp) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    live(&mut params, now, AUTHORITY_DAYS);
-    Ok(params)
-}
-
-fn make_server(
-    (name, signer): (&str, &str),
-    names: &[String],
-    now: Timestamp,
-) -> Result<String, rcgen::Error> {
-    let issuer = Issuer::new(authority(name, now)?, KeyPair::from_pem(key(signer).unwrap_or_default())?);
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(names)?;
-    params.distinguished_name.push(DnType::CommonName, SERVER_NAME);
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    live(&mut params, now, SERVER_DAYS);
-    let certificate = params.signed_by(&key, &issuer)?;
-    Ok(certificate.pem().replace("\r\n", "\n") + &key.serialize_pem())
-}
-
-/// From yesterday, because clocks differ, for so many days.
-fn live(params: &mut CertificateParams, now: Timestamp, days: i64) {
-    let date = |days: i64| {
-        let day = Timestamp::from_second(now.as_second().saturating_add(days * DAY_SECONDS)).unwrap_or(now);
-        let day = day.to_zoned(jiff::tz::TimeZone::UTC).date();
-        date_time_ymd(day.year().into(), day.month().unsigned_abs(), day.day().unsigned_abs())
-    };
-    params.not_before = date(-1);
-    params.not_after = date(days);
+/// As a file has them.
+fn together(made: Signed) -> String {
+    made.certificate + &made.key
 }
 
 /// The part that is a private key.
@@ -167,15 +132,6 @@ fn key(pem: &str) -> Option<&str> {
 
 fn certificate(pem: &str) -> Option<CertificateDer<'static>> {
     CertificateDer::from_pem_slice(pem.as_bytes()).ok()
-}
-
-/// What cannot be read counts as ended.
-fn ends_within(pem: &str, days: i64, now: Timestamp) -> bool {
-    let ends = certificate(pem).and_then(|der| {
-        let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
-        Some(parsed.validity().not_after.timestamp())
-    });
-    ends.is_none_or(|ends| ends - now.as_second() < days * DAY_SECONDS)
 }
 
 fn is_for(pem: &str, names: &[String]) -> bool {
@@ -228,6 +184,7 @@ fn named(path: &Path, why: &dyn std::fmt::Display) -> String {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use super::signing::DAY_SECONDS;
     use super::*;
 
     fn days(days: i64) -> Timestamp {

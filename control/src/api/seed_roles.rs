@@ -124,7 +124,7 @@ fn of_a_follower() -> Value {
     ];
     for (group, plurals) in [
         ("serving.knative.dev", &["services", "configurations", "revisions", "routes", "domainmappings"][..]),
-        ("networking.internal.knative.dev", &["ingresses"]),
+        ("networking.internal.knative.dev", &["ingresses", "certificates"]),
         ("autoscaling.internal.knative.dev", &["podautoscalers", "metrics"]),
         ("eventing.knative.dev", &["brokers", "triggers", "eventtypes", "eventpolicies"]),
         ("messaging.knative.dev", &["channels", "inmemorychannels", "subscriptions"]),

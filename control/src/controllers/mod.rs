@@ -8,6 +8,7 @@
 pub mod addresses;
 pub mod broker;
 pub mod cache;
+pub mod certificate;
 pub mod channel;
 pub mod configuration;
 pub mod core_names;
@@ -127,6 +128,8 @@ pub async fn run(
         .chain(settings::watches(&world))
         .chain(ingress::watches(&world))
         .chain(domain_mapping::watches(&world))
+        .chain(certificate::watches(&world))
+        .chain(core_names::watches(&world))
         .chain(sources::watches(&world));
     for task in all {
         tasks.push(task);
@@ -147,9 +150,6 @@ pub async fn run(
     tasks.push(Box::pin(keys::tend(&world)));
     tasks.push(Box::pin(passes::tend(&world)));
     tasks.push(Box::pin(sugar::tend(&world)));
-    for task in core_names::watches(&world) {
-        tasks.push(task);
-    }
     if let Some(me) = &world.config.holder {
         tasks.push(Box::pin(duty::keep(&world, me)));
     }
@@ -182,6 +182,10 @@ async fn restore(world: &World) -> Result<(), Error> {
     list(world, &world.pod_autoscalers).await?;
     list(world, &world.metrics).await?;
     domain_mapping::list_all(world).await?;
+    // A cluster may still have the rights of an earlier version of ours.
+    if let Err(why) = list(world, &world.certificates).await {
+        tracing::warn!(%why, "Certificates cannot be read; the rights of deploy/follow.yaml let us");
+    }
     if world.config.shows_pods {
         list(world, &world.pods).await?;
         list(world, &world.deployments).await?;
@@ -371,6 +375,7 @@ async fn work(world: &World) {
             Kind::EventPolicy => event_policy::reconcile(world, &item).await,
             Kind::Sequence => flows::reconcile_sequence(world, &item).await,
             Kind::Ingress => ingress::reconcile(world, &item).await,
+            Kind::Certificate => certificate::reconcile(world, &item).await,
             Kind::Namespace => sugar::reconcile(world, &item).await,
             Kind::Parallel => flows::reconcile_parallel(world, &item).await,
             Kind::PingSource => sources::reconcile(world, &world.sources.pings, &item).await,

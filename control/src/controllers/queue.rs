@@ -47,6 +47,7 @@ pub enum Kind {
     Sequence,
     Parallel,
     Ingress,
+    Certificate,
     /// One that may get a Broker.
     Namespace,
     PingSource,

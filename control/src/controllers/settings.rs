@@ -1,11 +1,14 @@
 //! The operator's ConfigMaps as controllers see them: followed, and obeyed at the next look.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::ListParams;
 
 use super::Task;
 use super::cache::{Cache, Change, follow};
+use super::ingress::inner_tls;
 use super::queue::{Item, Kind};
 use super::trusts::BUNDLE_LABEL;
 use super::world::{Error, World};
@@ -20,12 +23,25 @@ pub struct Maps {
 }
 
 impl Maps {
+    /// One of them.
+    #[must_use]
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<ConfigMap>> {
+        self.of(namespace).get(namespace, name)
+    }
+
     fn of(&self, namespace: &str) -> &Cache<ConfigMap> {
         if namespace == SERVING { &self.serving } else { &self.eventing }
     }
 
     fn read(&self) -> Settings {
         Settings::read(|namespace, name| self.of(namespace).get(namespace, name)?.data.clone())
+    }
+
+    /// The authorities that backends of Ingresses are believed by. Upstream asks for the label alone, whatever it says.
+    pub(super) fn serving_bundles(&self) -> Vec<String> {
+        let maps = self.serving.all();
+        let bundles = maps.iter().filter(|map| label(&map.metadata, BUNDLE_LABEL).is_some());
+        bundles.flat_map(|map| map.data.iter().flatten().map(|(_, pem)| pem.clone())).collect()
     }
 
     /// The authorities that deliveries by TLS believe beside the system's, by where they stand.
@@ -61,6 +77,12 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
             let (before, after) = change;
             if concerns_bundles(change) && world.trusts.set_bundles(world.maps.bundles()) {
                 look_at_all(world);
+            }
+            let has_label = |map: Option<&Arc<ConfigMap>>| {
+                map.is_some_and(|map| label(&map.metadata, BUNDLE_LABEL).is_some())
+            };
+            if namespace == SERVING && (has_label(before) || has_label(after)) {
+                inner_tls::look_at_all(world);
             }
             if before.map(|map| &map.data) != after.map(|map| &map.data) {
                 let settings = world.maps.read();
@@ -106,9 +128,10 @@ pub(super) fn look_at_all(world: &World) {
     look_at(world, Kind::Sequence, &world.sequences);
     look_at(world, Kind::Parallel, &world.parallels);
     look_at(world, Kind::Ingress, &world.ingress.ingresses);
+    look_at(world, Kind::Certificate, &world.certificates);
 }
 
-fn look_at<K: kube::Resource>(world: &World, kind: Kind, cache: &Cache<K>) {
+pub(super) fn look_at<K: kube::Resource>(world: &World, kind: Kind, cache: &Cache<K>) {
     for (namespace, name) in cache.keys() {
         world.look_at(Item::new(kind, &namespace, &name));
     }

@@ -7,6 +7,7 @@ use kube::Api;
 use tokio::sync::Notify;
 
 use super::cache::{Cache, follow};
+use super::certificate;
 use super::queue::{Item, Kind};
 use super::world::{Error, World};
 use crate::kinds::eventing::broker::{Broker, BrokerSpec};
@@ -20,7 +21,7 @@ const INJECTED_LABEL: &str = "eventing.knative.dev/injected";
 
 #[derive(Debug, Default)]
 pub struct Sugar {
-    /// Empty while nobody wants Brokers in namespaces.
+    /// Empty while nobody wants Brokers in namespaces, or certificates for them.
     namespaces: Cache<Namespace>,
     /// The settings have changed.
     bell: Notify,
@@ -35,7 +36,8 @@ impl Sugar {
 /// Watches namespaces while the settings want Brokers in them, for ever.
 pub(super) async fn tend(world: &World) {
     loop {
-        if world.settings().sugar.namespaces.is_none() {
+        let settings = world.settings();
+        if settings.sugar.namespaces.is_none() && settings.network.wildcards_for.is_none() {
             world.sugar.bell.notified().await;
             continue;
         }
@@ -57,6 +59,7 @@ pub(super) fn look_at(world: &World, namespace: &str) {
 
 pub(super) async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let Some(namespace) = world.sugar.namespaces.get("", &item.name) else { return Ok(()) };
+    certificate::ask_for_namespace(world, &namespace).await?;
     let meta = &namespace.metadata;
     let is_wanted = world.settings().sugar.namespaces.as_ref().is_some_and(|wanted| wanted.takes(meta));
     if meta.deletion_timestamp.is_none() && is_wanted && world.brokers.get(&item.name, DEFAULT).is_none() {

@@ -23,7 +23,7 @@ use super::settings::Maps;
 use super::sources::Sources;
 use super::sugar::Sugar;
 use super::trusts::Trusts;
-use super::{ControlConfig, addresses, configuration, pods, route, subscription, trigger};
+use super::{ControlConfig, addresses, certificate, configuration, pods, route, subscription, trigger};
 use crate::events_recorder::{self, Recorder};
 use crate::fleet::Fleet;
 use crate::kinds::autoscaling::metric::Metric;
@@ -37,6 +37,7 @@ use crate::kinds::flows::sequence::Sequence;
 use crate::kinds::messaging::channel::Channel;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::networking::certificate::Certificate;
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::domain_claim::ClusterDomainClaim;
 use crate::kinds::serving::domain_mapping::DomainMapping;
@@ -80,6 +81,7 @@ pub struct World {
     pub routes: Cache<Route>,
     pub domain_mappings: Cache<DomainMapping>,
     pub domain_claims: Cache<ClusterDomainClaim>,
+    pub certificates: Cache<Certificate>,
     pub pod_autoscalers: Cache<PodAutoscaler>,
     pub metrics: Cache<Metric>,
     pub brokers: Cache<Broker>,
@@ -167,6 +169,7 @@ impl World {
             routes: Cache::of_sleepers(route::words),
             domain_mappings: Cache::default(),
             domain_claims: Cache::default(),
+            certificates: Cache::of_sleepers(certificate::words),
             pod_autoscalers: Cache::of_sleepers(|_| Vec::new()),
             metrics: Cache::of_sleepers(|_| Vec::new()),
             brokers: Cache::default(),

@@ -61,6 +61,7 @@ pub fn registry() -> Registry {
         Entry::of::<messaging::subscription::Subscription>(),
         Entry::of::<flows::sequence::Sequence>(),
         Entry::of::<flows::parallel::Parallel>(),
+        Entry::of::<networking::certificate::Certificate>(),
         Entry::of::<networking::ingress::Ingress>(),
         Entry::of::<networking::serverless_service::ServerlessService>(),
     ]);

@@ -32,7 +32,9 @@ pub(super) fn refresh(model: &mut Model) -> Table {
     if take(&mut model.streams_stale) {
         model.streams.fill(&mut model.table);
     }
-    model.table.certificates = Arc::clone(&model.certificates);
+    if take(&mut model.certificates_stale) {
+        model.table.certificates = Arc::new(model.merged_certificates());
+    }
     model.table.clone()
 }
 
@@ -102,7 +104,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
         concurrency_max: spec.concurrency_max,
         when_empty: spec.when_empty,
         protocol: spec.protocol,
-        trust: None,
+        trust: entry.trust.clone(),
         timeouts: spec.timeouts,
         load: Arc::clone(&entry.load),
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::load::BackendLoad;
 use dataplane::table::{Backend, Endpoint, Route, Table};
-use dataplane::tls::{Certificates, Identity};
+use dataplane::tls::{Certificates, Identity, Trust};
 
 use super::BackendSpec;
 use super::rule::HostRule;
@@ -38,8 +38,8 @@ pub(super) struct Model {
     pub(super) own_certificates: Arc<Certificates>,
     /// From objects, by their owners.
     pub(super) certificates_of: BTreeMap<String, Vec<(String, Identity)>>,
-    /// Both together.
-    pub(super) certificates: Arc<Certificates>,
+    /// Some of either have changed since the last table.
+    pub(super) certificates_stale: bool,
     pub(super) streams: Streams,
     /// Counts changes; `published <= changes`.
     pub(super) changes: u64,
@@ -115,12 +115,13 @@ impl Model {
         }
     }
 
-    pub(super) fn merge_certificates(&mut self) {
+    /// Both kinds of certificates together.
+    pub(super) fn merged_certificates(&self) -> Certificates {
         let mut merged = (*self.own_certificates).clone();
         for (host, identity) in self.certificates_of.values().flatten() {
             merged.insert(host, identity.clone());
         }
-        self.certificates = Arc::new(merged);
+        merged
     }
 }
 
@@ -128,6 +129,8 @@ impl Model {
 pub(super) struct BackendEntry {
     pub(super) spec: Option<BackendSpec>,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
+    /// Whom they have to prove to be, if they speak TLS.
+    pub(super) trust: Option<Arc<Trust>>,
     pub(super) load: Arc<BackendLoad>,
     /// Its endpoints are given addresses; goes with the last rule that names it.
     pub(super) attached: bool,

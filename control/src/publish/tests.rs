@@ -161,10 +161,10 @@ fn a_change_leaves_other_routes_as_they_are() {
 fn given_addresses_live_as_long_as_a_rule_names_them() {
     let (publisher, tables) = publisher();
     let [one, two] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    publisher.set_addresses("service/x", Protocol::H2c, &[one]);
+    publisher.set_addresses("service/x", Protocol::H2c, None, &[one]);
     publisher.set_route("ns/a", rule("a", "service/x")).unwrap();
     publisher.open();
-    publisher.set_addresses("service/x", Protocol::H2c, &[one, two]);
+    publisher.set_addresses("service/x", Protocol::H2c, None, &[one, two]);
     publisher.open();
     let endpoints = |at: usize| {
         let tables = tables.lock().unwrap();

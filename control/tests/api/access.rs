@@ -279,8 +279,13 @@ fn the_manifests_of_a_follower_fit_their_kinds() {
         assert!(read.is_ok(), "{:?}: {document}", read.err());
         strange
     }
-    let text = include_str!("../../../deploy/follow.yaml");
-    let documents = serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap());
+    let texts = [
+        include_str!("../../../deploy/follow.yaml"),
+        include_str!("../../../deploy/follow-certificates.yaml"),
+    ];
+    let documents = texts.into_iter().flat_map(|text| {
+        serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap())
+    });
     let mut kinds = Vec::new();
     for document in documents {
         let kind = document["kind"].as_str().unwrap().to_owned();
@@ -290,6 +295,8 @@ fn the_manifests_of_a_follower_fit_their_kinds() {
             "ConfigMap" => strange::<core::ConfigMap>(document),
             "Service" => strange::<core::Service>(document),
             "ClusterRole" => strange::<rbac::ClusterRole>(document),
+            "Role" => strange::<rbac::Role>(document),
+            "RoleBinding" => strange::<rbac::RoleBinding>(document),
             "ClusterRoleBinding" => strange::<rbac::ClusterRoleBinding>(document),
             "Deployment" => strange::<Deployment>(document),
             other => panic!("{other} is not looked at"),

@@ -194,6 +194,7 @@ fn serving_rows() -> Vec<Row> {
         json!({ "spec": { "rules": [{ "hosts": ["g.test"], "http": { "paths": [{ "splits": [
             { "serviceName": "s", "serviceNamespace": "default", "servicePort": port, "percent": 100 }] }] } }] } })
     };
+    let asks = |host: &str| json!({ "spec": { "dnsNames": [host], "secretName": "s" } });
     vec![
         row(
             "Service",
@@ -236,6 +237,11 @@ fn serving_rows() -> Vec<Row> {
         row("Ingress", READY, splits(80), splits(81)).wrong(
             json!({ "spec": { "rules": [] } }),
             "spec",
+            REQUIRED,
+        ),
+        row("Certificate", READY, asks("a.test"), asks("b.test")).wrong(
+            json!({ "spec": { "secretName": "" } }),
+            "spec.secretName",
             REQUIRED,
         ),
         row(

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use rustls::client::verify_server_name;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
 /// A certificate chain and its private key, which belong together.
@@ -54,6 +56,14 @@ impl Identity {
         let both = CertifiedKey::from_der(chain, key, &default_provider()).map_err(IdentityError::Unfit)?;
         Ok(Self(Arc::new(both)))
     }
+
+    /// Whether clients who ask for `name` would find it in the certificate; of a wildcard, any name that it stands for.
+    #[must_use]
+    pub fn is_for(&self, name: &str) -> bool {
+        let name = name.strip_prefix('*').map_or_else(|| name.to_owned(), |parent| format!("any{parent}"));
+        let (Ok(name), Some(own)) = (ServerName::try_from(name), self.0.cert.first()) else { return false };
+        ParsedCertificate::try_from(own).is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
+    }
 }
 
 /// Identities by server name.
@@ -91,6 +101,12 @@ impl Certificates {
         let name = name.strip_suffix('.').unwrap_or(&name);
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         self.exact.get(name).or_else(parent)
+    }
+
+    /// Whether a client that asks for `host` is shown a certificate that is for it.
+    #[must_use]
+    pub fn vouch_for(&self, host: &str) -> bool {
+        self.find(Some(host)).is_some_and(|identity| identity.is_for(host))
     }
 
     /// Whether a connection that was opened for `name` may carry requests for `host`: what it was shown is what
@@ -180,6 +196,23 @@ mod tests {
         certificates.insert("app.example.com", identity("x"));
         assert!(certificates.find(Some("evil.example.com")).is_none());
         assert!(certificates.find(None).is_none());
+    }
+
+    #[test]
+    fn a_host_is_vouched_for_by_a_certificate_with_its_name() {
+        let mut certificates = Certificates::default();
+        certificates.insert("*", identity("*.example.com"));
+        certificates.insert("odd.example.com", identity("other.test"));
+        for (host, vouched) in [
+            ("app.example.com", true),
+            ("*.example.com", true),
+            ("a.b.example.com", false),
+            ("odd.example.com", false),
+            ("app.test", false),
+            ("no name", false),
+        ] {
+            assert_eq!(certificates.vouch_for(host), vouched, "{host}");
+        }
     }
 
     #[test]

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ring::{Chunk, Stream};
-use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, version};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
+};
 
 use super::TlsStream;
 
@@ -46,6 +49,8 @@ pub enum TrustError {
     Name(String),
     #[error("TLS: {0}")]
     Tls(rustls::Error),
+    #[error("the authorities are no good together: {0}")]
+    Authorities(VerifierBuilderError),
 }
 
 impl Authorities {
@@ -92,6 +97,27 @@ impl Trust {
         Self::by(Arc::new(Authorities::new(roots, speaks_http2)?), name)
     }
 
+    /// In instances that prove to be any of `names` by one of the `authorities` (PEM); the first is the one that is asked for.
+    ///
+    /// # Errors
+    /// The authorities cannot be read, or a name is none.
+    pub fn of_any(authorities: &[u8], names: &[&str], speaks_http2: bool) -> Result<Self, TrustError> {
+        let mut roots = RootCertStore::empty();
+        Authorities::read(authorities, &mut roots)?;
+        let mut made = Authorities::new(roots.clone(), speaks_http2)?;
+        let chain =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
+        let chain = chain.build().map_err(TrustError::Authorities)?;
+        let each = names.iter().map(|name| {
+            ServerName::try_from((*name).to_owned()).map_err(|_| TrustError::Name((*name).to_owned()))
+        });
+        let verifier = AnyOf { chain, names: each.collect::<Result<_, _>>()? };
+        let mut config = (*made.config).clone();
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
+        made.config = Arc::new(config);
+        Self::by(Arc::new(made), names.first().copied().unwrap_or_default())
+    }
+
     /// In who proves to be `name`: a DNS name, or an address, which may be one of IPv6 in brackets.
     ///
     /// # Errors
@@ -128,6 +154,55 @@ impl Trust {
     }
 }
 
+/// Checks chain and signatures as everybody does, for any of some names.
+#[derive(Debug)]
+struct AnyOf {
+    chain: Arc<WebPkiServerVerifier>,
+    names: Vec<ServerName<'static>>,
+}
+
+impl ServerCertVerifier for AnyOf {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _asked_for: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let mut last = rustls::Error::General("there is no name to prove".to_owned());
+        for name in &self.names {
+            match self.chain.verify_server_cert(own, between, name, ocsp, now) {
+                Ok(verified) => return Ok(verified),
+                Err(why) => last = why,
+            }
+        }
+        Err(last)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, own, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, own, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
 /// One that is the same object: what it says cannot be asked of a configuration.
 impl PartialEq for Trust {
     fn eq(&self, other: &Self) -> bool {
@@ -157,6 +232,9 @@ mod tests {
         }
         assert!(matches!(Trust::new(pem.as_bytes(), "a b", false), Err(TrustError::Name(_))));
         assert!(matches!(Trust::new(b"no pem", "a", false), Err(TrustError::Nobody)));
+        assert!(Trust::of_any(pem.as_bytes(), &["kn-routing", "kn-user-ns"], true).is_ok());
+        assert!(matches!(Trust::of_any(pem.as_bytes(), &["a", "a b"], true), Err(TrustError::Name(_))));
+        assert!(matches!(Trust::of_any(pem.as_bytes(), &[], true), Err(TrustError::Name(_))));
         let half = &pem.as_bytes()[..pem.len() / 2];
         assert!(Trust::new(half, "a", false).is_err());
     }

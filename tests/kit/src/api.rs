@@ -17,6 +17,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
     ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     ("networking.internal.knative.dev/v1alpha1", "Ingress", "ingresses"),
+    ("networking.internal.knative.dev/v1alpha1", "Certificate", "certificates"),
     ("serving.knative.dev/v1", "Service", "services"),
     ("serving.knative.dev/v1", "Configuration", "configurations"),
     ("serving.knative.dev/v1", "Revision", "revisions"),

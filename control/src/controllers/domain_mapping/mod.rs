@@ -9,18 +9,22 @@ use kube::Api;
 use kube::api::DeleteParams;
 
 use super::cache::{Change, follow};
-use super::ingress::backends::Unresolved;
+use super::certificate::standing::{NOT_ENABLED, Tls};
+use super::certificate::wanted::of_domain_mapping;
 use super::managers;
 use super::queue::{Item, Kind};
+use super::route::reconcile::NOT_CONFIGURED;
 use super::world::{Error, World, now};
-use super::{Task, either, found, is_absent, itself, list, route};
-use crate::kinds::serving::annotations::is_redirected;
+use super::{Task, certificate, either, found, is_absent, itself, list, route};
+use crate::kinds::networking::certificate::Certificate;
+use crate::kinds::serving::annotations::http_protocol;
 use crate::kinds::serving::domain_claim::ClusterDomainClaim;
-use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY};
+use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERENCE_RESOLVED};
 use crate::kinds::serving::route::Route;
+use crate::kinds::settings::HttpProtocol;
 use crate::kinds::shared::{Destination, HasConditions, Verdict, name, namespace};
 use crate::publish::HostRule;
-use reconcile::{Claim, Findings, Ports, local_name, status};
+use reconcile::{Claim, Findings, local_name, status};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let Some(mapping) = world.domain_mappings.get(&item.namespace, &item.name) else {
@@ -35,27 +39,33 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         findings.target =
             Some(resolved.map_err(|why| why.0).and_then(|found| local_name(&found.url, &item.namespace)));
         if let Some(Ok(target)) = &findings.target {
-            findings.taken = serve(world, &mapping, target).err();
+            match http_protocol(&mapping.metadata, world.settings().network.http_protocol) {
+                Ok(protocol) => findings.taken = serve(world, &mapping, target, protocol).err(),
+                Err(why) => findings.misnoted = Some(why),
+            }
             findings.is_routed =
                 world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
         }
     }
-    findings.certificate =
-        mapping.spec.tls.as_ref().map(|tls| show(world, item, &tls.secret_name, &findings));
-    if mapping.spec.tls.is_none() {
-        world.publisher.set_certificates_of(&owner(item), Vec::new());
-    }
-    if !findings.flows() {
+    findings.tls = tls(world, &mapping, &findings.claim);
+    let flows = findings.flows();
+    world.publisher.set_certificates_of(&owner(item), if flows { findings.tls.shown() } else { Vec::new() });
+    if !flows {
         world.publisher.remove_route(&owner(item));
     }
     world.publisher.flow().await;
+    if flows {
+        let wanted = wanted(world, &mapping);
+        certificate::ask(world, &mapping.metadata, &item.name, &wanted).await?;
+    }
     let mut after = (*mapping).clone();
-    after.status = Some(status(&mapping, &findings, ports(world), now()));
+    let settings = world.settings();
+    after.status = Some(status(&mapping, &findings, (&settings.network, route::ports(world)), now()));
     world.set_status(&*mapping, &after).await
 }
 
 /// Whose hosts they are in the publisher's eyes; no Route has a colon in its name.
-fn owner(item: &Item) -> String {
+pub(super) fn owner(item: &Item) -> String {
     format!("domain:{}/{}", item.namespace, item.name)
 }
 
@@ -63,24 +73,25 @@ fn has_traffic(route: &Route) -> bool {
     route.status.as_ref().is_some_and(|status| !status.traffic.is_empty())
 }
 
-fn ports(world: &World) -> Ports {
-    Ports { http: world.config.http_port, https: world.config.listeners.https.map(|address| address.port()) }
+/// What TLS there is for the domain.
+fn tls(world: &World, mapping: &DomainMapping, claim: &Claim) -> Tls {
+    let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
+    let listens = world.config.listeners.https.is_some();
+    match &mapping.spec.tls {
+        Some(tls) if listens => Tls::Given(domain.into(), world.ingress.identity(ns, &tls.secret_name)),
+        Some(_) => Tls::Given(domain.into(), Err(Tls::unheard())),
+        None if !certificate::is_on(world, &mapping.metadata) => Tls::Off(NOT_ENABLED),
+        None if !listens => Tls::NoListener,
+        None if *claim != Claim::Ours => Tls::Unasked,
+        None => Tls::Asked(certificate::look(world, &mapping.metadata, domain, &wanted(world, mapping))),
+    }
 }
 
-/// Shows TLS clients of the domain the certificate in the Secret, while the domain is ours to answer for.
-fn show(world: &World, item: &Item, secret: &str, findings: &Findings) -> Result<(), Unresolved> {
-    let off = || Unresolved {
-        reason: "HTTPSNotEnabled",
-        message: "There is no listener for TLS: start the appliance with --https ADDRESS.".to_owned(),
-    };
-    let found = match world.config.listeners.https {
-        Some(_) => world.ingress.identity(&item.namespace, secret),
-        None => Err(off()),
-    };
-    let shown = found.as_ref().ok().filter(|_| findings.flows());
-    let certificates = shown.map(|identity| (item.name.clone(), identity.clone()));
-    world.publisher.set_certificates_of(&owner(item), certificates.into_iter().collect());
-    found.map(drop)
+/// The Certificate that the domain needs, if it has none of its own.
+fn wanted(world: &World, mapping: &DomainMapping) -> Vec<Certificate> {
+    let wants = mapping.spec.tls.is_none() && certificate::is_on(world, &mapping.metadata);
+    let made = wants.then(|| of_domain_mapping(mapping, &world.settings().network));
+    made.into_iter().collect()
 }
 
 /// The mappings that show a Secret's certificate.
@@ -97,13 +108,13 @@ const ORIGINAL_HOST: &str = "K-Original-Host";
 
 /// Gives the domain the division of the Route's own host, under which instances see it (X-RTE-13); the error
 /// is who has the domain.
-fn serve(world: &World, mapping: &DomainMapping, target: &str) -> Result<(), String> {
+fn serve(world: &World, mapping: &DomainMapping, target: &str, protocol: HttpProtocol) -> Result<(), String> {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
     let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
     let mut rule = HostRule {
         hosts: vec![domain.to_owned()],
-        https_redirect: is_redirected(&mapping.metadata),
+        https_redirect: protocol == HttpProtocol::Redirected,
         inside_only: false,
         ..own
     };
@@ -181,18 +192,22 @@ pub(super) async fn list_all(world: &World) -> Result<(), Error> {
 /// What flowed before a restart flows again; Routes are restored already.
 pub(super) fn restore(world: &World) {
     for mapping in world.domain_mappings.all() {
-        if mapping.condition(INGRESS_READY).is_none_or(|c| c.status != Verdict::True) {
+        let is_true = |kind: &str| mapping.condition(kind).is_some_and(|c| c.status == Verdict::True);
+        // An annotation that makes no sense leaves things as they were.
+        let misnoted = mapping.condition(INGRESS_READY).is_some_and(|c| c.reason == NOT_CONFIGURED);
+        let flowed = is_true(INGRESS_READY) || (misnoted && is_true(REFERENCE_RESOLVED));
+        if !flowed {
             continue;
         }
         let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
-        if let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name) {
+        let usual = world.settings().network.http_protocol;
+        let protocol = http_protocol(&mapping.metadata, usual).unwrap_or(usual);
+        if let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name, protocol) {
             tracing::warn!(domain, owner, "domain is taken");
-        } else if let Some(tls) = &mapping.spec.tls {
-            let flows = Findings { is_routed: true, ..Findings::default() };
+        } else {
             let item = Item::new(Kind::DomainMapping, ns, domain);
-            if let Err(why) = show(world, &item, &tls.secret_name, &flows) {
-                tracing::warn!(domain, why = why.message, "no certificate for the domain");
-            }
+            let shown = tls(world, &mapping, &Claim::Ours).shown();
+            world.publisher.set_certificates_of(&owner(&item), shown);
         }
     }
 }

@@ -2,18 +2,17 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::ingress::backends::Unresolved;
+use crate::controllers::certificate::standing::Tls;
 use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::controllers::route::hosts::Ports;
+use crate::controllers::route::reconcile::NOT_CONFIGURED;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::serving::domain_mapping::{
     CERTIFICATE_PROVISIONED, CONDITIONS, DOMAIN_CLAIMED, DomainMapping, DomainMappingStatus, INGRESS_READY,
     REFERENCE_RESOLVED,
 };
+use crate::kinds::settings::Network;
 use crate::kinds::shared::{Addressable, Status, name};
-
-/// The ports that URLs need not name.
-const HTTP_PORT: u16 = 80;
-const HTTPS_PORT: u16 = 443;
 
 /// Who may have the domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,25 +25,18 @@ pub enum Claim {
 }
 
 /// What a look found out; later parts only if the earlier ones were well.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Findings {
     pub claim: Claim,
     /// The Route that answers, or why there is none.
     pub target: Option<Result<String, String>>,
     /// Who has the host.
     pub taken: Option<String>,
+    /// What is wrong with an annotation; what was routed before still is.
+    pub misnoted: Option<String>,
     /// The Route takes requests.
     pub is_routed: bool,
-    /// Whether the certificate that the mapping names is shown to TLS clients; `None`: it names none.
-    pub certificate: Option<Result<(), Unresolved>>,
-}
-
-/// Where clients come in.
-#[derive(Debug, Clone, Copy)]
-pub struct Ports {
-    pub http: u16,
-    /// `None`: there is no TLS.
-    pub https: Option<u16>,
+    pub tls: Tls,
 }
 
 impl Findings {
@@ -73,7 +65,7 @@ pub fn local_name(url: &str, namespace: &str) -> Result<String, String> {
 pub fn status(
     mapping: &DomainMapping,
     findings: &Findings,
-    ports: Ports,
+    (network, ports): (&Network, Ports),
     now: Timestamp,
 ) -> DomainMappingStatus {
     let mut status = mapping.status.clone().unwrap_or_default();
@@ -86,32 +78,21 @@ pub fn status(
         Some(Err(why)) => conditions.mark_false(REFERENCE_RESOLVED, "ResolveFailed", why),
         None => conditions.mark_unknown(REFERENCE_RESOLVED, "", ""),
     }
-    match &findings.taken {
-        Some(owner) => conditions.mark_false(
+    match (&findings.taken, &findings.misnoted) {
+        (Some(owner), _) => conditions.mark_false(
             INGRESS_READY,
             "NotOwned",
             &format!("The host {domain} belongs to {owner}, which had it first."),
         ),
-        None if findings.flows() => conditions.mark_true(INGRESS_READY),
-        None => conditions.mark_unknown(
-            INGRESS_READY,
-            "IngressNotConfigured",
-            "Ingress has not yet been reconciled.",
-        ),
-    }
-    match &findings.certificate {
-        None => {
-            conditions.mark_true_because(CERTIFICATE_PROVISIONED, "TLSNotEnabled", "autoTLS is not enabled")
+        (None, Some(why)) => conditions.mark_unknown(INGRESS_READY, NOT_CONFIGURED, why),
+        (None, None) if findings.flows() => conditions.mark_true(INGRESS_READY),
+        (None, None) => {
+            conditions.mark_unknown(INGRESS_READY, NOT_CONFIGURED, "Ingress has not yet been reconciled.");
         }
-        Some(Ok(())) => conditions.mark_true(CERTIFICATE_PROVISIONED),
-        Some(Err(why)) => conditions.mark_false(CERTIFICATE_PROVISIONED, why.reason, &why.message),
     }
-    let (scheme, port, usual) = match (&findings.certificate, ports.https) {
-        (Some(Ok(())), Some(port)) => ("https", port, HTTPS_PORT),
-        _ => ("http", ports.http, HTTP_PORT),
-    };
-    let url =
-        if port == usual { format!("{scheme}://{domain}") } else { format!("{scheme}://{domain}:{port}") };
+    findings.tls.tell(&mut conditions, CERTIFICATE_PROVISIONED, network.http_protocol);
+    let scheme = findings.tls.scheme(domain, network.http_protocol);
+    let url = ports.url(scheme.unwrap_or(&network.default_external_scheme), domain);
     status.address = Some(Addressable { url: Some(url.clone()), ..Addressable::default() });
     status.url = Some(url);
     status.base = Status {
@@ -148,6 +129,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::controllers::certificate::standing::{Held, NOT_ENABLED, Standing};
+    use crate::controllers::ingress::backends::Unresolved;
 
     fn ready(findings: &Findings) -> (String, String, String) {
         let mapping: DomainMapping = serde_json::from_value(json!({
@@ -155,7 +138,8 @@ mod tests {
         }))
         .unwrap();
         let ports = Ports { http: 8080, https: Some(443) };
-        let status = status(&mapping, findings, ports, Timestamp::from_second(1).unwrap());
+        let at = Timestamp::from_second(1).unwrap();
+        let status = status(&mapping, findings, (&Network::default(), ports), at);
         let url = status.url.unwrap_or_default();
         let ready = status.base.conditions.into_iter().find(|c| c.kind == "Ready").unwrap();
         (format!("{:?}", ready.status), ready.reason, url)
@@ -167,14 +151,24 @@ mod tests {
             claim: Claim::Ours,
             target: Some(Ok("app".into())),
             is_routed: true,
+            tls: Tls::Off(NOT_ENABLED),
             ..Findings::default()
         };
         let plain = "http://app.example.com:8080";
         let case = |findings: Findings| ready(&findings);
         let outcome = |verdict: &str, reason: &str, url: &str| (verdict.into(), reason.into(), url.into());
         assert_eq!(case(well.clone()), outcome("True", "", plain));
-        let certified = Findings { certificate: Some(Ok(())), ..well.clone() };
-        assert_eq!(case(certified), outcome("True", "", "https://app.example.com"));
+        let held = |standing: Standing| {
+            let hosts = vec!["app.example.com".to_owned()];
+            let tls = Tls::Asked(vec![Held { name: "c".into(), hosts, standing }]);
+            Findings { tls, ..well.clone() }
+        };
+        assert_eq!(case(held(Standing::Ready(None))), outcome("True", "", "https://app.example.com"));
+        assert_eq!(
+            case(held(Standing::Coming(String::new()))),
+            outcome("True", "", plain),
+            "by HTTP for now"
+        );
         let why = Unresolved { reason: "SecretNotFound", message: String::new() };
         for (findings, verdict, reason) in [
             (
@@ -195,7 +189,16 @@ mod tests {
             ),
             (Findings { taken: Some("ns/a".into()), ..well.clone() }, "False", "NotOwned"),
             (Findings { is_routed: false, ..well.clone() }, "Unknown", "IngressNotConfigured"),
-            (Findings { certificate: Some(Err(why)), ..well }, "False", "SecretNotFound"),
+            (
+                Findings { misnoted: Some("incorrect".into()), ..well.clone() },
+                "Unknown",
+                "IngressNotConfigured",
+            ),
+            (
+                Findings { tls: Tls::Given("app.example.com".into(), Err(why)), ..well.clone() },
+                "False",
+                "SecretNotFound",
+            ),
         ] {
             assert_eq!(case(findings), outcome(verdict, reason, plain));
         }

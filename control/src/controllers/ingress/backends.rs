@@ -51,19 +51,21 @@ fn unresolved(reason: &'static str, message: String) -> Unresolved {
     Unresolved { reason, message }
 }
 
-/// The key under which a split's addresses are published.
+/// The key under which a split's addresses are published, as they are reached by TLS or not.
 #[must_use]
-pub fn key(split: &Split) -> String {
+pub fn key(split: &Split, by_tls: bool) -> String {
     let port = match &split.service_port {
         IntOrString::Int(number) => number.to_string(),
         IntOrString::String(name) => name.clone(),
     };
-    format!("service/{}/{}:{port}", split.service_namespace, split.service_name)
+    let scheme = if by_tls { "tls+" } else { "" };
+    format!("{scheme}service/{}/{}:{port}", split.service_namespace, split.service_name)
 }
 
 /// What the split's Service leads to. A Revision or Route of ours of that name stands for the Service that
 /// Knative would have made for it.
-pub fn backing(split: &Split, lookup: &impl Lookup) -> Result<Backing, Unresolved> {
+/// By TLS the Service's ports say together what is spoken: the one for TLS has a name of its own.
+pub fn backing(split: &Split, by_tls: bool, lookup: &impl Lookup) -> Result<Backing, Unresolved> {
     let (ns, name) = (split.service_namespace.as_str(), split.service_name.as_str());
     let Some(service) = lookup.service(ns, name) else {
         if lookup.revision(ns, name).is_some() {
@@ -82,7 +84,7 @@ pub fn backing(split: &Split, lookup: &impl Lookup) -> Result<Backing, Unresolve
         if let Some(route) = ours(&host).and_then(|(name, ns)| lookup.route(ns, name)) {
             return of_route(ours(&host).map(|(_, ns)| ns).unwrap_or_default(), &route);
         }
-        return external(host, port, &split.service_port)
+        return external(host, port, spoken(ports, port, by_tls), &split.service_port)
             .ok_or_else(|| no_port(ns, name, &split.service_port));
     }
     let port = port.ok_or_else(|| no_port(ns, name, &split.service_port))?;
@@ -92,7 +94,7 @@ pub fn backing(split: &Split, lookup: &impl Lookup) -> Result<Backing, Unresolve
     } else {
         of_slices(&slices, port)
     };
-    Ok(Backing::Addresses { protocol: protocol(port), addresses })
+    Ok(Backing::Addresses { protocol: spoken(ports, Some(port), by_tls), addresses })
 }
 
 fn no_port(ns: &str, name: &str, port: &IntOrString) -> Unresolved {
@@ -137,7 +139,21 @@ fn of_route(ns: &str, route: &Route) -> Result<Backing, Unresolved> {
     Ok(Backing::Revisions(weighted))
 }
 
-fn external(host: String, port: Option<&ServicePort>, wanted: &IntOrString) -> Option<Backing> {
+fn spoken(ports: &[ServicePort], port: Option<&ServicePort>, by_tls: bool) -> Protocol {
+    let speaks_http2 = |port: &ServicePort| protocol(port) == Protocol::H2c;
+    match port {
+        _ if by_tls && ports.iter().any(speaks_http2) => Protocol::H2c,
+        Some(port) => protocol(port),
+        None => Protocol::default(),
+    }
+}
+
+fn external(
+    host: String,
+    port: Option<&ServicePort>,
+    protocol: Protocol,
+    wanted: &IntOrString,
+) -> Option<Backing> {
     let number = match (port, wanted) {
         (Some(port), _) => match &port.target_port {
             Some(IntOrString::Int(number)) => *number,
@@ -146,7 +162,6 @@ fn external(host: String, port: Option<&ServicePort>, wanted: &IntOrString) -> O
         (None, IntOrString::Int(number)) => *number,
         (None, IntOrString::String(_)) => return None,
     };
-    let protocol = port.map(protocol).unwrap_or_default();
     let port = u16::try_from(number).ok().filter(|port| *port > 0)?;
     Some(match host.parse::<IpAddr>() {
         Ok(ip) => Backing::Addresses { protocol, addresses: vec![SocketAddr::new(ip, port)] },

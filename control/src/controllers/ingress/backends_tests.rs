@@ -44,7 +44,7 @@ fn service(ports: Value) -> Value {
 }
 
 fn addresses(objects: &Objects, port: Value) -> Vec<String> {
-    match backing(&split(port), objects).unwrap() {
+    match backing(&split(port), false, objects).unwrap() {
         Backing::Addresses { addresses, .. } => addresses.iter().map(ToString::to_string).collect(),
         other => panic!("{other:?}"),
     }
@@ -64,12 +64,14 @@ fn a_service_leads_to_its_ready_endpoints() {
     };
     assert_eq!(addresses(&objects, json!(80)), ["10.0.0.1:8080", "10.0.0.2:8080"]);
     assert_eq!(addresses(&objects, json!("h2c")), ["10.0.0.1:8081", "10.0.0.2:8081"]);
-    let protocol = |port: Value| match backing(&split(port), &objects) {
+    let protocol = |port: Value| match backing(&split(port), false, &objects) {
         Ok(Backing::Addresses { protocol, .. }) => protocol,
         other => panic!("{other:?}"),
     };
     assert_eq!((protocol(json!(80)), protocol(json!(81))), (Protocol::Http1, Protocol::H2c));
-    let why = backing(&split(json!(82)), &objects).unwrap_err();
+    let by_tls = backing(&split(json!(80)), true, &objects).unwrap();
+    assert!(matches!(by_tls, Backing::Addresses { protocol: Protocol::H2c, .. }), "{by_tls:?}");
+    let why = backing(&split(json!(82)), false, &objects).unwrap_err();
     assert_eq!((why.reason, why.message.as_str()), ("PortNotFound", "Service \"ns/s\" has no port 82."));
 }
 
@@ -99,7 +101,7 @@ fn an_external_name_is_an_address_a_name_or_a_route_of_ours() {
     let mut named = |name: &str, route: Value| {
         objects.service = json!({"spec": {"type": "ExternalName", "externalName": name}});
         objects.route = route;
-        backing(&split(json!(81)), &objects).unwrap()
+        backing(&split(json!(81)), false, &objects).unwrap()
     };
     let http1 = Protocol::Http1;
     let address = |text: &str| vec![text.parse().unwrap()];
@@ -121,10 +123,10 @@ fn an_external_name_is_an_address_a_name_or_a_route_of_ours() {
 fn without_a_service_a_revision_or_route_of_that_name_stands_in() {
     let mut objects = Objects { revision: json!({"metadata": {"name": "s"}}), ..Objects::default() };
     let one = Backing::Revisions(vec![("ns/s".to_owned(), 1)]);
-    assert_eq!(backing(&split(json!(80)), &objects), Ok(one));
+    assert_eq!(backing(&split(json!(80)), false, &objects), Ok(one));
     objects.revision = Value::Null;
-    let why = backing(&split(json!(80)), &objects).unwrap_err();
+    let why = backing(&split(json!(80)), false, &objects).unwrap_err();
     assert_eq!((why.reason, why.message.as_str()), ("ServiceNotFound", "Service \"ns/s\" not found."));
     objects.route = json!({"metadata": {"name": "s"}, "status": {"traffic": []}});
-    assert_eq!(backing(&split(json!(80)), &objects).unwrap_err().reason, "RouteNotReady");
+    assert_eq!(backing(&split(json!(80)), false, &objects).unwrap_err().reason, "RouteNotReady");
 }

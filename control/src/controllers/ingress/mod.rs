@@ -2,6 +2,7 @@
 
 pub mod backends;
 pub mod gateway;
+pub mod inner_tls;
 pub mod reconcile;
 pub mod rules;
 mod wiring;
@@ -19,11 +20,12 @@ use super::cache::Cache;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
 use crate::hand;
-use crate::kinds::networking::ingress::{Ingress, Split};
+use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{HasConditions, label, name, namespace};
 use backends::{Backing, Lookup, Unresolved, backing};
+use inner_tls::InnerTrusts;
 use reconcile::{Outcome, status};
 
 pub use reconcile::Listeners;
@@ -44,6 +46,8 @@ pub struct Room {
     pub endpoints: Cache<Endpoints>,
     pub slices: Cache<EndpointSlice>,
     pub secrets: Cache<Secret>,
+    /// Whom backends have to prove to be.
+    inner_trusts: InnerTrusts,
     /// Those that lead to names outside or to Routes and Revisions: looked at now and then, and when one of
     /// those changes.
     loose: Mutex<BTreeSet<Item>>,
@@ -60,6 +64,7 @@ impl Default for Room {
             endpoints: Cache::default(),
             slices: Cache::default(),
             secrets: Cache::default(),
+            inner_trusts: InnerTrusts::default(),
             loose: Mutex::default(),
             identities: Mutex::default(),
         }
@@ -100,20 +105,22 @@ async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved
     world.ingress.set_loose(&item(ingress), true);
     let mut found: BTreeMap<String, Vec<(String, u32)>> = BTreeMap::new();
     let mut loose = false;
-    for split in splits(ingress) {
-        let key = backends::key(split);
+    for (path, split) in ways(ingress) {
+        let by_tls = inner_tls::is_wanted(world, path);
+        let key = backends::key(split, by_tls);
         if found.contains_key(&key) {
             continue;
         }
-        let shares = match backing(split, world)? {
+        let trust = |protocol| by_tls.then(|| inner_tls::trust(world, ns, protocol)).transpose();
+        let shares = match backing(split, by_tls, world)? {
             Backing::Addresses { protocol, addresses } => {
-                world.publisher.set_addresses(&key, protocol, &addresses);
+                world.publisher.set_addresses(&key, protocol, trust(protocol)?, &addresses);
                 vec![(key.clone(), 1)]
             }
             Backing::Name { protocol, host, port } => {
                 loose = true;
-                let addresses = named(world, &host, port).await?;
-                world.publisher.set_addresses(&key, protocol, &addresses);
+                let (trust, addresses) = (trust(protocol)?, named(world, &host, port).await?);
+                world.publisher.set_addresses(&key, protocol, trust, &addresses);
                 vec![(key.clone(), 1)]
             }
             Backing::Revisions(shares) => {
@@ -125,7 +132,10 @@ async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved
     }
     world.ingress.set_loose(&item(ingress), loose);
     let certificates = certificates(world, ingress)?;
-    let shares = |split: &Split| found.get(&backends::key(split)).cloned().unwrap_or_default();
+    let shares = |path: &HttpPath, split: &Split| {
+        let key = backends::key(split, inner_tls::is_wanted(world, path));
+        found.get(&key).cloned().unwrap_or_default()
+    };
     let rules =
         rules::rules(ingress, &shares).map_err(|message| Unresolved { reason: "InvalidHeader", message })?;
     if let Err(taken) = world.publisher.set_route(&owner, rules) {
@@ -139,10 +149,15 @@ async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved
     })
 }
 
-/// The splits that get traffic.
-fn splits(ingress: &Ingress) -> impl Iterator<Item = &Split> {
+/// The splits that get traffic, each with its path.
+fn ways(ingress: &Ingress) -> impl Iterator<Item = (&HttpPath, &Split)> {
     let paths = ingress.spec.rules.iter().flat_map(|rule| rule.paths());
-    paths.flat_map(|path| &path.splits).filter(|split| split.percent > 0)
+    let all = paths.flat_map(|path| path.splits.iter().map(move |split| (path, split)));
+    all.filter(|(_, split)| split.percent > 0)
+}
+
+fn splits(ingress: &Ingress) -> impl Iterator<Item = &Split> {
+    ways(ingress).map(|(_, split)| split)
 }
 
 /// As the publisher knows it; Routes are known by their names alone.
@@ -210,6 +225,12 @@ impl Room {
         })?;
         known.insert(key, (version, identity.clone()));
         Ok(identity)
+    }
+
+    /// The Secret is gone, and what was read from it.
+    fn forget_identity(&self, ns: &str, name: &str) {
+        let mut known = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&(ns.to_owned(), name.to_owned()));
     }
 
     fn set_loose(&self, item: &Item, loose: bool) {

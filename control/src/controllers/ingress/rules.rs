@@ -11,7 +11,7 @@ use crate::kinds::shared::{name, namespace};
 use crate::publish::{HostRule, PathRule, Share};
 
 /// A split's backends with their weights, of which each takes its part of the split's percent.
-pub type Backends<'a> = &'a dyn Fn(&Split) -> Vec<(String, u32)>;
+pub type Backends<'a> = &'a dyn Fn(&HttpPath, &Split) -> Vec<(String, u32)>;
 
 /// One host's rules, gathered from all of the Ingress's that name it.
 #[derive(PartialEq)]
@@ -89,7 +89,7 @@ fn path_rule(path: &HttpPath, backends: Backends<'_>) -> Result<PathRule, String
     for split in path.splits.iter().filter(|split| split.percent > 0) {
         let edits = edits(path, split)?;
         let percent = u32::try_from(split.percent).unwrap_or(0);
-        let within = backends(split);
+        let within = backends(path, split);
         let total: u32 = within.iter().map(|(_, weight)| *weight).sum();
         for (backend, weight) in within {
             // Hundredths of the split's percent, so that its backends' parts stay whole numbers.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn made(spec: Value) -> Vec<HostRule> {
-        rules(&ingress(spec), &|split| vec![(split.service_name.clone(), 1)]).unwrap()
+        rules(&ingress(spec), &|_, split| vec![(split.service_name.clone(), 1)]).unwrap()
     }
 
     /// X-KI-02, X-KI-03: short names inside; hosts that several rules name have all their paths.
@@ -177,7 +177,7 @@ mod tests {
             "rewriteHost": "inner.ns.svc", "appendHeaders": {"x-who": "path"},
             "splits": [split("one", 60), second, split("none", 0)]
         }]}}]});
-        let backends = |split: &Split| match split.service_name.as_str() {
+        let backends = |_: &HttpPath, split: &Split| match split.service_name.as_str() {
             "one" => vec![("one".to_owned(), 30), ("uno".to_owned(), 70)],
             other => vec![(other.to_owned(), 100)],
         };
@@ -195,7 +195,7 @@ mod tests {
         let mut bad = split("one", 100);
         bad["appendHeaders"] = json!({"Content-Length": "1"});
         let spec = json!({"rules": [{"hosts": ["a"], "http": {"paths": [{"splits": [bad]}]}}]});
-        let why = rules(&ingress(spec), &|_| Vec::new()).unwrap_err();
+        let why = rules(&ingress(spec), &|_, _| Vec::new()).unwrap_err();
         assert_eq!(why, "appendHeaders: \"Content-Length\" is a header that the proxy writes itself.");
     }
 

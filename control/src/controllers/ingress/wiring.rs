@@ -6,11 +6,11 @@ use crate::controllers::cache::{follow, follow_some};
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::world::{Error, World};
 use crate::controllers::{Task, either, itself, list};
-use crate::controllers::{core_names, domain_mapping};
+use crate::controllers::{certificate, core_names, domain_mapping};
 use crate::kinds::networking::ingress::Ingress;
 use crate::kinds::shared::{label, name, namespace};
 
-use super::{SERVICE_LABEL, item, splits};
+use super::{SERVICE_LABEL, inner_tls, item, splits};
 
 /// Between two looks at what leads to names outside: their addresses change without telling anybody.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -61,8 +61,15 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
         Box::pin(follow(kube::Api::all(api()), &world.ingress.secrets, move |change| {
             let meta = either(change).map(|secret| &secret.metadata);
             let Some(meta) = meta else { return };
+            if change.1.is_none() {
+                world.ingress.forget_identity(namespace(meta), name(meta));
+            }
             look(of_secret(world, namespace(meta), name(meta)));
+            if inner_tls::is_concerned(namespace(meta), name(meta)) {
+                inner_tls::look_at_all(world);
+            }
             look(domain_mapping::of_secret(world, namespace(meta), name(meta)));
+            look(certificate::of_secret(world, namespace(meta), name(meta)));
         })),
         Box::pin(async move {
             loop {

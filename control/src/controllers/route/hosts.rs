@@ -4,24 +4,52 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::controllers::cache::Cache;
+use crate::controllers::certificate::standing::Tls;
 use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::Network;
 use crate::kinds::shared::{label, name, namespace};
 
-/// The port that URLs need not name.
+/// The ports that URLs need not name.
 const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
 /// What hosts are made of, besides the Route.
 #[derive(Debug, Clone, Copy)]
 pub struct Naming<'a> {
     pub domain: &'a str,
-    pub http_port: u16,
+    pub ports: Ports,
+    /// What TLS there is for its public hosts.
+    pub tls: &'a Tls,
     /// The operator's templates.
     pub network: &'a Network,
     /// Core Services, among them placeholders.
     pub services: &'a Cache<Service>,
+}
+
+/// Where everybody's requests come in.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    pub http: u16,
+    /// `None`: TLS is somebody else's before us, at its usual port.
+    pub https: Option<u16>,
+}
+
+impl Ports {
+    /// The URL of a host, with what clients need not guess.
+    #[must_use]
+    pub fn url(self, scheme: &str, host: &str) -> String {
+        match (scheme, self) {
+            ("http", Self { http: HTTP_PORT, .. })
+            | ("https", Self { https: None | Some(HTTPS_PORT), .. }) => {
+                format!("{scheme}://{host}")
+            }
+            ("https", Self { https: Some(port), .. }) | (_, Self { http: port, .. }) => {
+                format!("{scheme}://{host}:{port}")
+            }
+        }
+    }
 }
 
 /// Whether only names of the cluster lead to the Route or to its tag: by the Route's label, or by that of the name's
@@ -56,10 +84,8 @@ pub fn url(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
         return format!("http://{first}.{ns}.svc.{CLUSTER_DOMAIN}");
     }
     let host = public(route, tag, naming);
-    match naming.http_port {
-        HTTP_PORT => format!("http://{host}"),
-        port => format!("http://{host}:{port}"),
-    }
+    let scheme = naming.tls.scheme(&host.to_ascii_lowercase(), naming.network.http_protocol);
+    naming.ports.url(scheme.unwrap_or(&naming.network.default_external_scheme), &host)
 }
 
 /// The URL by which other objects reach it.
@@ -81,7 +107,7 @@ pub fn inside_by(name: &str, namespace: &str) -> String {
 }
 
 /// X-RTE-02, X-RTE-03: by the operator's templates.
-fn public(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
+pub fn public(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
     naming.network.host(tag, name(&route.metadata), namespace(&route.metadata), naming.domain)
 }
 
@@ -96,13 +122,16 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
+    use crate::kind::Problems;
     use crate::kinds::serving::route::RouteSpec;
+    use crate::kinds::settings::Setting as _;
 
     static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
     static SERVICES: LazyLock<Cache<Service>> = LazyLock::new(Cache::default);
 
     fn naming(http_port: u16) -> Naming<'static> {
-        Naming { domain: "localhost", http_port, network: &NETWORK, services: &SERVICES }
+        let ports = Ports { http: http_port, https: None };
+        Naming { domain: "localhost", ports, tls: &Tls::Unasked, network: &NETWORK, services: &SERVICES }
     }
 
     /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag stands in front.
@@ -115,6 +144,23 @@ mod tests {
         assert_eq!(address(&route), "http://app.ns.svc.cluster.local");
         assert!(hosts(&route, None, naming(8080)).contains(&"app.ns.localhost".to_owned()));
         assert!(hosts(&route, None, naming(8080)).contains(&"app.ns".to_owned()));
+    }
+
+    /// X-RTE-06: for who has TLS before us, or with us.
+    #[test]
+    fn the_operator_chooses_the_scheme_of_public_urls() {
+        let data = [("default-external-scheme".to_owned(), "https".to_owned())].into();
+        let network = Network::parse(&data, &mut Problems::default());
+        let route = Route::new("ns", "app", RouteSpec::default());
+        for (https, wanted) in [
+            (None, "https://app.ns.localhost"),
+            (Some(443), "https://app.ns.localhost"),
+            (Some(8443), "https://app.ns.localhost:8443"),
+        ] {
+            let naming = Naming { network: &network, ports: Ports { http: 8080, https }, ..naming(80) };
+            assert_eq!(url(&route, None, naming), wanted);
+        }
+        assert_eq!(address(&route), "http://app.ns.svc.cluster.local");
     }
 
     #[test]

@@ -14,19 +14,20 @@ use futures_util::future::join;
 use k8s_openapi::api::core::v1::Service;
 
 use super::cache::Change;
-use super::ingress;
+use super::certificate::standing::Tls;
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
+use super::{certificate, ingress};
 use crate::kinds::duration;
-use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION};
+use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::{INGRESS_READY, Route};
-use crate::kinds::settings::Settings;
+use crate::kinds::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
+use crate::kinds::settings::{HttpProtocol, Settings};
 use crate::kinds::shared::{Condition, HasConditions, Verdict, annotation, label, name, namespace};
 use crate::publish::HostRule;
-use hosts::Naming;
-use reconcile::{Outcome, ROLLOUT_IN_PROGRESS, status};
+use hosts::{Naming, Ports};
+use reconcile::{NOT_CONFIGURED, Outcome, ROLLOUT_IN_PROGRESS, status};
 use rollout::divide;
 use traffic::{Lookup, Ways, resolve, rules};
 
@@ -34,6 +35,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let owner = format!("{}/{}", item.namespace, item.name);
     let Some(route) = world.routes.get(&item.namespace, &item.name) else {
         world.publisher.remove_route(&owner);
+        world.publisher.set_certificates_of(&owner, Vec::new());
         world.publisher.flow().await;
         // Its hosts are free for whoever was refused them.
         refused(world, &item.namespace).for_each(|item| world.look_at(item));
@@ -41,12 +43,15 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         return Ok(());
     };
     let settings = world.settings();
-    let naming = naming(world, &settings, &route);
-    let outcome = match resolve(&route, &Here { world, namespace: &item.namespace }, naming) {
-        Ok(goal) => {
+    let tls = certificate::of_route(world, &route, naming(world, &settings, &route));
+    let naming = Naming { tls: &tls, ..naming(world, &settings, &route) };
+    let protocol = http_protocol(&route.metadata, settings.network.http_protocol);
+    let resolved = resolve(&route, &Here { world, namespace: &item.namespace }, naming);
+    let outcome = match (resolved, protocol) {
+        (Ok(goal), Ok(protocol)) => {
             let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
             let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
-            let rules = rules(&route, &division.targets, ways(naming, &settings));
+            let rules = rules(&route, &division.targets, ways(naming, &settings, protocol));
             match placeholder::foreign(world, &route, &division.targets, naming) {
                 Some(foreign) => Outcome::Foreign(foreign),
                 None => match world.publisher.set_route(&owner, rules) {
@@ -55,14 +60,20 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
                 },
             }
         }
-        Err(why) => Outcome::Unassigned(why),
+        (Ok(_), Err(why)) => Outcome::Misnoted(why),
+        (Err(why), _) => Outcome::Unassigned(why),
     };
+    match &outcome {
+        Outcome::Flowing(_) => world.publisher.set_certificates_of(&owner, tls.shown()),
+        Outcome::Taken(_) | Outcome::Foreign(_) => world.publisher.set_certificates_of(&owner, Vec::new()),
+        Outcome::Unassigned(_) | Outcome::Misnoted(_) => {}
+    }
     // COND-12: Ready is said after the swap, never before.
     let named = async {
-        match &outcome {
-            Outcome::Flowing(division) => placeholder::keep(world, &route, &division.targets, naming).await,
-            _ => Ok(()),
-        }
+        let Outcome::Flowing(division) = &outcome else { return Ok(()) };
+        let wanted = certificate::wanted_by_route(world, &route, naming);
+        certificate::ask(world, &route.metadata, naming.domain, &wanted).await?;
+        placeholder::keep(world, &route, &division.targets, naming).await
     };
     let ((), named) = join(world.publisher.flow(), named).await;
     named?;
@@ -104,7 +115,12 @@ pub fn restore(world: &World) {
     // Who had a host before has it again; among others the older comes first (AMB-05).
     let has_hosts = |route: &Route| {
         let flows = |c: &Condition| c.status == Verdict::True || c.reason == ROLLOUT_IN_PROGRESS;
-        route.condition(INGRESS_READY).is_some_and(flows)
+        // An annotation that makes no sense leaves things as they were.
+        let misnoted = |c: &Condition| {
+            let assigned = route.condition(ALL_TRAFFIC_ASSIGNED);
+            c.reason == NOT_CONFIGURED && assigned.is_some_and(|c| c.status == Verdict::True)
+        };
+        route.condition(INGRESS_READY).is_some_and(|c| flows(c) || misnoted(c))
     };
     routes.sort_by_key(|route| (!has_hosts(route), route.metadata.creation_timestamp.clone()));
     for route in routes {
@@ -113,9 +129,12 @@ pub fn restore(world: &World) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        let ways = ways(naming(world, &settings, &route), &settings);
+        let ways = ways(naming(world, &settings, &route), &settings, protocol(&route, &settings));
         if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, ways)) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
+        } else {
+            let tls = certificate::of_route(world, &route, naming(world, &settings, &route));
+            world.publisher.set_certificates_of(&owner, tls.shown());
         }
     }
 }
@@ -125,7 +144,7 @@ pub fn restore(world: &World) {
 pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
     let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
     let settings = world.settings();
-    let ways = ways(naming(world, &settings, route), &settings);
+    let ways = ways(naming(world, &settings, route), &settings, protocol(route, &settings));
     rules(route, assigned, ways).into_iter().next()
 }
 
@@ -189,8 +208,18 @@ fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<Item> {
     routes.into_iter().map(|name| Item::new(Kind::Route, ns, &name)).collect()
 }
 
-fn ways<'a>(naming: Naming<'a>, settings: &Settings) -> Ways<'a> {
-    Ways { naming, by_tag_header: settings.features.is_enabled("tag-header-based-routing") }
+fn ways<'a>(naming: Naming<'a>, settings: &Settings, protocol: HttpProtocol) -> Ways<'a> {
+    Ways {
+        naming,
+        by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
+        redirected: protocol == HttpProtocol::Redirected,
+    }
+}
+
+/// What its clients without TLS are answered; if its annotation makes no sense, as the operator says.
+fn protocol(route: &Route, settings: &Settings) -> HttpProtocol {
+    let usual = settings.network.http_protocol;
+    http_protocol(&route.metadata, usual).unwrap_or(usual)
 }
 
 /// X-RTE-01: the domain that the Route's labels choose, or the one that the appliance was started with.
@@ -199,10 +228,17 @@ fn naming<'a>(world: &'a World, settings: &'a Settings, route: &Route) -> Naming
     let chosen = settings.domains.of(labels.unwrap_or(&BTreeMap::new()));
     Naming {
         domain: chosen.unwrap_or(&world.config.domain),
-        http_port: world.config.http_port,
+        ports: ports(world),
+        tls: &Tls::Unasked,
         network: &settings.network,
         services: world.core_names.services(),
     }
+}
+
+/// Where everybody's requests come in.
+#[must_use]
+pub fn ports(world: &World) -> Ports {
+    Ports { http: world.config.http_port, https: world.config.listeners.https.map(|address| address.port()) }
 }
 
 struct Here<'a> {

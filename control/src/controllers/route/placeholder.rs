@@ -139,8 +139,10 @@ fn mended(there: &Service, wanted: &Service) -> Option<Service> {
 
 #[cfg(test)]
 mod tests {
+    use super::hosts::Ports;
     use super::*;
     use crate::controllers::cache::Cache;
+    use crate::controllers::certificate::standing::Tls;
     use crate::kind::{Requester, Resource as _};
     use crate::kinds::serving::route::RouteSpec;
     use crate::kinds::settings::Network;
@@ -157,7 +159,13 @@ mod tests {
     #[test]
     fn a_placeholder_bears_its_routes_labels_but_not_its_visibility() {
         let (route, network, services) = (route(), Network::default(), Cache::default());
-        let naming = Naming { domain: "localhost", http_port: 80, network: &network, services: &services };
+        let naming = Naming {
+            domain: "localhost",
+            ports: Ports { http: 80, https: None },
+            tls: &Tls::Unasked,
+            network: &network,
+            services: &services,
+        };
         let targets = [TrafficTarget { tag: Some("blue".into()), ..TrafficTarget::default() }];
         assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["blue-app", "app"]);
         let made = placeholder(&route, "blue-app");
@@ -174,7 +182,13 @@ mod tests {
     #[test]
     fn a_tag_too_long_for_a_services_name_has_no_placeholder() {
         let (route, network, services) = (route(), Network::default(), Cache::default());
-        let naming = Naming { domain: "localhost", http_port: 80, network: &network, services: &services };
+        let naming = Naming {
+            domain: "localhost",
+            ports: Ports { http: 80, https: None },
+            tls: &Tls::Unasked,
+            network: &network,
+            services: &services,
+        };
         let targets = [TrafficTarget { tag: Some("t".repeat(60)), ..TrafficTarget::default() }];
         assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["app"]);
     }

@@ -15,6 +15,9 @@ use crate::publish::HostTaken;
 /// The newest Revision has not got its whole share yet.
 pub const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";
 
+/// What is routed, if anything, is what was routed before.
+pub const NOT_CONFIGURED: &str = "IngressNotConfigured";
+
 /// How far a Route came.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
@@ -26,6 +29,8 @@ pub enum Outcome {
     Taken(HostTaken),
     /// A core Service of this name is in the way.
     Foreign(String),
+    /// An annotation makes no sense; what was routed before still is.
+    Misnoted(String),
 }
 
 #[must_use]
@@ -33,7 +38,7 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
     let mut status = route.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
-    conditions.mark_true_because(CERTIFICATE_PROVISIONED, "TLSNotEnabled", "autoTLS is not enabled");
+    naming.tls.tell(&mut conditions, CERTIFICATE_PROVISIONED, naming.network.http_protocol);
     match outcome {
         Outcome::Flowing(division) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
@@ -60,7 +65,7 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
             if conditions.verdict(INGRESS_READY) != Verdict::True {
                 conditions.mark_unknown(
                     INGRESS_READY,
-                    "IngressNotConfigured",
+                    NOT_CONFIGURED,
                     "Ingress has not yet been reconciled.",
                 );
             }
@@ -73,6 +78,10 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
                 "NotOwned",
                 &format!("The host {host} belongs to the Route {owner}, which had it first."),
             );
+        }
+        Outcome::Misnoted(why) => {
+            conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
+            conditions.mark_unknown(INGRESS_READY, NOT_CONFIGURED, why);
         }
         // SRV-OWN-03
         Outcome::Foreign(name) => {

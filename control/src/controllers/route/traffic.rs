@@ -5,7 +5,6 @@ use std::sync::Arc;
 use dataplane::table::{Edits, Manners, Mirror};
 
 use crate::controllers::revision::key;
-use crate::kinds::serving::annotations::is_redirected;
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::manners::{self, header_routes};
 use crate::kinds::serving::revision::Revision;
@@ -116,6 +115,8 @@ pub struct Ways<'a> {
     pub naming: Naming<'a>,
     /// Feature `tag-header-based-routing`.
     pub by_tag_header: bool,
+    /// Clients without TLS are sent to HTTPS.
+    pub redirected: bool,
 }
 
 /// The hosts of assigned targets, as the publisher wants them: the Route's own with all weights, and one
@@ -155,10 +156,9 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         inside_only: hosts::is_local(route, Some(tag), ways.naming),
         ..HostRule::default()
     });
-    let redirected = is_redirected(&route.metadata);
     std::iter::once(own)
         .chain(tagged)
-        .flat_map(|rule| by_scheme(rule, redirected, &ways.naming.domain.to_ascii_lowercase()))
+        .flat_map(|rule| by_scheme(rule, ways.redirected, &ways.naming.domain.to_ascii_lowercase()))
         .collect()
 }
 
@@ -211,19 +211,27 @@ mod tests {
     use k8s_openapi::api::core::v1::Service;
     use serde_json::{Value, json};
 
+    use super::hosts::Ports;
     use super::*;
     use crate::controllers::cache::Cache;
+    use crate::controllers::certificate::standing::Tls;
     use crate::kinds::settings::Network;
 
     static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
     static SERVICES: LazyLock<Cache<Service>> = LazyLock::new(Cache::default);
 
     fn naming() -> Naming<'static> {
-        Naming { domain: "test", http_port: 80, network: &NETWORK, services: &SERVICES }
+        Naming {
+            domain: "test",
+            ports: Ports { http: 80, https: None },
+            tls: &Tls::Unasked,
+            network: &NETWORK,
+            services: &SERVICES,
+        }
     }
 
     fn ways() -> Ways<'static> {
-        Ways { naming: naming(), by_tag_header: false }
+        Ways { naming: naming(), by_tag_header: false, redirected: false }
     }
 
     struct Objects(Vec<Configuration>, Vec<Revision>);
@@ -358,22 +366,17 @@ mod tests {
         assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.inside_only));
     }
 
+    /// X-RTE-06
     #[test]
     fn a_redirect_is_for_public_hosts_only() {
-        let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
+        let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        let redirected = |route: &Route| -> Vec<String> {
-            let sent = rules(route, &assigned, ways()).into_iter().filter(|rule| rule.https_redirect);
-            sent.flat_map(|rule| rule.hosts).collect()
+        let sent = |redirected: bool| -> Vec<String> {
+            let rules = rules(&route, &assigned, Ways { redirected, ..ways() });
+            rules.into_iter().filter(|rule| rule.https_redirect).flat_map(|rule| rule.hosts).collect()
         };
-        assert!(redirected(&route).is_empty());
-        for key in ["networking.knative.dev/http-protocol", "networking.knative.dev/httpOption"] {
-            let value = |value: &str| Some([(key.to_owned(), value.to_owned())].into());
-            route.metadata.annotations = value("Redirected");
-            assert_eq!(redirected(&route), ["app.ns.test", "t-app.ns.test"], "{key}");
-            route.metadata.annotations = value("Enabled");
-            assert!(redirected(&route).is_empty());
-        }
+        assert_eq!(sent(true), ["app.ns.test", "t-app.ns.test"]);
+        assert!(sent(false).is_empty());
     }
 
     /// SRV-TT-01: each way to miss has its verdict and its reason.

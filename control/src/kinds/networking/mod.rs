@@ -1,5 +1,6 @@
 //! `networking.internal.knative.dev`: what one part of Knative tells another about the network.
 
+pub mod certificate;
 pub mod ingress;
 pub mod serverless_service;
 

@@ -10,6 +10,7 @@ use super::spares;
 use crate::kind::{Problems, Requester};
 use crate::kinds::duration;
 use crate::kinds::names::is_dns1035_label;
+use crate::kinds::settings::HttpProtocol;
 use crate::kinds::shared::{annotation, controller, label, name};
 
 pub const SERVICE: &str = "serving.knative.dev/service";
@@ -32,10 +33,15 @@ pub const PROGRESS_DEADLINE: &str = "serving.knative.dev/progress-deadline";
 /// On what a Route makes: its name.
 pub const ROUTE: &str = "serving.knative.dev/route";
 pub const VISIBILITY: &str = "networking.knative.dev/visibility";
-/// `Redirected`: clients without TLS are sent to HTTPS. Its present name and its former one.
+/// No certificate for this one. The former names are the first that upstream looks for.
+const NO_TLS: [&str; 3] = [
+    "networking.knative.dev/disableAutoTLS",
+    "networking.knative.dev/disable-auto-tls",
+    "networking.knative.dev/disable-external-domain-tls",
+];
+/// What clients without TLS are answered. The former name is the first that upstream looks for.
 const HTTP_PROTOCOL: [&str; 2] =
-    ["networking.knative.dev/http-protocol", "networking.knative.dev/httpOption"];
-const REDIRECTED: &str = "redirected";
+    ["networking.knative.dev/httpOption", "networking.knative.dev/http-protocol"];
 pub const CLUSTER_LOCAL: &str = "cluster-local";
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// `process`: the container's command runs as a process of this host.
@@ -57,11 +63,23 @@ pub fn autoscaling<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
         .or_else(|| annotation(meta, &format!("{AUTOSCALING}{}", camel(key))))
 }
 
-/// Whether clients without TLS are to be sent to HTTPS (X-RTE-06).
+/// Whether hosts of the object are not to get certificates, though others do (X-RTE-07). What is no truth value says no.
 #[must_use]
-pub fn is_redirected(meta: &ObjectMeta) -> bool {
-    let value = HTTP_PROTOCOL.iter().find_map(|key| annotation(meta, key));
-    value.is_some_and(|value| value.eq_ignore_ascii_case(REDIRECTED))
+pub fn declines_tls(meta: &ObjectMeta) -> bool {
+    let value = NO_TLS.iter().find_map(|key| annotation(meta, key)).unwrap_or_default();
+    ["1", "t", "T", "true", "TRUE", "True"].contains(&value)
+}
+
+/// What clients without TLS are answered: as the annotation says, or else the operator's `usual` (X-RTE-06). An
+/// annotation can only choose what upstream lets it choose.
+pub fn http_protocol(meta: &ObjectMeta, usual: HttpProtocol) -> Result<HttpProtocol, String> {
+    let value = HTTP_PROTOCOL.iter().find_map(|key| annotation(meta, key)).unwrap_or_default();
+    match value.to_ascii_lowercase().as_str() {
+        "" => Ok(usual),
+        "enabled" => Ok(HttpProtocol::Enabled),
+        "redirected" => Ok(HttpProtocol::Redirected),
+        other => Err(format!("incorrect http-protocol annotation: {other}")),
+    }
 }
 
 fn camel(key: &str) -> String {
@@ -336,6 +354,40 @@ mod tests {
         let prefix = format!("metadata.annotations[{AUTOSCALING}");
         let short = |field: String| field.trim_start_matches(&prefix).trim_end_matches(']').to_owned();
         problems.list.into_iter().map(|p| format!("{}: {}", short(p.field), p.message)).collect()
+    }
+
+    /// X-RTE-06
+    #[test]
+    fn an_annotation_says_what_clients_without_tls_are_answered() {
+        let [new, old] = ["networking.knative.dev/http-protocol", "networking.knative.dev/httpOption"];
+        let told = |pairs: &[(&str, &str)]| {
+            let annotations = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let meta = ObjectMeta { annotations: Some(annotations.collect()), ..ObjectMeta::default() };
+            http_protocol(&meta, HttpProtocol::Disabled)
+        };
+        assert_eq!(told(&[]), Ok(HttpProtocol::Disabled), "as the operator says");
+        assert_eq!(told(&[(new, "")]), Ok(HttpProtocol::Disabled));
+        assert_eq!(told(&[(new, "Redirected")]), Ok(HttpProtocol::Redirected));
+        assert_eq!(told(&[(new, "Redirected"), (old, "ENABLED")]), Ok(HttpProtocol::Enabled));
+        let wrong = Err("incorrect http-protocol annotation: disabled".to_owned());
+        assert_eq!(told(&[(new, "Disabled")]), wrong, "the operator alone may");
+    }
+
+    /// X-RTE-07
+    #[test]
+    fn an_annotation_declines_certificates() {
+        for (key, value, declined) in [
+            ("disable-external-domain-tls", "true", true),
+            ("disable-auto-tls", "1", true),
+            ("disableAutoTLS", "T", true),
+            ("disable-external-domain-tls", "false", false),
+            ("disable-external-domain-tls", "yes", false),
+        ] {
+            let annotations = [(format!("networking.knative.dev/{key}"), value.to_owned())].into();
+            let meta = ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() };
+            assert_eq!(declines_tls(&meta), declined, "{key}: {value}");
+        }
+        assert!(!declines_tls(&ObjectMeta::default()));
     }
 
     #[test]

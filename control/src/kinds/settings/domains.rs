@@ -19,7 +19,7 @@ pub struct Domains {
 #[serde(default, deny_unknown_fields)]
 struct Choice {
     selector: BTreeMap<String, String>,
-    /// Upstream's `type: wildcard`; certificates are not made here.
+    /// Upstream's `type: wildcard`, which is the only one.
     r#type: Option<String>,
 }
 
@@ -56,6 +56,11 @@ example.com: \"\"
 }
 
 impl Domains {
+    /// All that are not the cluster's own.
+    pub fn public(&self) -> impl Iterator<Item = &str> {
+        self.list.keys().map(String::as_str).filter(|domain| !domain.ends_with("cluster.local"))
+    }
+
     /// The domain of a Route with these labels. The most labels win, then the first name; `None` when
     /// nothing is configured for it.
     #[must_use]

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::sugar::{Selector, read_selector};
 use super::template::render;
 use super::{Data, Reader, SERVING, Setting};
 use crate::kind::Problems;
 use crate::kinds::names::is_dns_subdomain;
+use crate::kinds::networking::certificate::CLASS;
 
 /// Nobody plans a rollout longer than a month.
 const ROLLOUT_SECONDS_MAX: i64 = 31 * 24 * 3_600;
@@ -18,16 +20,32 @@ pub enum HttpProtocol {
     Enabled,
     /// With the way to the other scheme.
     Redirected,
+    /// As if it were TLS, but nobody is told to come so while a certificate is missing: all that upstream left of it.
+    Disabled,
+}
+
+/// Where TLS is made without anybody's doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TlsFor {
+    /// Hosts that everybody reaches get a certificate.
+    pub external_domains: bool,
+    /// Ingresses reach their backends by it.
+    pub backends: bool,
 }
 
 /// The keys that mean something here, with upstream's defaults.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Network {
     /// Whose Ingresses are made, for those who read them.
     pub ingress_class: String,
     domain_template: String,
     tag_template: String,
     pub http_protocol: HttpProtocol,
+    pub tls_for: TlsFor,
+    /// Namespaces that have one certificate for all their names; `None`: none.
+    pub wildcards_for: Option<Selector>,
+    /// Who provides certificates.
+    pub certificate_class: String,
     /// Of URLs in statuses.
     pub default_external_scheme: String,
     /// How long traffic takes to move to the newest Revision; zero = at once.
@@ -43,6 +61,9 @@ impl Default for Network {
             domain_template: "{{.Name}}.{{.Namespace}}.{{.Domain}}".into(),
             tag_template: "{{.Tag}}-{{.Name}}".into(),
             http_protocol: HttpProtocol::Enabled,
+            tls_for: TlsFor::default(),
+            wildcards_for: None,
+            certificate_class: CLASS.into(),
             default_external_scheme: "http".into(),
             rollout_duration: Duration::ZERO,
             autocreate_cluster_domain_claims: false,
@@ -75,6 +96,13 @@ ingress-class: \"sluicegate.ingress.networking.knative.dev\"
 domain-template: \"{{.Name}}.{{.Namespace}}.{{.Domain}}\"
 tag-template: \"{{.Tag}}-{{.Name}}\"
 http-protocol: \"Enabled\"
+# Whether hosts that everybody reaches get certificates, and of which class.
+external-domain-tls: \"Disabled\"
+# Namespaces with these labels have one certificate for all their names; {} means all of them.
+namespace-wildcard-cert-selector: \"\"
+# Whether Ingresses reach their Services by TLS.
+system-internal-tls: \"Disabled\"
+certificate-class: \"sluicegate.certificate.networking.knative.dev\"
 default-external-scheme: \"http\"
 # In seconds.
 rollout-duration: \"0\"
@@ -97,14 +125,36 @@ autocreate-cluster-domain-claims: \"false\"
         };
         let what = "a template of {{.Tag}} and {{.Name}} that gives a part of a DNS name";
         read.text("tag-template", names_a_tag, what, &mut config.tag_template);
-        let protocols = [("Enabled", HttpProtocol::Enabled), ("Redirected", HttpProtocol::Redirected)];
-        read.word("http-protocol", &protocols, &mut config.http_protocol);
+        let protocols = [
+            ("Enabled", HttpProtocol::Enabled),
+            ("Redirected", HttpProtocol::Redirected),
+            ("Disabled", HttpProtocol::Disabled),
+            ("", HttpProtocol::Enabled),
+        ];
+        for key in ["httpProtocol", "http-protocol"] {
+            read.word(key, &protocols, &mut config.http_protocol);
+        }
+        // The newer name counts for more.
+        for key in ["autoTLS", "auto-tls", "external-domain-tls"] {
+            read.switch(key, &mut config.tls_for.external_domains);
+        }
+        read.flag("internal-encryption", &mut config.tls_for.backends);
+        // Unlike the others, it says nothing against the older key.
+        let mut backends = false;
+        read.switch("system-internal-tls", &mut backends);
+        config.tls_for.backends |= backends;
+        for key in ["certificate.class", "certificate-class"] {
+            read.text(key, is_dns_subdomain, "a class's name", &mut config.certificate_class);
+        }
         let is_scheme = |text: &str| matches!(text, "http" | "https");
-        read.text("default-external-scheme", is_scheme, "http or https", &mut config.default_external_scheme);
+        for key in ["defaultExternalScheme", "default-external-scheme"] {
+            read.text(key, is_scheme, "http or https", &mut config.default_external_scheme);
+        }
         let mut seconds = 0;
         read.whole("rollout-duration", 0..=ROLLOUT_SECONDS_MAX, &mut seconds);
         config.rollout_duration = Duration::from_secs(seconds.unsigned_abs());
         read.flag("autocreate-cluster-domain-claims", &mut config.autocreate_cluster_domain_claims);
+        config.wildcards_for = read_selector(data, "namespace-wildcard-cert-selector", read.problems);
         config
     }
 }
@@ -131,6 +181,53 @@ mod tests {
         assert_eq!(turned.host(Some("blue"), "app", "ns", "example.com"), "app-blue.ns.example.com");
     }
 
+    /// X-RTE-06: in any case, under its present key or its former one, which counts less.
+    #[test]
+    fn the_protocol_of_clients_without_tls_is_read() {
+        for (value, protocol) in [
+            ("redirected", HttpProtocol::Redirected),
+            ("DISABLED", HttpProtocol::Disabled),
+            ("", HttpProtocol::Enabled),
+        ] {
+            for key in ["http-protocol", "httpProtocol"] {
+                let (network, problems) = parse(key, value);
+                assert_eq!((network.http_protocol, problems), (protocol, 0), "{key}={value}");
+            }
+        }
+        let both = [("http-protocol", "Enabled"), ("httpProtocol", "Redirected")];
+        let data = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        assert_eq!(Network::parse(&data, &mut Problems::default()).http_protocol, HttpProtocol::Enabled);
+    }
+
+    /// X-RTE-07: under all the names that it has had.
+    #[test]
+    fn tls_for_external_domains_is_switched_on() {
+        for key in ["autoTLS", "auto-tls", "external-domain-tls"] {
+            for (value, on) in [("Enabled", true), ("enabled", true), ("Disabled", false), ("", false)] {
+                let (network, problems) = parse(key, value);
+                assert_eq!((network.tls_for.external_domains, problems), (on, 0), "{key}={value}");
+            }
+        }
+        let both = [("auto-tls", "Enabled"), ("external-domain-tls", "Disabled")];
+        let data = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        assert!(!Network::parse(&data, &mut Problems::default()).tls_for.external_domains);
+    }
+
+    /// X-RTE-07
+    #[test]
+    fn tls_to_backends_is_switched_on() {
+        for (key, value, on) in [
+            ("system-internal-tls", "Enabled", true),
+            ("system-internal-tls", "disabled", false),
+            ("internal-encryption", "true", true),
+        ] {
+            assert_eq!(parse(key, value).0.tls_for.backends, on, "{key}={value}");
+        }
+        let both = [("internal-encryption", "true"), ("system-internal-tls", "Disabled")];
+        let data = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        assert!(Network::parse(&data, &mut Problems::default()).tls_for.backends);
+    }
+
     #[test]
     fn a_template_that_gives_no_host_and_other_nonsense_is_refused() {
         for (key, value) in [
@@ -140,6 +237,12 @@ mod tests {
             ("domain-template", "-{{.Name}}.{{.Domain}}"),
             ("tag-template", "{{.Name}}"),
             ("http-protocol", "Sometimes"),
+            ("httpProtocol", "Sometimes"),
+            ("external-domain-tls", "true"),
+            ("system-internal-tls", "true"),
+            ("internal-encryption", "Enabled"),
+            ("certificate-class", "no class"),
+            ("namespace-wildcard-cert-selector", "all"),
             ("default-external-scheme", "ftp"),
             ("rollout-duration", "-1"),
             ("rollout-duration", "10s"),

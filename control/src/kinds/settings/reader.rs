@@ -73,10 +73,16 @@ impl<'a> Reader<'a> {
         match words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text.trim())) {
             Some((_, meant)) => *into = *meant,
             None => {
-                let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                let known: Vec<&str> =
+                    words.iter().map(|(word, _)| *word).filter(|word| !word.is_empty()).collect();
                 self.wrong(key, &format!("one of {} is needed", known.join(", ")));
             }
         }
+    }
+
+    /// Enabled or Disabled, which is also what nothing means.
+    pub fn switch(&mut self, key: &str, into: &mut bool) {
+        self.word(key, &[("Enabled", true), ("Disabled", false), ("", false)], into);
     }
 
     /// A text that `good` takes; `what` says what that is.

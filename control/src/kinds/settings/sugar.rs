@@ -30,7 +30,7 @@ impl Selector {
 }
 
 /// Empty: of none; `{}`: of all.
-fn read(data: &Data, key: &str, problems: &mut Problems) -> Option<Selector> {
+pub(super) fn read_selector(data: &Data, key: &str, problems: &mut Problems) -> Option<Selector> {
     let text = data.get(key)?;
     let mut unknown = Vec::new();
     let yaml = serde_norway::Deserializer::from_str(text);
@@ -69,7 +69,10 @@ trigger-selector: \"\"
 ";
 
     fn parse(data: &Data, problems: &mut Problems) -> Self {
-        Self { namespaces: read(data, NAMESPACES, problems), triggers: read(data, TRIGGERS, problems) }
+        Self {
+            namespaces: read_selector(data, NAMESPACES, problems),
+            triggers: read_selector(data, TRIGGERS, problems),
+        }
     }
 }
 

@@ -1,0 +1,146 @@
+//! An authority of our own, and the certificates that it signs. Values in, values out.
+
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+pub const DAY_SECONDS: i64 = 24 * 3600;
+/// Longer than that a certificate's common name may not be; clients look at the other names.
+const COMMON_NAME_BYTES_MAX: usize = 64;
+
+/// A certificate and its private key, in PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// Its own first, and then whoever vouches for it.
+    pub certificate: String,
+    pub key: String,
+}
+
+/// Why nothing can be signed.
+#[derive(Debug, thiserror::Error)]
+pub enum SigningError {
+    #[error("the certificate is none of an authority")]
+    NoAuthority,
+    #[error(transparent)]
+    Signing(#[from] rcgen::Error),
+}
+
+/// Makes an authority that vouches for itself.
+pub fn make_authority(name: &str, days: i64, now: Timestamp) -> Result<Signed, SigningError> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    live(&mut params, now, days);
+    Ok(Signed { certificate: unix(&params.self_signed(&key)?.pem()), key: key.serialize_pem() })
+}
+
+/// A certificate for servers of these names, signed by `authority`.
+pub fn sign(authority: &Signed, names: &[String], days: i64, now: Timestamp) -> Result<Signed, SigningError> {
+    let vouches_for_itself = vouches_for_itself(&authority.certificate).ok_or(SigningError::NoAuthority)?;
+    let issuer = Issuer::from_ca_cert_pem(&authority.certificate, KeyPair::from_pem(&authority.key)?)?;
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(names)?;
+    if let Some(first) = names.first().filter(|name| name.len() <= COMMON_NAME_BYTES_MAX) {
+        params.distinguished_name.push(DnType::CommonName, first.as_str());
+    }
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    live(&mut params, now, days);
+    let mut certificate = unix(&params.signed_by(&key, &issuer)?.pem());
+    // Who vouches for itself is known to those who believe it.
+    if !vouches_for_itself {
+        certificate.push_str(&authority.certificate);
+    }
+    Ok(Signed { certificate, key: key.serialize_pem() })
+}
+
+/// When a certificate ends; `None`: it cannot be read.
+#[must_use]
+pub fn ends(pem: &[u8]) -> Option<Timestamp> {
+    let der = CertificateDer::from_pem_slice(pem).ok()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
+    Timestamp::from_second(parsed.validity().not_after.timestamp()).ok()
+}
+
+/// What cannot be read counts as ended.
+#[must_use]
+pub fn ends_within(pem: &[u8], days: i64, now: Timestamp) -> bool {
+    ends(pem).is_none_or(|ends| ends.as_second() - now.as_second() < days * DAY_SECONDS)
+}
+
+/// Of an authority, whether it is its own; `None`: it is none.
+fn vouches_for_itself(pem: &str) -> Option<bool> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
+    parsed.is_ca().then(|| parsed.issuer() == parsed.subject())
+}
+
+/// From yesterday, because clocks differ, for so many days.
+fn live(params: &mut CertificateParams, now: Timestamp, days: i64) {
+    let date = |days: i64| {
+        let day = Timestamp::from_second(now.as_second().saturating_add(days * DAY_SECONDS)).unwrap_or(now);
+        let day = day.to_zoned(jiff::tz::TimeZone::UTC).date();
+        date_time_ymd(day.year().into(), day.month().unsigned_abs(), day.day().unsigned_abs())
+    };
+    params.not_before = date(-1);
+    params.not_after = date(days);
+}
+
+fn unix(pem: &str) -> String {
+    pem.replace("\r\n", "\n")
+}
+
+/// Nothing of a key belongs into a log.
+impl std::fmt::Debug for Signed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signed").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_lives_its_days_and_has_a_chain_to_whom_clients_know() {
+        let root = make_authority("root", 100, now()).unwrap();
+        let names = ["app.example.com".to_owned(), "*.example.com".to_owned()];
+        let made = sign(&root, &names, 10, now()).unwrap();
+        assert!(!ends_within(made.certificate.as_bytes(), 9, now()));
+        assert!(ends_within(made.certificate.as_bytes(), 11, now()));
+        assert_eq!(made.certificate.matches("BEGIN").count(), 1, "the root is left out");
+        // An authority between: the operator's own, signed by the company's.
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.distinguished_name.push(DnType::CommonName, "between");
+        let issuer =
+            Issuer::from_ca_cert_pem(&root.certificate, KeyPair::from_pem(&root.key).unwrap()).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+        let between = Signed { certificate, key: key.serialize_pem() };
+        let made = sign(&between, &names, 10, now()).unwrap();
+        assert_eq!(made.certificate.matches("BEGIN").count(), 2);
+    }
+
+    #[test]
+    fn who_is_no_authority_signs_nothing() {
+        let root = make_authority("root", 100, now()).unwrap();
+        let names = ["a.test".to_owned()];
+        let leaf = sign(&root, &names, 10, now()).unwrap();
+        assert!(matches!(sign(&leaf, &names, 10, now()), Err(SigningError::NoAuthority)));
+        let torn = Signed { certificate: root.certificate.clone(), key: "no key".into() };
+        assert!(matches!(sign(&torn, &names, 10, now()), Err(SigningError::Signing(_))));
+        assert!(ends_within(b"no certificate", 0, now()));
+        assert!(!format!("{root:?}").contains("PRIVATE"));
+    }
+}

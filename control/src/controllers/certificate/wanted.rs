@@ -1,0 +1,204 @@
+//! Which Certificates an object asks for: values in, values out.
+
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+
+use crate::child_name::child_name;
+use crate::controllers::route::hosts::{self, Naming};
+use crate::controllers::service::children::owner;
+use crate::kinds::networking::certificate::{
+    CLASS_ANNOTATIONS, Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL,
+};
+use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, inherited};
+use crate::kinds::serving::domain_mapping::DomainMapping;
+use crate::kinds::serving::route::Route;
+use crate::kinds::settings::Network;
+use crate::kinds::shared::{annotation, name, namespace};
+
+/// By which a Certificate says whose domain it is for; the name is upstream's.
+const DOMAIN_MAPPING: &str = "serving.knative.dev/domainMappingUID";
+const EXTERNAL: &str = "external-domain";
+/// Not for Certificates.
+const INGRESS_CLASS: &str = "networking.knative.dev/ingress-class";
+/// Longer values are no labels.
+const LABEL_BYTES_MAX: usize = 63;
+
+/// Those of the hosts of a Route that everybody reaches: its own, and one a tag.
+#[must_use]
+pub fn of_route(route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
+    let mut tags: Vec<_> = route.spec.traffic.iter().filter_map(|target| target.tag()).map(Some).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    let class = class(&route.metadata, naming.network);
+    let names = std::iter::once(None).chain(tags);
+    let public = names.filter(|tag| !hosts::is_local(route, *tag, naming));
+    let made = public.map(|tag| {
+        let host = hosts::public(route, tag, naming).to_ascii_lowercase();
+        let spec = CertificateSpec {
+            dns_names: vec![host],
+            domain: naming.domain.to_ascii_lowercase(),
+            secret_name: route_name(route, tag),
+        };
+        certificate(route, (ROUTE, name(&route.metadata)), class, spec)
+    });
+    made.collect()
+}
+
+/// That of a mapped domain.
+#[must_use]
+pub fn of_domain_mapping(mapping: &DomainMapping, network: &Network) -> Certificate {
+    let domain = name(&mapping.metadata);
+    let spec = CertificateSpec {
+        dns_names: vec![domain.to_owned()],
+        domain: domain.to_owned(),
+        secret_name: child_name(domain, ""),
+    };
+    certificate(mapping, (DOMAIN_MAPPING, domain), &network.certificate_class, spec)
+}
+
+/// Those of all names of a namespace, one a domain; none where the template makes names that no wildcard stands for.
+#[must_use]
+pub fn of_namespace<'a>(
+    home: &Namespace,
+    domains: impl Iterator<Item = &'a str>,
+    network: &Network,
+) -> Vec<Certificate> {
+    let ns = name(&home.metadata);
+    let made = domains.filter_map(|domain| {
+        let host = wildcard(ns, domain, network)?;
+        let own = host.strip_prefix("*.")?.to_owned();
+        let spec = CertificateSpec { dns_names: vec![host], domain: String::new(), secret_name: own.clone() };
+        let mut made = Certificate::new(ns, &own, spec);
+        made.metadata.labels = Some([(WILDCARD_LABEL.to_owned(), domain.to_owned())].into());
+        let class = class(&home.metadata, network).to_owned();
+        made.metadata.annotations = Some([(CLASS_ANNOTATIONS[0].to_owned(), class)].into());
+        made.metadata.owner_references = owner(home);
+        Some(made)
+    });
+    made.collect()
+}
+
+/// The name that stands for all of a namespace.
+#[must_use]
+pub fn wildcard(ns: &str, domain: &str, network: &Network) -> Option<String> {
+    let host = network.host(None, "*", ns, domain).to_ascii_lowercase();
+    let parent = host.strip_prefix("*.")?;
+    (!parent.contains('*')).then_some(host)
+}
+
+fn class<'a>(meta: &'a ObjectMeta, network: &'a Network) -> &'a str {
+    let own = CLASS_ANNOTATIONS.iter().find_map(|key| annotation(meta, key));
+    own.unwrap_or(&network.certificate_class)
+}
+
+fn certificate<K: Resource<DynamicType = ()>>(
+    of: &K,
+    (label, value): (&str, &str),
+    class: &str,
+    spec: CertificateSpec,
+) -> Certificate {
+    let mut annotations =
+        inherited(of.meta().annotations.as_ref(), &[LAST_APPLIED, CLASS_ANNOTATIONS[1], INGRESS_CLASS]);
+    annotations.insert(CLASS_ANNOTATIONS[0].to_owned(), class.to_owned());
+    let labels = [(TYPE_LABEL, EXTERNAL), (label, value)];
+    let labels = labels.into_iter().filter(|(_, value)| value.len() <= LABEL_BYTES_MAX);
+    let mut made = Certificate::new(namespace(of.meta()), &spec.secret_name.clone(), spec);
+    made.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
+    made.metadata.annotations = Some(annotations);
+    made.metadata.owner_references = owner(of);
+    made
+}
+
+/// As upstream names them: a tag may be too long for a name, its sum is not.
+fn route_name(route: &Route, tag: Option<&str>) -> String {
+    let uid = route.metadata.uid.as_deref().unwrap_or_default();
+    tag.map_or_else(|| format!("route-{uid}"), |tag| format!("route-{uid}-{}", adler32(tag.as_bytes())))
+}
+
+/// RFC 1950's sum.
+fn adler32(bytes: &[u8]) -> u32 {
+    /// The largest prime below 2^16.
+    const MODULUS: u32 = 65_521;
+    let (a, b) = bytes.iter().fold((1, 0), |(a, b), byte| {
+        let a = (a + u32::from(*byte)) % MODULUS;
+        (a, (b + a) % MODULUS)
+    });
+    b << 16 | a
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::controllers::cache::Cache;
+    use crate::controllers::certificate::standing::Tls;
+    use crate::controllers::route::hosts::Ports;
+    use crate::kind::Problems;
+    use crate::kinds::settings::Setting as _;
+    use crate::kinds::shared::label;
+
+    fn made(metadata: Value) -> Vec<Certificate> {
+        let mut route = json!({ "metadata": { "name": "app", "namespace": "ns", "uid": "u" }, "spec": { "traffic": [
+            { "revisionName": "a", "percent": 100 }, { "revisionName": "a", "tag": "blue" },
+            { "revisionName": "b", "tag": "blue" }
+        ] } });
+        json_patch::merge(&mut route["metadata"], &metadata);
+        let (network, services) = (Network::default(), Cache::default());
+        let ports = Ports { http: 80, https: Some(443) };
+        let naming = Naming {
+            domain: "Example.com",
+            ports,
+            tls: &Tls::Unasked,
+            network: &network,
+            services: &services,
+        };
+        of_route(&serde_json::from_value(route).unwrap(), naming)
+    }
+
+    /// X-RTE-07: one for each public host, named and labelled as upstream does.
+    #[test]
+    fn a_route_asks_for_a_certificate_for_each_public_host() {
+        let annotations = json!({
+            "mine": "1", LAST_APPLIED: "{}", CLASS_ANNOTATIONS[1]: "other.example.com", INGRESS_CLASS: "x"
+        });
+        let found = made(json!({ "annotations": annotations }));
+        let [own, blue] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(own.metadata.name.as_deref(), Some("route-u"));
+        assert_eq!(blue.metadata.name.as_deref(), Some("route-u-69140905"), "by zlib's adler32");
+        assert_eq!(own.spec.dns_names, ["app.ns.example.com"]);
+        let spec = json!({
+            "dnsNames": ["blue-app.ns.example.com"], "domain": "example.com", "secretName": "route-u-69140905"
+        });
+        assert_eq!(serde_json::to_value(&blue.spec).unwrap(), spec);
+        let labels = json!({ "serving.knative.dev/route": "app", TYPE_LABEL: "external-domain" });
+        assert_eq!(serde_json::to_value(&own.metadata.labels).unwrap(), labels);
+        let annotations = json!({ "mine": "1", CLASS_ANNOTATIONS[0]: "other.example.com" });
+        assert_eq!(serde_json::to_value(&own.metadata.annotations).unwrap(), annotations);
+    }
+
+    /// X-RTE-07
+    #[test]
+    fn a_namespace_has_one_for_each_domain_whose_names_a_wildcard_stands_for() {
+        let home = |name: &str| Namespace {
+            metadata: ObjectMeta { name: Some(name.into()), uid: Some("n".into()), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        let found = of_namespace(&home("ns"), ["a.test", "b.test"].into_iter(), &Network::default());
+        let shown: Vec<_> = found.iter().map(|one| (name(&one.metadata), &one.spec.dns_names[..])).collect();
+        assert_eq!(
+            shown,
+            [("ns.a.test", &["*.ns.a.test".to_owned()][..]), ("ns.b.test", &["*.ns.b.test".into()])]
+        );
+        assert_eq!(label(&found[0].metadata, WILDCARD_LABEL), Some("a.test"));
+        let data = [("domain-template".to_owned(), "{{.Name}}-{{.Namespace}}.{{.Domain}}".to_owned())].into();
+        let flat = Network::parse(&data, &mut Problems::default());
+        assert_eq!(of_namespace(&home("ns"), ["a.test"].into_iter(), &flat), []);
+    }
+
+    #[test]
+    fn a_cluster_local_route_asks_for_none() {
+        assert_eq!(made(json!({ "labels": { "networking.knative.dev/visibility": "cluster-local" } })), []);
+    }
+}
