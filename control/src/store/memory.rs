@@ -56,6 +56,16 @@ impl Memory {
         self.objects.get(key).map(|found| &found.0)
     }
 
+    /// The same key, with kind and namespace in the words of an object beside it: copies of them would take as much as
+    /// an object's name does, twice.
+    pub(super) fn shared(&self, key: Key) -> Key {
+        let beside = self.range(&key.resource, Some(&key.namespace)).next();
+        let Some((resource, namespace)) = beside.map(|one| (&one.key.resource, &one.key.namespace)) else {
+            return key;
+        };
+        Key { resource: Arc::clone(resource), namespace: Arc::clone(namespace), name: key.name }
+    }
+
     /// Rises whenever an object of this kind changes; 0 before that.
     #[must_use]
     pub fn last_change(&self, resource: &str) -> u64 {

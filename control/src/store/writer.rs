@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::disk::Disk;
 use super::history::Event;
-use crate::packed::Samples;
+use super::stored::Common;
 
 use super::{Change, Key, Memory, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError, Stored, Written, read};
 
@@ -38,12 +38,12 @@ pub struct View {
     events: Vec<Arc<Event>>,
     /// The last resourceVersion given out.
     revision: u64,
-    samples: Samples<Arc<str>>,
+    common: Common,
 }
 
 impl View {
-    pub(super) fn new(memory: Arc<RwLock<Memory>>, revision: u64, samples: Samples<Arc<str>>) -> Self {
-        Self { memory, staged: HashMap::new(), events: Vec::new(), revision, samples }
+    pub(super) fn new(memory: Arc<RwLock<Memory>>, revision: u64, common: Common) -> Self {
+        Self { memory, staged: HashMap::new(), events: Vec::new(), revision, common }
     }
 
     #[must_use]
@@ -103,8 +103,11 @@ impl View {
             return Err(StoreError::TooLarge { bytes: json.len() });
         }
         // Versions of an object share its name.
-        let key = before.as_ref().map_or(key, |before| before.key.clone());
-        let object = Stored::kept(key, revision, &value, json, &self.samples, before.as_deref());
+        let key = match &before {
+            Some(before) => before.key.clone(),
+            None => read(&self.memory).shared(key),
+        };
+        let object = Stored::kept(key, revision, &value, json, &mut self.common, before.as_deref());
         let object = Arc::new(object);
 
         self.revision = revision;
