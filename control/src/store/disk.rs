@@ -76,7 +76,7 @@ impl Disk {
     }
 
     /// Makes the changes durable, all or none.
-    pub(super) fn commit(&mut self, revision: u64, events: &[Arc<Event>]) -> Result<(), StoreError> {
+    pub(super) fn commit(&mut self, revision: u64, events: &[Event]) -> Result<(), StoreError> {
         self.try_commit(revision, events).map_err(|why| {
             self.database = None; // its own state is of no use after a failure, and its lock is in the way
             self.refused(&why)
@@ -125,7 +125,7 @@ impl Disk {
         Ok(facts.get(name)?.map(|fact| fact.value()))
     }
 
-    fn try_commit(&self, revision: u64, events: &[Arc<Event>]) -> Result<(), redb::Error> {
+    fn try_commit(&self, revision: u64, events: &[Event]) -> Result<(), redb::Error> {
         let transaction = self.database()?.begin_write()?;
         {
             let mut objects = transaction.open_table(OBJECTS)?;

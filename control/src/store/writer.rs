@@ -35,7 +35,7 @@ pub struct View {
     memory: Arc<RwLock<Memory>>,
     /// Changes of this batch by key; `None` = deleted.
     staged: HashMap<Key, Option<Arc<Stored>>>,
-    events: Vec<Arc<Event>>,
+    events: Vec<Event>,
     /// The last resourceVersion given out.
     revision: u64,
     common: Common,
@@ -113,7 +113,7 @@ impl View {
         self.revision = revision;
         let after = (!deleted).then(|| Arc::clone(&object));
         self.staged.insert(object.key.clone(), after);
-        self.events.push(Arc::new(Event { revision, before, object: Arc::clone(&object), deleted }));
+        self.events.push(Event { before, object: Arc::clone(&object), deleted });
         Ok(if deleted { Written::Deleted(object) } else { Written::Put(object) })
     }
 
