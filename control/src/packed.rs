@@ -22,7 +22,10 @@ const PACKED_TEXT_BYTES_MAX: usize = 64 * 1024;
 const SAMPLE_CHANGES_MAX: u32 = 16;
 
 /// A text that leaves more than one of so many bytes of itself asks for a better sample.
-const GOOD_RATIO: usize = 4;
+const FAIR_RATIO: usize = 4;
+/// ... and one that leaves more than one of so many is a better sample if it is longer: an object that has just been made
+/// has half of what it will have to say, and leaves others of its kind twice as much as they could.
+const GOOD_RATIO: usize = 16;
 
 /// A text. Never changes.
 #[derive(Debug)]
@@ -101,7 +104,9 @@ impl<K: Hash + Eq + Clone> Samples<K> {
         };
         let sample = Arc::clone(&known.text);
         let mut bytes = compress_with_dict(&text, &sample);
-        if bytes.len() > text.len() / GOOD_RATIO && known.changes < SAMPLE_CHANGES_MAX {
+        let is_longer = text.len().min(SAMPLE_BYTES_MAX) > sample.len();
+        let wanted = if is_longer { GOOD_RATIO } else { FAIR_RATIO };
+        if bytes.len() > text.len() / wanted && known.changes < SAMPLE_CHANGES_MAX {
             *known = Sample { text: sample_of(&text), changes: known.changes + 1 };
         }
         drop(samples);
@@ -158,6 +163,20 @@ mod tests {
         let long = format!("{{\"status\":\"{}\"}}", (0..400).map(|n| n.to_string()).collect::<String>());
         samples.pack(&1, long.clone().into_bytes());
         assert!(samples.pack(&1, long.into_bytes()).held() < 40);
+    }
+
+    #[test]
+    fn a_longer_text_becomes_the_sample_and_a_shorter_one_does_not() {
+        let samples = Samples::default();
+        let young = format!("{{\"spec\":\"{}\"}}", (0..400).map(|n| n.to_string()).collect::<String>());
+        let grown =
+            format!("{young}{{\"status\":\"{}\"}}", (400..500).map(|n| n.to_string()).collect::<String>());
+        samples.pack(&1, young.clone().into_bytes());
+        let first = samples.pack(&1, grown.clone().into_bytes()).held();
+        assert!(first > grown.len() / GOOD_RATIO && first < grown.len() / FAIR_RATIO, "{first}");
+        for text in [&young, &grown, &young, &grown] {
+            assert!(samples.pack(&1, text.clone().into_bytes()).held() < 40);
+        }
     }
 
     #[test]

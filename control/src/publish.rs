@@ -262,7 +262,7 @@ impl Publisher {
     }
 
     /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none.
-    pub fn set_route(&self, owner: &str, rules: Vec<HostRule>) -> Result<(), HostTaken> {
+    pub fn set_route(&self, owner: &str, mut rules: Vec<HostRule>) -> Result<(), HostTaken> {
         let mut model = self.lock();
         for host in rules.iter().flat_map(|rule| &rule.hosts) {
             if let Some(other) = model.owners.get(host)
@@ -283,6 +283,7 @@ impl Publisher {
                 model.users.entry(key.to_owned()).or_default().insert(owner.to_owned());
             }
         }
+        rules.shrink_to_fit(); // of most there is one, in a list that was made for four
         model.routes.insert(owner.to_owned(), rules);
         model.stale.insert(owner.to_owned());
         model.drop_unused(&before);

@@ -36,7 +36,7 @@ impl EndpointSink for Sink {
 
 fn plan(instance: InstanceSpec) -> Plan {
     Plan {
-        instance,
+        instance: Arc::new(instance),
         min: 0,
         max: 3,
         initial: 0,

@@ -19,14 +19,13 @@ pub(super) fn shown(entry: &Entry, object: &Arc<Stored>) -> Arc<Stored> {
 }
 
 /// What happened, to the object as this kind shows it.
-pub(super) fn happened(entry: &Entry, event: &Arc<Event>) -> Arc<Event> {
+pub(super) fn happened(entry: &Entry, event: &Event) -> Event {
     if entry.translation.is_none() {
-        return Arc::clone(event);
+        return event.clone();
     }
-    Arc::new(Event {
-        revision: event.revision,
+    Event {
         before: event.before.as_ref().map(|before| shown(entry, before)),
         object: shown(entry, &event.object),
         deleted: event.deleted,
-    })
+    }
 }

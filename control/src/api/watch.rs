@@ -230,8 +230,8 @@ impl Watcher {
     fn write_last_match(&self, lines: &mut Vec<u8>, event: &Event) {
         let Some(before) = &event.before else { return };
         let mut value = before.value();
-        value["metadata"]["resourceVersion"] = event.revision.to_string().into();
-        let left = Stored::new(before.key.clone(), event.revision, &value);
+        value["metadata"]["resourceVersion"] = event.revision().to_string().into();
+        let left = Stored::new(before.key.clone(), event.revision(), &value);
         self.write(lines, "DELETED", &left);
     }
 

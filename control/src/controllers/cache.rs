@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Debug};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +24,11 @@ use super::is_absent;
 use crate::kinds::shared::{name, namespace};
 use crate::packed::{Samples, Text};
 
-type Key = (String, String);
+/// Words with [`SEAM`] between them, in one piece: as a pair of strings a name takes twice as much.
+type Key = Box<str>;
+/// No name holds it, and it comes before all that names hold, so that keys are in the order of their words.
+const SEAM: &str = "\0";
+
 /// What some objects of a namespace are found by, beside their names.
 type Words<K> = fn(&K) -> Vec<String>;
 
@@ -35,10 +40,11 @@ pub struct Cache<K> {
 
 #[derive(Debug)]
 struct Kept<K> {
+    /// By namespace and name.
     objects: BTreeMap<Key, Slot<K>>,
     words: Words<K>,
-    /// Names by word and namespace: a look at one object must not go through all the others.
-    names: BTreeMap<Key, BTreeSet<String>>,
+    /// Word, namespace and name: a look at one object must not go through all the others.
+    names: BTreeSet<Key>,
     packer: Option<Packer<K>>,
 }
 
@@ -84,7 +90,7 @@ impl<K> Cache<K> {
     /// Objects are also found by these ([`Cache::having`]).
     #[must_use]
     pub fn found_by(words: Words<K>) -> Self {
-        let kept = Kept { objects: BTreeMap::new(), words, names: BTreeMap::new(), packer: None };
+        let kept = Kept { objects: BTreeMap::new(), words, names: BTreeSet::new(), packer: None };
         Self { kept: Mutex::new(kept), dress: OnceLock::new() }
     }
 }
@@ -108,15 +114,15 @@ impl<K: Serialize + DeserializeOwned> Cache<K> {
 impl<K: Resource> Cache<K> {
     #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.lock().get(&(namespace.to_owned(), name.to_owned()))
+        self.lock().get(&joined([namespace, name]))
     }
 
     /// All objects of a namespace, by name. Opens those of sleepers.
     #[must_use]
     pub fn list(&self, namespace: &str) -> Vec<Arc<K>> {
-        let first = (namespace.to_owned(), String::new());
+        let first = joined([namespace, ""]);
         let kept = self.lock();
-        let of_it = kept.objects.range(first..).take_while(|((ns, _), _)| ns == namespace);
+        let of_it = kept.objects.range(first.clone()..).take_while(|(key, _)| key.starts_with(&*first));
         of_it.filter_map(|(_, slot)| kept.look(slot)).collect()
     }
 
@@ -125,34 +131,31 @@ impl<K: Resource> Cache<K> {
     pub fn having(&self, namespace: &str, word: &str) -> Vec<Arc<K>> {
         let names = self.names_having(namespace, word);
         let mut kept = self.lock();
-        names.into_iter().filter_map(|name| kept.get(&(namespace.to_owned(), name))).collect()
+        names.into_iter().filter_map(|name| kept.get(&joined([namespace, &name]))).collect()
     }
 
     /// Their names alone.
     #[must_use]
     pub fn names_having(&self, namespace: &str, word: &str) -> Vec<String> {
-        let kept = self.lock();
-        let names = kept.names.get(&(word.to_owned(), namespace.to_owned()));
-        names.into_iter().flatten().cloned().collect()
+        self.lock().found(&joined([word, namespace, ""])).map(str::to_owned).collect()
     }
 
     /// The objects of all namespaces that are found by `word`.
     #[must_use]
     pub fn all_having(&self, word: &str) -> Vec<Arc<K>> {
         let kept = self.lock();
-        let first = (word.to_owned(), String::new());
-        let of_word = kept.names.range(first..).take_while(|((known, _), _)| known == word);
-        let keys = of_word.flat_map(|((_, ns), names)| names.iter().map(|name| (ns.clone(), name.clone())));
-        keys.filter_map(|key| kept.look(kept.objects.get(&key)?)).collect()
+        kept.found(&joined([word, ""])).filter_map(|key| kept.look(kept.objects.get(key)?)).collect()
     }
 
     /// One of each group of objects that are found by the same word.
     #[must_use]
     pub fn crowds(&self) -> Vec<Arc<K>> {
         let kept = self.lock();
-        let crowds = kept.names.iter().filter(|(_, names)| names.len() > 1);
-        let one = crowds.filter_map(|((_, ns), names)| Some((ns.clone(), names.first()?.clone())));
-        one.filter_map(|key| kept.look(kept.objects.get(&key)?)).collect()
+        let group = |key: &Key| key.rsplit_once(SEAM).map_or(0, |(group, _)| group.len());
+        let names: Vec<&Key> = kept.names.iter().collect();
+        let groups = names.chunk_by(|one, next| one[..group(one)] == next[..group(next)]);
+        let one = groups.filter(|names| names.len() > 1).filter_map(|names| names[0].split_once(SEAM));
+        one.filter_map(|(_, key)| kept.look(kept.objects.get(key)?)).collect()
     }
 
     /// Opens those of sleepers.
@@ -165,7 +168,9 @@ impl<K: Resource> Cache<K> {
     /// Namespace and name of each.
     #[must_use]
     pub fn keys(&self) -> Vec<(String, String)> {
-        self.lock().objects.keys().cloned().collect()
+        let kept = self.lock();
+        let parts = kept.objects.keys().filter_map(|key| key.split_once(SEAM));
+        parts.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).collect()
     }
 
     /// Does this to each object that comes in from now on. The first to say so is heard.
@@ -184,7 +189,7 @@ impl<K: Resource> Cache<K> {
 
     /// Takes in a whole list; what is not in it is gone.
     pub fn replace(&self, list: Vec<K>, mut told: impl FnMut(Change<'_, K>)) {
-        let mut left: BTreeSet<Key> = self.keys().into_iter().collect();
+        let mut left: BTreeSet<Key> = self.lock().objects.keys().cloned().collect();
         let mut changes = Vec::new();
         for object in list {
             let object = self.taken_in(object);
@@ -217,6 +222,12 @@ impl<K: Resource> Cache<K> {
 }
 
 impl<K> Kept<K> {
+    /// What follows `first` in the names that begin with it.
+    fn found(&self, first: &str) -> impl Iterator<Item = &str> {
+        let from = (Bound::Included(first), Bound::Unbounded);
+        self.names.range::<str, _>(from).map_while(move |key| key.strip_prefix(first))
+    }
+
     /// Somebody works with it: it stays open for a while.
     fn get(&mut self, key: &Key) -> Option<Arc<K>> {
         match self.objects.get(key)? {
@@ -262,9 +273,7 @@ impl<K> Kept<K> {
         if let Some(before) = &before {
             self.unlist(&key, before);
         }
-        for word in words {
-            self.names.entry((word, key.0.clone())).or_default().insert(key.1.clone());
-        }
+        self.names.extend(words.iter().map(|word| joined([word, &key])));
         before
     }
 
@@ -275,15 +284,9 @@ impl<K> Kept<K> {
         Some(before)
     }
 
-    fn unlist(&mut self, (namespace, name): &Key, object: &K) {
+    fn unlist(&mut self, key: &Key, object: &K) {
         for word in (self.words)(object) {
-            let place = (word, namespace.clone());
-            if let Some(names) = self.names.get_mut(&place) {
-                names.remove(name);
-                if names.is_empty() {
-                    self.names.remove(&place);
-                }
-            }
+            self.names.remove(&joined([&word, key]));
         }
     }
 }
@@ -296,7 +299,11 @@ pub fn without_owners<K: Resource>(mut object: K) -> K {
 }
 
 fn key<K: Resource>(object: &K) -> Key {
-    (namespace(object.meta()).to_owned(), name(object.meta()).to_owned())
+    joined([namespace(object.meta()), name(object.meta())])
+}
+
+fn joined<const N: usize>(words: [&str; N]) -> Key {
+    words.join(SEAM).into()
 }
 
 /// Keeps `cache` current for ever, and tells of each change.

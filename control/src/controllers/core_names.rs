@@ -16,7 +16,7 @@ use super::cache::{Cache, Change, follow, follow_some};
 use super::resolve::CLUSTER_DOMAIN;
 use super::route::hosts::inside_by;
 use super::world::World;
-use super::{Task, either, route};
+use super::{Task, either, ingress, route};
 use crate::kinds::shared::{label, name, namespace};
 
 /// The label by which a slice names its Service.
@@ -56,15 +56,18 @@ const OTHERS: &str = "others";
 pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
     let (client, core) = (|| world.client.clone(), &world.core_names);
     let changed = move || world.publisher.set_names(core.compile());
-    let service_changed = move |change: Change<'_, Service>| match either(change) {
-        Some(service) if names_itself(service) => route::placeholder_changed(world, change),
-        Some(service) => {
-            changed();
-            if change.1.is_none() {
-                route::name_is_free(world, namespace(&service.metadata));
+    let service_changed = move |change: Change<'_, Service>| {
+        ingress::hear_service(world, change);
+        match either(change) {
+            Some(service) if names_itself(service) => route::placeholder_changed(world, change),
+            Some(service) => {
+                changed();
+                if change.1.is_none() {
+                    route::name_is_free(world, namespace(&service.metadata));
+                }
             }
+            None => {}
         }
-        None => {}
     };
     [
         Box::pin(follow(Api::all(client()), &core.services, service_changed)),

@@ -189,8 +189,8 @@ async fn restore(world: &World) -> Result<(), Error> {
     if world.config.shows_pods {
         list(world, &world.pods).await?;
         list(world, &world.deployments).await?;
-        list(world, world.core_names.services()).await?;
     }
+    list(world, world.core_names.services()).await?;
     list(world, &world.brokers).await?;
     list(world, &world.triggers).await?;
     messaging::list_all(world).await?;

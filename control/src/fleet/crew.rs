@@ -29,7 +29,6 @@ pub(super) struct Hands {
 pub(super) struct Crew {
     pub(super) key: Arc<str>,
     pub(super) plan: Plan,
-    pub(super) spec: Arc<InstanceSpec>,
     pub(super) load: Arc<BackendLoad>,
     pub(super) members: Vec<Member>,
     roll: Roll,
@@ -111,7 +110,6 @@ impl Crew {
         let requests_seen = load.requests.load(Relaxed);
         Self {
             key,
-            spec: Arc::new(plan.instance.clone()),
             carry: plan.carry,
             plan,
             load,
@@ -138,14 +136,16 @@ impl Crew {
         }
     }
 
-    pub(super) fn replan(&mut self, plan: Plan, now: Instant, hands: &Hands) {
+    pub(super) fn replan(&mut self, mut plan: Plan, now: Instant, hands: &Hands) {
         self.retired = false;
-        if *self.spec != plan.instance {
-            if self.spec.volumes != plan.instance.volumes {
-                hands.runtime.refresh(Arc::new(plan.instance.clone()));
+        if self.plan.instance == plan.instance {
+            // Members are of this program as long as they share its words.
+            plan.instance = Arc::clone(&self.plan.instance);
+        } else {
+            if self.plan.instance.volumes != plan.instance.volumes {
+                hands.runtime.refresh(Arc::clone(&plan.instance));
             }
             // What failed was another program.
-            self.spec = Arc::new(plan.instance.clone());
             self.failures = 0;
             self.rest_until = now;
         }
@@ -216,7 +216,11 @@ impl Crew {
 
     pub(super) fn gone(&mut self, id: u64, gone: Gone, now: Instant) {
         let Some(at) = self.members.iter().position(|m| m.id == id) else { return };
-        let was_ready_since = match self.members.remove(at).phase {
+        let member = self.members.remove(at);
+        if self.members.is_empty() {
+            self.members.shrink_to_fit(); // who sleeps keeps no room for instances
+        }
+        let was_ready_since = match member.phase {
             // As wanted, or missed by nobody.
             Phase::Draining { .. } | Phase::Stopping | Phase::Frozen => return self.roll.left(id),
             Phase::Starting => None,
@@ -344,8 +348,8 @@ impl Crew {
         hands.next_id += 1;
         let reporter = Reporter::new(id, hands.queue.clone());
         let line = self.roll.started(id);
-        let instance = hands.runtime.start(id, line, Arc::clone(&self.spec), reporter);
-        let spec = Arc::clone(&self.spec);
+        let instance = hands.runtime.start(id, line, Arc::clone(&self.plan.instance), reporter);
+        let spec = Arc::clone(&self.plan.instance);
         self.members.push(Member {
             id,
             line,
@@ -380,7 +384,7 @@ impl Crew {
             if now < look_at {
                 continue;
             }
-            if member.in_flight() == 0 && room > 0 && Arc::ptr_eq(&member.spec, &self.spec) {
+            if member.in_flight() == 0 && room > 0 && Arc::ptr_eq(&member.spec, &self.plan.instance) {
                 room -= 1;
                 member.phase = Phase::Frozen;
                 member.instance.freeze();
@@ -422,7 +426,8 @@ impl Crew {
     }
 
     pub(super) fn forget(&self, hands: &Hands) {
-        hands.runtime.forget(&self.spec.namespace, &self.spec.revision);
+        let InstanceSpec { namespace, revision, .. } = &*self.plan.instance;
+        hands.runtime.forget(namespace, revision);
     }
 
     pub(super) fn observed(&self) -> Observed {

@@ -45,7 +45,8 @@ pub(super) async fn run(
 }
 
 struct Manager {
-    crews: HashMap<Arc<str>, Crew>,
+    /// Boxed: a map has up to twice as many places as it needs.
+    crews: HashMap<Arc<str>, Box<Crew>>,
     /// The crews that have to be looked at, and when: of many that sleep none is asked.
     due: BTreeSet<(Instant, Arc<str>)>,
     /// Whose instance an id is.
@@ -64,7 +65,7 @@ impl Manager {
                     Some(crew) => crew.replan(*plan, now, &self.hands),
                     None => {
                         let crew = Crew::new(Arc::clone(&key), *plan, &self.hands, now);
-                        self.crews.insert(Arc::clone(&key), crew);
+                        self.crews.insert(Arc::clone(&key), Box::new(crew));
                     }
                 }
                 self.settle(&key, now);
@@ -112,7 +113,7 @@ impl Manager {
         self.leaving.get_or_insert_default();
         let keys: Vec<_> = self.crews.keys().cloned().collect();
         for key in keys {
-            self.with(&key, now, Crew::dismiss);
+            self.with(&key, now, |crew| crew.dismiss());
         }
     }
 

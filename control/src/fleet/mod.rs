@@ -37,7 +37,8 @@ use crate::runtime::{InstanceSpec, Runtime};
 /// How a revision is run and scaled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    pub instance: InstanceSpec,
+    /// Shared with the instances that run by it.
+    pub instance: Arc<InstanceSpec>,
     /// Instances that run even without demand.
     pub min: u32,
     /// 0 = no limit.

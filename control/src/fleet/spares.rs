@@ -30,7 +30,7 @@ impl Crew {
             if thawed == wanted {
                 break;
             }
-            if Arc::ptr_eq(&member.spec, &self.spec) {
+            if Arc::ptr_eq(&member.spec, &self.plan.instance) {
                 member.instance.thaw();
                 member.phase = Phase::Ready { since: now };
                 thawed += 1;
@@ -47,7 +47,7 @@ impl Crew {
     pub(super) fn let_spares_go(&mut self) {
         let mut room = self.frozen_max();
         for member in self.members.iter_mut().filter(|member| member.phase == Phase::Frozen) {
-            if room > 0 && Arc::ptr_eq(&member.spec, &self.spec) {
+            if room > 0 && Arc::ptr_eq(&member.spec, &self.plan.instance) {
                 room -= 1;
             } else {
                 member.stop();

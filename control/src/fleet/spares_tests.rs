@@ -1,5 +1,6 @@
 //! Spares, with scripted instances in a time that only the test moves.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ async fn as_many_are_frozen_as_may_be_and_more_are_started_when_they_are_not_eno
 async fn a_frozen_instance_ends_with_its_program_its_revision_or_its_permission() {
     let other = || {
         let mut plan = frozen(1);
-        plan.instance.command.push("x".into());
+        Arc::make_mut(&mut plan.instance).command.push("x".into());
         plan
     };
     for plan in [frozen(0), other(), Plan { reachable: false, ..frozen(1) }] {

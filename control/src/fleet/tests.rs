@@ -21,7 +21,7 @@ pub(super) const MOMENT: Duration = Duration::from_micros(1);
 /// One instance at most is wanted until a test says otherwise.
 pub(super) fn plan() -> Plan {
     Plan {
-        instance: crate::runtime::tests::spec(&["true"]),
+        instance: Arc::new(crate::runtime::tests::spec(&["true"])),
         min: 0,
         max: 0,
         initial: 1,

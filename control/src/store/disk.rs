@@ -20,8 +20,8 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 
 use super::backend::{Faults, Noted};
 use super::history::Event;
+use super::stored::Common;
 use super::{Key, StoreError, Stored};
-use crate::packed::Samples;
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
@@ -49,8 +49,8 @@ pub(super) struct Disk {
 pub(super) struct Contents {
     pub(super) revision: u64,
     pub(super) objects: Vec<Arc<Stored>>,
-    /// What they are packed against.
-    pub(super) samples: Samples<Arc<str>>,
+    /// What they share.
+    pub(super) common: Common,
 }
 
 impl Disk {
@@ -76,7 +76,7 @@ impl Disk {
     }
 
     /// Makes the changes durable, all or none.
-    pub(super) fn commit(&mut self, revision: u64, events: &[Arc<Event>]) -> Result<(), StoreError> {
+    pub(super) fn commit(&mut self, revision: u64, events: &[Event]) -> Result<(), StoreError> {
         self.try_commit(revision, events).map_err(|why| {
             self.database = None; // its own state is of no use after a failure, and its lock is in the way
             self.refused(&why)
@@ -125,7 +125,7 @@ impl Disk {
         Ok(facts.get(name)?.map(|fact| fact.value()))
     }
 
-    fn try_commit(&self, revision: u64, events: &[Arc<Event>]) -> Result<(), redb::Error> {
+    fn try_commit(&self, revision: u64, events: &[Event]) -> Result<(), redb::Error> {
         let transaction = self.database()?.begin_write()?;
         {
             let mut objects = transaction.open_table(OBJECTS)?;
@@ -202,18 +202,18 @@ impl Disk {
     fn contents(&self) -> Result<Contents, Unread> {
         let revision = self.fact("revision")?.unwrap_or(0);
         let transaction = self.database()?.begin_read().map_err(redb::Error::from)?;
-        let (mut objects, samples): (Vec<Arc<Stored>>, _) = (Vec::new(), Samples::default());
+        let (mut objects, mut common): (Vec<Arc<Stored>>, _) = (Vec::new(), Common::default());
         let table = transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
         for row in table.iter().map_err(redb::Error::from)? {
             let (key, json) = row.map_err(redb::Error::from)?;
-            let same = objects.last().map(|last| &last.key.resource);
-            let object = parse(key.value(), json.value(), same, &samples)
+            let last = objects.last().map(|last| &last.key);
+            let object = parse(key.value(), json.value(), last, &mut common)
                 .filter(|object| object.resource_version <= revision)
                 .ok_or_else(|| self.damaged(&format!("object {:?}", key.value())))
                 .map_err(Unread::Told)?;
             objects.push(Arc::new(object));
         }
-        Ok(Contents { revision, objects, samples })
+        Ok(Contents { revision, objects, common })
     }
 
     fn damaged(&self, what: &dyn ToString) -> StoreError {
@@ -272,13 +272,19 @@ fn print(key: &str, json: &[u8]) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Objects come in the order of their kinds, so the kind is mostly the `same` as that of the last.
-fn parse(key: &str, json: &[u8], same: Option<&Arc<str>>, samples: &Samples<Arc<str>>) -> Option<Stored> {
+/// Objects come in the order of their kinds and namespaces, so that both are mostly those of the `last`.
+fn parse(key: &str, json: &[u8], last: Option<&Key>, common: &mut Common) -> Option<Stored> {
     let mut parts = key.split('\0');
     let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
-    let resource = same.filter(|same| &***same == resource).map_or_else(|| resource.into(), Arc::clone);
-    let key = Key { resource, namespace: namespace.into(), name: name.into() };
+    let same = |word: &str, known: Option<&Arc<str>>| {
+        known.filter(|known| ***known == *word).map_or_else(|| word.into(), Arc::clone)
+    };
+    let key = Key {
+        resource: same(resource, last.map(|last| &last.resource)),
+        namespace: same(namespace, last.map(|last| &last.namespace)),
+        name: name.into(),
+    };
     let value: serde_json::Value = serde_json::from_slice(json).ok()?;
     let resource_version = value["metadata"]["resourceVersion"].as_str()?.parse().ok()?;
-    Some(Stored::kept(key, resource_version, &value, json.to_vec(), samples, None))
+    Some(Stored::kept(key, resource_version, &value, json.to_vec(), common, None))
 }

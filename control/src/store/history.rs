@@ -13,9 +13,8 @@ pub const HISTORY_EVENTS_MAX: usize = 10_000;
 pub const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// One change of one object.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Event {
-    pub revision: u64,
     /// `None`: created.
     pub before: Option<Arc<Stored>>,
     /// The new version; of a deleted object, its last words.
@@ -32,6 +31,12 @@ pub struct Expired {
 }
 
 impl Event {
+    /// The version that the store had by it.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.object.resource_version
+    }
+
     pub(super) fn concerns(&self, resource: &Arc<str>, namespace: Option<&str>) -> bool {
         let key = &self.object.key;
         key.resource == *resource && namespace.is_none_or(|name| &*key.namespace == name)
@@ -43,7 +48,7 @@ pub(super) struct History {
     /// Every change after this one is in `events`.
     oldest: u64,
     /// Revisions rise strictly.
-    events: VecDeque<Arc<Event>>,
+    events: VecDeque<Event>,
     bytes: usize,
 }
 
@@ -52,25 +57,22 @@ impl History {
         Self { oldest: revision, events: VecDeque::new(), bytes: 0 }
     }
 
-    pub(super) fn push(&mut self, event: Arc<Event>) {
+    pub(super) fn push(&mut self, event: Event) {
         self.bytes += event.object.held_bytes();
         self.events.push_back(event);
         while self.events.len() > HISTORY_EVENTS_MAX || self.bytes > HISTORY_BYTES_MAX {
             let Some(event) = self.events.pop_front() else { break };
             self.bytes -= event.object.held_bytes();
-            self.oldest = event.revision;
+            self.oldest = event.revision();
         }
     }
 
     /// All changes after `revision`, oldest first.
-    pub(super) fn after(
-        &self,
-        revision: u64,
-    ) -> Result<impl DoubleEndedIterator<Item = &Arc<Event>>, Expired> {
+    pub(super) fn after(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Event>, Expired> {
         if revision < self.oldest {
             return Err(Expired { asked: revision, oldest: self.oldest });
         }
-        let first = self.events.partition_point(|event| event.revision <= revision);
+        let first = self.events.partition_point(|event| event.revision() <= revision);
         Ok(self.events.range(first..))
     }
 }

@@ -1,6 +1,7 @@
 //! All objects in memory, in list order, with the ways in that readers need.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -15,8 +16,11 @@ pub struct Memory {
     objects: BTreeSet<ByKey>,
     /// Those that have a uid: all, but for tests.
     by_uid: HashSet<ByUid>,
-    /// An owner's uid, and who names it in `ownerReferences`.
-    by_owner: HashMap<Box<str>, BTreeSet<ByKey>>,
+    /// The sum of an owner's uid, and who names it in `ownerReferences`: one set for all, because a set for each owner has
+    /// more room than members. `None` comes before all others, and is in no set.
+    by_owner: BTreeSet<(u64, Option<ByKey>)>,
+    /// Of uids.
+    sums: RandomState,
     history: History,
     /// The last change of each kind that changed since the start: as many as kinds were ever written.
     touched: HashMap<Arc<str>, u64>,
@@ -35,7 +39,8 @@ impl Memory {
             revision,
             objects: BTreeSet::new(),
             by_uid: HashSet::new(),
-            by_owner: HashMap::new(),
+            by_owner: BTreeSet::new(),
+            sums: RandomState::new(),
             history: History::starting_at(revision),
             touched: HashMap::new(),
         };
@@ -56,6 +61,16 @@ impl Memory {
         self.objects.get(key).map(|found| &found.0)
     }
 
+    /// The same key, with kind and namespace in the words of an object beside it: copies of them would take as much as
+    /// an object's name does, twice.
+    pub(super) fn shared(&self, key: Key) -> Key {
+        let beside = self.range(&key.resource, Some(&key.namespace)).next();
+        let Some((resource, namespace)) = beside.map(|one| (&one.key.resource, &one.key.namespace)) else {
+            return key;
+        };
+        Key { resource: Arc::clone(resource), namespace: Arc::clone(namespace), name: key.name }
+    }
+
     /// Rises whenever an object of this kind changes; 0 before that.
     #[must_use]
     pub fn last_change(&self, resource: &str) -> u64 {
@@ -70,7 +85,11 @@ impl Memory {
 
     /// The objects whose ownerReferences name `owner`.
     pub fn dependents(&self, owner: &str) -> impl Iterator<Item = &Arc<Stored>> {
-        self.by_owner.get(owner).into_iter().flatten().map(|found| &found.0)
+        let wanted = self.sums.hash_one(owner);
+        let of_it = self.by_owner.range((wanted, None)..).take_while(move |(sum, _)| *sum == wanted);
+        let found = of_it.filter_map(|(_, found)| Some(&found.as_ref()?.0));
+        // Another uid may have the same sum.
+        found.filter(move |object| object.head.owners().any(|uid| uid == owner))
     }
 
     /// Every object of every kind.
@@ -124,27 +143,28 @@ impl Memory {
         namespace: Option<&str>,
         revision: u64,
         events_max: usize,
-    ) -> Result<(Vec<Arc<Event>>, u64), Expired> {
+    ) -> Result<(Vec<Event>, u64), Expired> {
         let mut found = Vec::new();
         for event in self.history.after(revision)? {
             if resource.is_some_and(|resource| !event.concerns(resource, namespace)) {
                 continue;
             }
             if found.len() == events_max {
-                let reached = found.last().map_or(revision, |last: &Arc<Event>| last.revision);
+                let reached = found.last().map_or(revision, Event::revision);
                 return Ok((found, reached));
             }
-            found.push(Arc::clone(event));
+            found.push(event.clone());
         }
         Ok((found, self.revision.max(revision)))
     }
 
-    pub(super) fn apply(&mut self, event: Arc<Event>) {
-        assert!(event.revision > self.revision, "revisions rise");
-        self.revision = event.revision;
+    pub(super) fn apply(&mut self, event: Event) {
+        let revision = event.revision();
+        assert!(revision > self.revision, "revisions rise");
+        self.revision = revision;
         match self.touched.get_mut(&event.object.key.resource) {
-            Some(last) => *last = event.revision,
-            None => drop(self.touched.insert(Arc::clone(&event.object.key.resource), event.revision)),
+            Some(last) => *last = revision,
+            None => drop(self.touched.insert(Arc::clone(&event.object.key.resource), revision)),
         }
         if let Some(before) = &event.before {
             self.remove(before);
@@ -160,21 +180,16 @@ impl Memory {
             self.by_uid.replace(ByUid(Arc::clone(&object)));
         }
         for owner in object.head.owners() {
-            self.by_owner.entry(owner.into()).or_default().replace(ByKey(Arc::clone(&object)));
+            self.by_owner.replace((self.sums.hash_one(owner), Some(ByKey(Arc::clone(&object)))));
         }
         self.objects.replace(ByKey(object));
     }
 
-    fn remove(&mut self, object: &Stored) {
+    fn remove(&mut self, object: &Arc<Stored>) {
         self.objects.remove(&object.key);
         self.by_uid.remove(object.head.uid());
         for owner in object.head.owners() {
-            if let Some(owned) = self.by_owner.get_mut(owner) {
-                owned.remove(&object.key);
-                if owned.is_empty() {
-                    self.by_owner.remove(owner);
-                }
-            }
+            self.by_owner.remove(&(self.sums.hash_one(owner), Some(ByKey(Arc::clone(object)))));
         }
     }
 

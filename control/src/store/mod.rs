@@ -137,7 +137,7 @@ impl Store {
         let memory = Arc::new(RwLock::new(Memory::new(contents.revision, contents.objects)));
         let (jobs, waiting) = mpsc::channel(WRITES_WAITING_MAX);
         let (announce, revision) = watch::channel(contents.revision);
-        let view = View::new(Arc::clone(&memory), contents.revision, contents.samples);
+        let view = View::new(Arc::clone(&memory), contents.revision, contents.common);
         let failure = Arc::new(Failure::default());
         let told = Arc::clone(&failure);
         let writer = std::thread::Builder::new()

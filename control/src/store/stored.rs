@@ -6,6 +6,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -14,6 +15,9 @@ use serde_json::Value;
 
 use super::Key;
 use crate::packed::{Samples, Text};
+
+/// Lists of labels' names that are held once: kinds have some each, and clients' labels some more.
+const LISTS_SHARED_MAX: usize = 4096;
 
 /// What is in a Secret must not live on as what others are packed against.
 const NEVER_A_SAMPLE: &str = "/secrets";
@@ -32,15 +36,28 @@ pub struct Stored {
 /// What selectors, owners and the collector ask of every object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// `metadata.uid` (empty in tests alone), then names and values of labels in the order of their names, then
-    /// finalizers, then the uids in `ownerReferences`, in one piece: a dozen boxes for a dozen words take more
-    /// than the words.
-    words: Box<str>,
-    /// Where each word ends.
-    ends: Box<[u32]>,
-    labels: u16,
+    /// Of labels, in their order. Most objects of a kind have the same, and share them.
+    names: Arc<Words>,
+    /// `metadata.uid` (empty in tests alone), then values of labels in the order of their names, then finalizers, then the
+    /// uids in `ownerReferences`.
+    words: Words,
     finalizers: u16,
     pub deleting: bool,
+}
+
+/// Words in one piece: a dozen boxes for a dozen words take more than the words.
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
+struct Words {
+    text: Box<str>,
+    /// Where each word ends.
+    ends: Box<[u32]>,
+}
+
+/// What objects have in common, and memory holds once.
+#[derive(Debug, Default)]
+pub(super) struct Common {
+    samples: Samples<Arc<str>>,
+    names: HashSet<Arc<Words>>,
 }
 
 /// An object whose fields are at hand.
@@ -64,16 +81,19 @@ impl Stored {
         resource_version: u64,
         value: &Value,
         json: Vec<u8>,
-        samples: &Samples<Arc<str>>,
+        common: &mut Common,
         before: Option<&Self>,
     ) -> Self {
         let text = match &*key.resource {
             NEVER_A_SAMPLE => Text::plain(json),
-            _ => samples.pack(&key.resource, json),
+            _ => common.samples.pack(&key.resource, json),
         };
         let head = Head::of(value);
         let same = before.filter(|before| *before.head == head);
-        let head = same.map_or_else(|| Arc::new(head), |before| Arc::clone(&before.head));
+        let head = match same {
+            Some(before) => Arc::clone(&before.head),
+            None => Arc::new(Head { names: common.shared(head.names), ..head }),
+        };
         Self { key, resource_version, head, text }
     }
 
@@ -110,16 +130,15 @@ impl Head {
     #[must_use]
     pub fn of(object: &Value) -> Self {
         let metadata = &object["metadata"];
-        let mut words = Words::default();
-        words.add(metadata["uid"].as_str().unwrap_or(""));
         let text = |(name, value): (_, &Value)| value.is_string().then_some(name);
         let mut labels: Vec<&String> =
             metadata["labels"].as_object().into_iter().flatten().filter_map(text).collect();
         labels.sort_unstable();
-        // Metadata of more words than this are beyond what a request may carry.
-        labels.truncate(usize::from(u16::MAX));
-        for name in &labels {
-            words.add(name);
+        let mut words = Sentence::default();
+        words.add(metadata["uid"].as_str().unwrap_or(""));
+        let mut names = Sentence::default();
+        for name in labels {
+            names.add(name);
             words.add(metadata["labels"][name.as_str()].as_str().unwrap_or(""));
         }
         let mut finalizers = 0;
@@ -131,9 +150,8 @@ impl Head {
             words.add(owner);
         }
         Self {
-            words: words.text.into(),
-            ends: words.ends.into(),
-            labels: u16::try_from(labels.len()).unwrap_or(u16::MAX),
+            names: Arc::new(names.into()),
+            words: words.into(),
             finalizers,
             deleting: metadata["deletionTimestamp"].is_string(),
         }
@@ -141,17 +159,17 @@ impl Head {
 
     #[must_use]
     pub fn uid(&self) -> &str {
-        self.word(0)
+        self.words.at(0)
     }
 
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
-        let (mut low, mut high) = (0, usize::from(self.labels));
+        let (mut low, mut high) = (0, self.names.count());
         while low < high {
             let middle = (low + high) / 2;
-            match self.word(1 + 2 * middle).cmp(name) {
+            match self.names.at(middle).cmp(name) {
                 Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Some(self.word(2 + 2 * middle)),
+                Ordering::Equal => return Some(self.words.at(1 + middle)),
                 Ordering::Greater => high = middle,
             }
         }
@@ -161,35 +179,64 @@ impl Head {
     #[must_use]
     pub fn has_finalizer(&self, name: &str) -> bool {
         let first = self.first_finalizer();
-        (first..self.first_owner()).any(|at| self.word(at) == name)
+        (first..self.first_owner()).any(|at| self.words.at(at) == name)
     }
 
     pub fn owners(&self) -> impl Iterator<Item = &str> {
-        (self.first_owner()..self.ends.len()).map(|at| self.word(at))
+        (self.first_owner()..self.words.count()).map(|at| self.words.at(at))
     }
 
     fn first_finalizer(&self) -> usize {
-        1 + 2 * usize::from(self.labels)
+        1 + self.names.count()
     }
 
     fn first_owner(&self) -> usize {
         self.first_finalizer() + usize::from(self.finalizers)
     }
+}
 
-    fn word(&self, at: usize) -> &str {
-        let end = |at: usize| self.ends.get(at).map_or(0, |end| *end as usize);
-        let start = at.checked_sub(1).map_or(0, end);
-        &self.words[start..end(at)]
+impl Common {
+    /// The same names, where others have them already.
+    fn shared(&mut self, names: Arc<Words>) -> Arc<Words> {
+        if let Some(known) = self.names.get(&names) {
+            return Arc::clone(known);
+        }
+        if self.names.len() == LISTS_SHARED_MAX {
+            self.names.retain(|known| Arc::strong_count(known) > 1); // nobody has them any more
+        }
+        if self.names.len() < LISTS_SHARED_MAX {
+            self.names.insert(Arc::clone(&names));
+        }
+        names
     }
 }
 
+impl Words {
+    fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn at(&self, at: usize) -> &str {
+        let end = |at: usize| self.ends.get(at).map_or(0, |end| *end as usize);
+        let start = at.checked_sub(1).map_or(0, end);
+        &self.text[start..end(at)]
+    }
+}
+
+/// Words that are still added to.
 #[derive(Default)]
-struct Words {
+struct Sentence {
     text: String,
     ends: Vec<u32>,
 }
 
-impl Words {
+impl From<Sentence> for Words {
+    fn from(Sentence { text, ends }: Sentence) -> Self {
+        Self { text: text.into(), ends: ends.into() }
+    }
+}
+
+impl Sentence {
     fn add(&mut self, word: &str) {
         self.text.push_str(word);
         // An object is at most 3 MiB.
@@ -288,9 +335,10 @@ mod tests {
     fn what_is_opened_is_what_was_stored() {
         let key = Key { resource: "/a".into(), namespace: "n".into(), name: "x".into() };
         let value = json!({ "metadata": { "uid": "u" }, "spec": { "list": [1, 1.5, "ü", null, true] } });
-        let samples = Samples::default();
-        let first = Stored::kept(key.clone(), 2, &value, value.to_string().into(), &samples, None);
-        let stored = Arc::new(Stored::kept(key, 3, &value, value.to_string().into(), &samples, Some(&first)));
+        let mut common = Common::default();
+        let first = Stored::kept(key.clone(), 2, &value, value.to_string().into(), &mut common, None);
+        let json = value.to_string().into();
+        let stored = Arc::new(Stored::kept(key, 3, &value, json, &mut common, Some(&first)));
         assert_eq!(stored.open().value, value);
         assert!(stored.held_bytes() < stored.json_bytes());
         assert!(Arc::ptr_eq(&stored.head, &first.head), "the same head is kept twice");
@@ -298,12 +346,28 @@ mod tests {
     }
 
     #[test]
+    fn names_of_labels_are_held_once_and_not_for_ever() {
+        let mut common = Common::default();
+        let mut head = |name: &str, value: &str| {
+            let head = Head::of(&json!({ "metadata": { "labels": { name: value } } }));
+            (common.shared(Arc::clone(&head.names)), common.names.len())
+        };
+        let ((one, _), (other, _)) = (head("a", "1"), head("a", "2"));
+        assert!(Arc::ptr_eq(&one, &other));
+        for n in 0..LISTS_SHARED_MAX * 2 {
+            assert!(head(&format!("x{n}"), "").1 <= LISTS_SHARED_MAX);
+        }
+        assert!(Arc::ptr_eq(&one, &head("a", "3").0), "it is still in use");
+    }
+
+    #[test]
     fn a_secret_is_nobodys_sample() {
         let key = Key { resource: NEVER_A_SAMPLE.into(), namespace: "n".into(), name: "x".into() };
         let value = json!({ "data": { "key": "c2VjcmV0".repeat(40) } });
-        let samples = Samples::default();
+        let mut common = Common::default();
         for version in 1..4 {
-            let stored = Stored::kept(key.clone(), version, &value, value.to_string().into(), &samples, None);
+            let json = value.to_string().into();
+            let stored = Stored::kept(key.clone(), version, &value, json, &mut common, None);
             assert_eq!(stored.held_bytes(), stored.json_bytes());
         }
     }

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::disk::Disk;
 use super::history::Event;
-use crate::packed::Samples;
+use super::stored::Common;
 
 use super::{Change, Key, Memory, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError, Stored, Written, read};
 
@@ -35,15 +35,15 @@ pub struct View {
     memory: Arc<RwLock<Memory>>,
     /// Changes of this batch by key; `None` = deleted.
     staged: HashMap<Key, Option<Arc<Stored>>>,
-    events: Vec<Arc<Event>>,
+    events: Vec<Event>,
     /// The last resourceVersion given out.
     revision: u64,
-    samples: Samples<Arc<str>>,
+    common: Common,
 }
 
 impl View {
-    pub(super) fn new(memory: Arc<RwLock<Memory>>, revision: u64, samples: Samples<Arc<str>>) -> Self {
-        Self { memory, staged: HashMap::new(), events: Vec::new(), revision, samples }
+    pub(super) fn new(memory: Arc<RwLock<Memory>>, revision: u64, common: Common) -> Self {
+        Self { memory, staged: HashMap::new(), events: Vec::new(), revision, common }
     }
 
     #[must_use]
@@ -103,14 +103,17 @@ impl View {
             return Err(StoreError::TooLarge { bytes: json.len() });
         }
         // Versions of an object share its name.
-        let key = before.as_ref().map_or(key, |before| before.key.clone());
-        let object = Stored::kept(key, revision, &value, json, &self.samples, before.as_deref());
+        let key = match &before {
+            Some(before) => before.key.clone(),
+            None => read(&self.memory).shared(key),
+        };
+        let object = Stored::kept(key, revision, &value, json, &mut self.common, before.as_deref());
         let object = Arc::new(object);
 
         self.revision = revision;
         let after = (!deleted).then(|| Arc::clone(&object));
         self.staged.insert(object.key.clone(), after);
-        self.events.push(Arc::new(Event { revision, before, object: Arc::clone(&object), deleted }));
+        self.events.push(Event { before, object: Arc::clone(&object), deleted });
         Ok(if deleted { Written::Deleted(object) } else { Written::Put(object) })
     }
 

@@ -29,7 +29,7 @@ use inner_tls::InnerTrusts;
 use reconcile::{Outcome, status};
 
 pub use reconcile::Listeners;
-pub use wiring::{list_all, look_again, watches};
+pub use wiring::{hear_service, list_all, look_again, watches};
 
 /// One name's look-up may take so long; a resolver that is silent must not hold the others up for more.
 const LOOK_UP_MAX: Duration = Duration::from_secs(5);
@@ -42,7 +42,6 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 #[derive(Debug)]
 pub struct Room {
     pub ingresses: Cache<Ingress>,
-    pub services: Cache<Service>,
     pub endpoints: Cache<Endpoints>,
     pub slices: Cache<EndpointSlice>,
     pub secrets: Cache<Secret>,
@@ -59,8 +58,6 @@ impl Default for Room {
     fn default() -> Self {
         Self {
             ingresses: Cache::default(),
-            // Each Route has one, that no Ingress asks for.
-            services: Cache::of_sleepers(|_| Vec::new()),
             endpoints: Cache::default(),
             slices: Cache::default(),
             secrets: Cache::default(),
@@ -271,7 +268,7 @@ fn item(ingress: &Ingress) -> Item {
 
 impl Lookup for World {
     fn service(&self, namespace: &str, name: &str) -> Option<Arc<Service>> {
-        self.ingress.services.get(namespace, name)
+        self.core_names.services().get(namespace, name)
     }
 
     fn endpoints(&self, namespace: &str, name: &str) -> Option<Arc<Endpoints>> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::controllers::cache::{follow, follow_some};
+use k8s_openapi::api::core::v1::Service;
+
+use crate::controllers::cache::{Change, follow, follow_some};
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::world::{Error, World};
 use crate::controllers::{Task, either, itself, list};
@@ -17,7 +19,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 pub async fn list_all(world: &World) -> Result<(), Error> {
     let room = &world.ingress;
-    list(world, &room.services).await?;
     list(world, &room.endpoints).await?;
     list(world, &room.slices).await?;
     list(world, &room.secrets).await?;
@@ -36,10 +37,6 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             } else if change.1.is_none() {
                 look(vec![itself(Kind::Ingress, change)]);
             }
-        })),
-        Box::pin(follow(kube::Api::all(api()), &world.ingress.services, move |change| {
-            let meta = either(change).map(|service| &service.metadata);
-            look(meta.map(|meta| of_service(world, namespace(meta), name(meta))).unwrap_or_default());
         })),
         Box::pin(follow(kube::Api::all(api()), &world.ingress.endpoints, move |change| {
             let meta = either(change).map(|endpoints| &endpoints.metadata);
@@ -78,6 +75,14 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             }
         }),
     ]
+}
+
+/// Ingresses may send to this Service.
+pub fn hear_service(world: &World, change: Change<'_, Service>) {
+    if let Some(Service { metadata, .. }) = either(change).map(|service| &**service) {
+        let items = of_service(world, namespace(metadata), name(metadata));
+        items.into_iter().for_each(|item| world.look_at(item));
+    }
 }
 
 /// Something changed that Ingresses lead to without a Service between.

@@ -1,6 +1,7 @@
 //! From a Revision to the plan by which its instances run, or why they cannot.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::table::{Protocol, Timeouts, WhenEmpty};
@@ -67,7 +68,7 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
     let each = sidecars.iter().map(|sidecar| sidecar.spec.resources);
     let resources = each.fold(serving.resources, Resources::beside);
     Ok(Plan {
-        instance: InstanceSpec { resources, sidecars, ..serving },
+        instance: Arc::new(InstanceSpec { resources, sidecars, ..serving }),
         // Nobody needs instances ready of a version that no request can reach.
         min: if given.reachable { scale.min } else { 0 },
         max: scale.max,
