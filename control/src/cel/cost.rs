@@ -15,28 +15,23 @@ use super::value::Val;
 const LIST: u64 = 10;
 const MAP: u64 = 30;
 /// What going through a text costs, by the byte.
-const TEXT: f64 = 0.1;
-/// What a pattern costs for each step through a text, by the byte of the pattern.
-const PATTERN: f64 = 0.25;
-/// Bytes of the pattern that a named format is reckoned to have, and of a format itself.
-const FORMAT_PATTERN_BYTES: f64 = 128.0;
+pub(super) const TEXT: f64 = 0.1;
+/// Bytes of a named format.
 const FORMAT_BYTES: u64 = 64;
-/// Bytes of an address.
-const ADDRESS_BYTES: u64 = 16;
 
 /// The kinds of a rule's parts, by where they stand in memory.
 pub(super) type Kinds<'a> = RefCell<HashMap<*const Expr, Kind<'a>>>;
 
 /// A number of bytes, items or entries.
 #[derive(Debug, Clone, Copy)]
-struct Size {
-    least: u64,
-    most: u64,
+pub(super) struct Size {
+    pub(super) least: u64,
+    pub(super) most: u64,
 }
 
 /// Sizes of what is in a list or map.
 #[derive(Debug, Clone, Copy)]
-struct Entries {
+pub(super) struct Entries {
     is_list: bool,
     key: Size,
     value: Size,
@@ -44,7 +39,7 @@ struct Entries {
 
 /// Where a value comes from.
 #[derive(Debug, Clone, Copy)]
-enum Origin<'a> {
+pub(super) enum Origin<'a> {
     /// It was made.
     Nowhere,
     There(Node<'a>),
@@ -54,11 +49,11 @@ enum Origin<'a> {
 
 /// What is reckoned of a part.
 #[derive(Debug, Clone, Copy)]
-struct Part<'a> {
-    cost: u64,
-    from: Origin<'a>,
-    size: Option<Size>,
-    entries: Option<Entries>,
+pub(super) struct Part<'a> {
+    pub(super) cost: u64,
+    pub(super) from: Origin<'a>,
+    pub(super) size: Option<Size>,
+    pub(super) entries: Option<Entries>,
 }
 
 /// A name, and what it stands for.
@@ -70,7 +65,7 @@ struct Bound<'a, 'b> {
 }
 
 /// What the reckoning works with.
-struct Reckoner<'a, 'b> {
+pub(super) struct Reckoner<'a, 'b> {
     root: Node<'a>,
     kinds: &'b HashMap<*const Expr, Kind<'a>>,
     sizes: &'b Sizes,
@@ -89,9 +84,9 @@ pub(super) fn most<'a>(
 }
 
 impl Size {
-    const UNKNOWN: Self = Self { least: 0, most: u64::MAX };
+    pub(super) const UNKNOWN: Self = Self { least: 0, most: u64::MAX };
 
-    const fn of(number: u64) -> Self {
+    pub(super) const fn of(number: u64) -> Self {
         Self { least: number, most: number }
     }
 
@@ -99,11 +94,11 @@ impl Size {
         Self { least: self.least.min(other.least), most: self.most.max(other.most) }
     }
 
-    fn plus(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self { least: self.least.saturating_add(other.least), most: self.most.saturating_add(other.most) }
     }
 
-    fn times(self, other: Self) -> Self {
+    pub(super) fn times(self, other: Self) -> Self {
         Self { least: self.least.saturating_mul(other.least), most: self.most.saturating_mul(other.most) }
     }
 }
@@ -116,11 +111,11 @@ impl Entries {
 }
 
 impl Part<'_> {
-    fn made(cost: u64) -> Self {
+    pub(super) fn made(cost: u64) -> Self {
         Self { cost, from: Origin::Nowhere, size: None, entries: None }
     }
 
-    fn known_size(&self) -> Size {
+    pub(super) fn known_size(&self) -> Size {
         self.size.unwrap_or(Size::UNKNOWN)
     }
 
@@ -136,11 +131,11 @@ impl Part<'_> {
     clippy::cast_precision_loss,
     reason = "as Kubernetes reckons; a cast of a float saturates"
 )]
-fn by(size: u64, factor: f64) -> u64 {
+pub(super) fn by(size: u64, factor: f64) -> u64 {
     (size as f64 * factor).ceil() as u64
 }
 
-fn sum(costs: impl IntoIterator<Item = u64>) -> u64 {
+pub(super) fn sum(costs: impl IntoIterator<Item = u64>) -> u64 {
     costs.into_iter().fold(0, u64::saturating_add)
 }
 
@@ -179,7 +174,7 @@ impl<'a> Reckoner<'a, '_> {
 
     /// One step on. What was made has a place as well, for whatever is asked of it: the root's. That is how
     /// Kubernetes reckons.
-    fn step(&self, from: Origin<'a>, step: Step<'_>) -> Origin<'a> {
+    pub(super) fn step(&self, from: Origin<'a>, step: Step<'_>) -> Origin<'a> {
         match from {
             Origin::Nowhere => Origin::There(self.root),
             Origin::There(node) => node.step(step).map_or(Origin::Unknown, Origin::There),
@@ -187,7 +182,7 @@ impl<'a> Reckoner<'a, '_> {
         }
     }
 
-    fn size_there(&self, from: Origin<'a>) -> Option<Size> {
+    pub(super) fn size_there(&self, from: Origin<'a>) -> Option<Size> {
         match from {
             Origin::There(node) => Some(Size { least: 0, most: self.sizes.most(node) }),
             _ => None,
@@ -195,7 +190,7 @@ impl<'a> Reckoner<'a, '_> {
     }
 
     /// The size of a part that says nothing of it itself.
-    fn told_size(&self, expr: &Expr, from: Origin<'a>) -> Option<Size> {
+    pub(super) fn told_size(&self, expr: &Expr, from: Origin<'a>) -> Option<Size> {
         self.size_there(from).or_else(|| is_scalar(self.kind(expr)).then_some(Size::of(1)))
     }
 
@@ -398,137 +393,4 @@ fn choose<'a>(test: &Part<'a>, one: &Part<'a>, two: &Part<'a>) -> Part<'a> {
     let cost = test.cost.saturating_add(one.cost.max(two.cost));
     let size = one.known_size().or(two.known_size());
     Part { size: Some(size), entries: Entries::or(one.entries, two.entries), ..Part::made(cost) }
-}
-
-/// A call's arguments: their kinds, what is reckoned of them, and themselves.
-type Given<'a, 'b> = (&'b [&'b Kind<'a>], &'b [Part<'a>], &'b [Expr]);
-
-impl<'a> Reckoner<'a, '_> {
-    fn call(
-        &self,
-        expr: &Expr,
-        name: &str,
-        of: Option<(&Kind<'a>, Part<'a>)>,
-        given: Given<'a, '_>,
-    ) -> Part<'a> {
-        let (kinds, parts, _) = given;
-        let before = sum(parts.iter().chain(of.as_ref().map(|(_, part)| part)).map(|part| part.cost));
-        let own = match &of {
-            Some((kind, part)) => self.of_value(name, (kind, part), given),
-            None => of_function(name, kinds, parts),
-        };
-        let (cost, size) = own.unwrap_or((1, None));
-        let size = size.or_else(|| self.told_size(expr, Origin::Nowhere));
-        let entries = parts.first().filter(|_| name == "dyn").and_then(|part| part.entries);
-        Part { size, entries, ..Part::made(cost.saturating_add(before)) }
-    }
-
-    /// What a method costs, and how large its result is; `None`: what most cost.
-    fn of_value(
-        &self,
-        name: &str,
-        (kind, of): (&Kind<'a>, &Part<'a>),
-        (kinds, parts, given): Given<'a, '_>,
-    ) -> Option<(u64, Option<Size>)> {
-        let size = of.known_size();
-        let text = by(size.most, TEXT);
-        let first = parts.first().map(Part::known_size);
-        Some(match name {
-            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => match kind {
-                Kind::List(item) => {
-                    let item = if matches!(**item, Kind::Text | Kind::Bytes) {
-                        by(self.item_size(of).most, TEXT)
-                    } else {
-                        0
-                    };
-                    (size.most.saturating_mul(item.saturating_add(1)), None)
-                }
-                _ => (text, None),
-            },
-            "lowerAscii" | "upperAscii" | "substring" | "trim" => (text, Some(size)),
-            "replace" => {
-                (by(size.most, 2.0 * TEXT), Some(replaced(size, first?, parts.get(1)?.known_size())))
-            }
-            "split" => {
-                let limit = given.get(1).and_then(|limit| match &limit.what {
-                    What::Literal(Val::Int(number)) => Some(number.cast_unsigned()),
-                    _ => None,
-                });
-                let most = limit.unwrap_or(size.most);
-                (by(size.most, 2.0 * TEXT), Some(Size { least: 0, most }))
-            }
-            "join" => {
-                let mut found = Size::of(0);
-                if matches!(kind, Kind::List(_)) {
-                    found = size.times(self.item_size(of));
-                }
-                if let Some(between) = first {
-                    let gaps =
-                        Size { least: size.least.saturating_sub(1), most: size.most.saturating_sub(1) };
-                    found = found.plus(between.times(gaps));
-                }
-                (by(found.most, TEXT), Some(found))
-            }
-            "find" | "findAll" | "matches" => {
-                let cost = by(size.most.saturating_add(1), TEXT).saturating_mul(by(first?.most, PATTERN));
-                (cost, (name != "matches").then_some(Size { least: 0, most: size.most }))
-            }
-            "containsIP" | "containsCIDR" => {
-                let range = by(2 * ADDRESS_BYTES, TEXT);
-                let masked = if name == "containsCIDR" { by(ADDRESS_BYTES, TEXT) + 1 } else { 0 };
-                let read = kinds.first().is_some_and(|kind| matches!(kind, Kind::Text | Kind::Dyn));
-                let read = if read { by(first?.most, TEXT) } else { 0 };
-                (sum([range, masked, read]), None)
-            }
-            "validate" => (by(by(first?.most, TEXT), FORMAT_PATTERN_BYTES * PATTERN), None),
-            "format" => (text, None),
-            "startsWith" | "endsWith" => (by(first?.most, TEXT), None),
-            "contains" => (text.saturating_mul(by(first?.most, TEXT)), None),
-            _ => return None,
-        })
-    }
-
-    /// Of what is in a list or map.
-    fn item_size(&self, of: &Part<'a>) -> Size {
-        let from = match of.from {
-            Origin::Nowhere => Origin::Unknown,
-            from => self.step(from, Step::Item),
-        };
-        self.size_there(from).unwrap_or(Size::UNKNOWN)
-    }
-}
-
-fn of_function(name: &str, kinds: &[&Kind<'_>], parts: &[Part<'_>]) -> Option<(u64, Option<Size>)> {
-    let size = parts.first()?.known_size();
-    let text = by(size.most, TEXT);
-    let may_be = |wanted: &Kind<'_>| kinds.first().is_some_and(|kind| kind.fits(wanted));
-    Some(match name {
-        "url" => (text, Some(size)),
-        "cidr" | "isIP" | "isCIDR" | "ip" | "quantity" | "isQuantity" => (text, None),
-        "bytes" if may_be(&Kind::Text) => (text, Some(Size { most: size.most.saturating_mul(4), ..size })),
-        "string" if may_be(&Kind::Bytes) => (text, Some(Size { least: size.least / 4, ..size })),
-        "sets.contains" | "sets.intersects" | "sets.equivalent" => {
-            let times = if name == "sets.equivalent" { 2.0 } else { 1.0 };
-            (by(size.times(parts.get(1)?.known_size()).most, times).saturating_add(1), None)
-        }
-        "dyn" => (1, parts.first()?.size),
-        _ => return None,
-    })
-}
-
-/// The size of a text in which `old` is replaced by `new`.
-fn replaced(size: Size, old: Size, new: Size) -> Size {
-    let parts = |size: u64, old: u64| if old == 0 { size.saturating_add(1) } else { size.div_ceil(old) };
-    // As many of the shortest as there can be, each by the longest; and the other way round.
-    let (most, kept) = match old.least {
-        0 => (parts(size.most, 0), size.most),
-        least if new.most <= least => (0, size.most),
-        least => (parts(size.most, least), 0),
-    };
-    let (least, least_kept) = match old.most {
-        0 => (parts(size.least, 0), size.least),
-        most if most <= new.least => (0, size.least),
-        most => (parts(size.least, most), 0),
-    };
-    Size { least, most }.times(new).plus(Size { least: least_kept, most: kept })
 }

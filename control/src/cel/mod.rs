@@ -8,6 +8,7 @@ mod call;
 mod check;
 mod collections;
 mod cost;
+mod cost_calls;
 mod evaluate;
 mod format;
 mod formats;
