@@ -49,7 +49,7 @@ thread_local! {
 impl House {
     fn open() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let store = Arc::new(Store::open(folder.path()).expect("an empty folder is a store"));
         let registry = Arc::new(kinds::registry());
         runtime.block_on(api::seed(&store, &registry)).expect("an empty store takes namespaces");

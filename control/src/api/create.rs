@@ -29,6 +29,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let birth = Birth::here_and_now();
     let writer = call.writer();
     let written = call.server.store.write(move |view| {
+        let sent = writer.sent(&entry, &new);
         let (key, object) = object::prepare_new(&entry, new, namespace.as_deref(), &requester, &birth)?;
         if let Some(namespace) = &namespace {
             check_home(view, meta, &key.name, namespace)?;
@@ -36,7 +37,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         if let Some(there) = view.get(&key) {
             return Err(Refusal::already_exists(meta, &key.name, there.head.deleting));
         }
-        let change = apply::track(Change::Put(key, object), None, &writer);
+        let change = apply::track(Change::Put(key, object), None, &writer, sent.as_ref());
         Ok(if dry_run { rehearse(change) } else { change })
     });
     let written = written.await?;

@@ -75,7 +75,7 @@ pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) ->
     };
     let revision = pod.head.label(NAMED).unwrap_or("");
     let log = Log::open(&runtime::log_file(folder, namespace, revision, id, sidecar));
-    let since = asked.since_seconds.map(|seconds| Timestamp::now().as_second() - seconds);
+    let since = asked.since_seconds.map(|seconds| Timestamp::now().as_second().saturating_sub(seconds));
     let since = since.and_then(|second| Timestamp::from_second(second).ok()).or(asked.since_time);
     let left = asked.limit_bytes.unwrap_or(usize::MAX);
     let mut reading = Reading {

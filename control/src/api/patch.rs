@@ -20,6 +20,8 @@ const OPERATIONS_MAX: usize = 10_000;
 /// JSON that one patch may copy or move within the object, in bytes. Without it, thirty copies that
 /// each double the object would fill any memory.
 const COPIED_BYTES_MAX: usize = OBJECT_BYTES_MAX;
+/// Elements of lists that one patch may push aside. Each operation on the front of a long list moves all of it.
+const PUSHED_ASIDE_MAX: usize = 10_000_000;
 /// Levels of nesting of an object; what the parsers of bodies allow. Operations can stack values
 /// onto each other's insides, and everything that walks an object is recursive.
 const DEPTH_MAX: usize = 128;
@@ -67,13 +69,14 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
         let new = lay(&patch, entry.show(before.value.clone()))?;
         let found = fields::check(&entry, validation, &new, duplicates).map_err(Refusal::of_patch)?;
         tell.get_or_init(|| found);
+        let sent = writer.sent(&entry, &new);
         let change = if status {
             object::prepare_status(&entry, &before, new, &requester)
         } else {
             object::prepare_update(&entry, &before, new, &requester)
         };
         let change = change.map_err(Refusal::of_patch)?;
-        let change = apply::track(change, Some(&before), &writer);
+        let change = apply::track(change, Some(&before), &writer, sent.as_ref());
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());
@@ -127,9 +130,13 @@ fn put(patch: &Patch, mut object: Value) -> Result<Value, String> {
         Patch::Merge(patch) => json_patch::merge(&mut object, patch),
         Patch::Strategic(patch) => strategic::merge(&mut object, patch)?,
         Patch::Json(patch) => {
-            let mut copied_bytes = 0;
+            let (mut copied_bytes, mut pushed_aside) = (0, 0);
             for operation in &patch.0 {
                 check_growth(operation, &object, &mut copied_bytes)?;
+                pushed_aside += elements_moved(operation, &object);
+                if pushed_aside > PUSHED_ASIDE_MAX {
+                    return Err(format!("the patch moves more than {PUSHED_ASIDE_MAX} elements of lists"));
+                }
                 let operation = as_kubernetes_reads(operation, &object);
                 json_patch::patch_unsafe(&mut object, operation.as_slice()).map_err(|why| why.to_string())?;
             }
@@ -177,6 +184,22 @@ fn check_growth(operation: &PatchOperation, object: &Value, copied_bytes: &mut u
         return Err(format!("the patch nests more than {DEPTH_MAX} levels"));
     }
     Ok(())
+}
+
+/// How many elements stand behind the place in a list that an operation puts something into, or takes it from.
+fn elements_moved(operation: &PatchOperation, object: &Value) -> usize {
+    let behind = |path: &Pointer| {
+        let list = path.parent().and_then(|parent| object.pointer(parent.as_str())).and_then(Value::as_array);
+        let at = path.last().and_then(|last| last.decoded().parse::<usize>().ok());
+        list.zip(at).map_or(0, |(list, at)| list.len().saturating_sub(at))
+    };
+    match operation {
+        PatchOperation::Add(add) => behind(&add.path),
+        PatchOperation::Remove(remove) => behind(&remove.path),
+        PatchOperation::Copy(copy) => behind(&copy.path),
+        PatchOperation::Move(moved) => behind(&moved.from).saturating_add(behind(&moved.path)),
+        PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+    }
 }
 
 fn depth(value: &Value) -> usize {
@@ -255,6 +278,19 @@ mod tests {
         assert!(json_patch(json!({ "a": "x".repeat(100) }), json!([double])).is_ok());
         let why = json_patch(json!({ "a": "x".repeat(100) }), doubles.into()).unwrap_err();
         assert!(why.contains("copies more"), "{why}");
+    }
+
+    /// Ten thousand of them took half a minute, on the thread of all writes.
+    #[test]
+    fn a_long_list_is_not_pushed_aside_by_every_operation() {
+        let object = json!({ "list": vec![0; 100_000] });
+        let patch = |path: &str| {
+            let operation = json!({ "op": "add", "path": path, "value": 1 });
+            json_patch(object.clone(), vec![operation; 200].into())
+        };
+        let why = patch("/list/0").unwrap_err();
+        assert!(why.contains("elements of lists"), "{why}");
+        assert_eq!(patch("/list/-").unwrap()["list"].as_array().map(Vec::len), Some(100_200));
     }
 
     #[test]

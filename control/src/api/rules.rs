@@ -12,6 +12,8 @@ use super::errors::Refusal;
 
 /// Bytes of all annotations of an object, keys and values; Kubernetes' figure.
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+/// Labels and annotations that are told one by one: each takes more words than it has letters.
+const WRONG_TOLD_MAX: usize = 100;
 /// An object of the kind that the path names, with a `metadata` object. Fills in a missing type.
 pub(super) fn check_shape<'a>(
     meta: &KindMeta,
@@ -208,6 +210,9 @@ fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
         let value = value.as_str().unwrap_or("");
         let wrong = [(key.as_str(), labels::wrong_with_key(key)), (value, labels::wrong_with_value(value))];
         for (text, why) in wrong.into_iter().filter_map(|(text, why)| Some((text, why?))) {
+            if problems.list.len() >= WRONG_TOLD_MAX {
+                return;
+            }
             problems.add("metadata.labels", format!("Invalid value: {text:?}: {why}"));
         }
     }
@@ -216,6 +221,9 @@ fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
         bytes += key.len() + value.as_str().unwrap_or("").len();
         // Kubernetes takes annotation keys in any case.
         if let Some(why) = labels::wrong_with_key(&key.to_ascii_lowercase()) {
+            if problems.list.len() >= WRONG_TOLD_MAX {
+                return;
+            }
             problems.add("metadata.annotations", format!("Invalid value: {key:?}: {why}"));
         }
     }

@@ -76,7 +76,7 @@ async fn write(
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
         let new = wanted(&before, change(of(&before.value, scale))?, scale)?;
         let change = object::prepare_update(&entry, &before, new, &requester)?;
-        let change = apply::track(change, Some(&before), &writer);
+        let change = apply::track(change, Some(&before), &writer, None);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let written: Written = written.await?;

@@ -64,7 +64,9 @@ pub async fn seed_definitions(store: &Store, definitions: Vec<Definition>) -> Re
     let stored = store.read().list(&object::resource_of(&CustomResourceDefinition::META), None);
     let known = |key: &Key| definitions.iter().any(|one| one.key == *key);
     // What a client wrote says who wrote it; what we wrote does not.
-    let ours = |object: &Stored| object.value()["metadata"]["managedFields"].is_null();
+    let ours = |object: &Stored| {
+        object.key.name.ends_with("knative.dev") && object.value()["metadata"]["managedFields"].is_null()
+    };
     let others: Vec<_> =
         stored.items.into_iter().filter(|object| !known(&object.key) && ours(object)).collect();
     let forget = others.into_iter().map(|object| {

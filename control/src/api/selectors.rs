@@ -1,5 +1,7 @@
 //! `labelSelector` and `fieldSelector`: which objects a request is about.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::kind::Entry;
@@ -25,9 +27,9 @@ struct Requirement {
 enum Test {
     Exists,
     Absent,
-    In(Vec<String>),
+    In(BTreeSet<String>),
     /// Also holds where the label is missing.
-    NotIn(Vec<String>),
+    NotIn(BTreeSet<String>),
     /// The label is a number, and a greater one.
     Above(i64),
     Below(i64),
@@ -75,6 +77,8 @@ const FIELDS: [(&str, &str, &str); 29] = [
     ("services", "spec.clusterIP", "/spec/clusterIP"),
     ("services", "spec.type", "/spec/type"),
 ];
+/// Parts of one label selector: each is held against every object of the kind.
+const REQUIREMENTS_MAX: usize = 1000;
 const NAME: &str = "/metadata/name";
 const NAMESPACE: &str = "/metadata/namespace";
 
@@ -125,8 +129,8 @@ impl Requirement {
         match &self.test {
             Test::Exists => label.is_some(),
             Test::Absent => label.is_none(),
-            Test::In(values) => label.is_some_and(|label| values.iter().any(|value| value == label)),
-            Test::NotIn(values) => label.is_none_or(|label| values.iter().all(|value| value != label)),
+            Test::In(values) => label.is_some_and(|label| values.contains(label)),
+            Test::NotIn(values) => label.is_none_or(|label| !values.contains(label)),
             Test::Above(bound) => number(label).is_some_and(|label| label > *bound),
             Test::Below(bound) => number(label).is_some_and(|label| label < *bound),
         }
@@ -175,7 +179,11 @@ fn pointer(entry: &Entry, name: &str) -> Result<&'static str, Refusal> {
 
 /// `a=b,c in (d,e),!f,g!=h,i notin (j),k,l>1,m<2`
 fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
-    split_outside_brackets(text)?.into_iter().map(parse_requirement).collect()
+    let parts = split_outside_brackets(text)?;
+    if parts.len() > REQUIREMENTS_MAX {
+        return Err(format!("found {} requirements, expected at most {REQUIREMENTS_MAX}", parts.len()));
+    }
+    parts.into_iter().map(parse_requirement).collect()
 }
 
 fn split_outside_brackets(text: &str) -> Result<Vec<&str>, String> {
@@ -210,7 +218,7 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
     }
     if let Some((head, values)) = part.split_once('(') {
         let values = values.strip_suffix(')').ok_or("found text behind a bracket")?;
-        let values = values.split(',').map(label_value).collect::<Result<Vec<_>, _>>()?;
+        let values = values.split(',').map(label_value).collect::<Result<BTreeSet<_>, _>>()?;
         let (key, operator) = head.trim_end().rsplit_once(char::is_whitespace).ok_or("found no operator")?;
         let key = label_key(key)?;
         return match operator {
@@ -226,10 +234,10 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
         return Ok(Requirement { key: label_key(key)?, test });
     }
     if let Some((key, value)) = part.split_once("!=") {
-        return Ok(Requirement { key: label_key(key)?, test: Test::NotIn(vec![label_value(value)?]) });
+        return Ok(Requirement { key: label_key(key)?, test: Test::NotIn([label_value(value)?].into()) });
     }
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return Ok(Requirement { key: label_key(key)?, test: Test::In(vec![label_value(value)?]) });
+        return Ok(Requirement { key: label_key(key)?, test: Test::In([label_value(value)?].into()) });
     }
     Ok(Requirement { key: label_key(part)?, test: Test::Exists })
 }

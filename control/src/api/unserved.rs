@@ -1,11 +1,13 @@
-//! What Kubernetes does with a Pod through its node. There are no nodes here: who asks for it is told what to do instead.
+//! What Kubernetes does with a Pod through its node, and with a Deployment through its number. There are no nodes here, and
+//! the number follows: who asks for it is told what to do instead.
 
 use axum::response::Response;
 use http::request::Parts;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::access::Action;
-use crate::kind::Resource as _;
+use crate::kind::{KindMeta, Resource as _};
 use crate::store::Key;
 
 use super::errors::Refusal;
@@ -29,29 +31,34 @@ const TERMINAL: &str = "an instance is a process of the appliance's host, and no
 const PORT: &str = "an instance is a process of the appliance's host; its Route's URL reaches it, and on the host the \
     port that its EndpointSlice names";
 
+const SCALE: &str = "how many instances a Revision has follows from its requests; the annotations \
+    autoscaling.knative.dev/min-scale and max-scale of its template bound them";
+
 /// `None`: the path is about no such part.
 pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, Refusal>> {
     let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     let (namespace, name, part) = match *parts.as_slice() {
         ["api", "v1", "namespaces", namespace, "pods", name, part] => (namespace, name, part),
         ["api", "v1", "namespaces", namespace, "pods", name, part @ "proxy", ..] => (namespace, name, part),
+        ["apis", "apps", "v1", "namespaces", namespace, "deployments", name, part @ "scale"] => {
+            return Some(refuse(server, head, &Deployment::META, (namespace, name), (part, SCALE)));
+        }
         _ => return None,
     };
-    let (part, why) = PARTS.iter().find(|(known, _)| *known == part)?;
-    let verb = grant::verb(&head.method, true, false);
-    Some(refuse(server, verb, namespace, name, part, why))
+    let known = PARTS.iter().find(|(known, _)| *known == part)?;
+    Some(refuse(server, head, &Pod::META, (namespace, name), *known))
 }
 
 fn refuse(
     server: &Server,
-    verb: &str,
-    namespace: &str,
-    name: &str,
-    part: &str,
-    why: &str,
+    head: &Parts,
+    meta: &KindMeta,
+    (namespace, name): (&str, &str),
+    (part, why): (&str, &str),
 ) -> Result<Response, Refusal> {
-    let meta = &Pod::META;
-    let action = Action { verb, group: "", resource: meta.plural, subresource: part, namespace, name };
+    let verb = grant::verb(&head.method, true, false);
+    let (group, resource) = (meta.group, meta.plural);
+    let action = Action { verb, group, resource, subresource: part, namespace, name };
     grant::check(server, &server.requester, &action)?;
     let key = Key { resource: object::resource_of(meta), namespace: namespace.into(), name: name.into() };
     if server.store.read().get(&key).is_none() {

@@ -18,6 +18,7 @@ pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let warnings = fields::check(&entry, validation, &new, duplicates)?;
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
+        let sent = writer.sent(&entry, &new);
         let change = if finalize {
             object::prepare_finalize(&entry, &before, new, &requester)?
         } else if status {
@@ -25,7 +26,7 @@ pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         } else {
             object::prepare_update(&entry, &before, new, &requester)?
         };
-        let change = apply::track(change, Some(&before), &writer);
+        let change = apply::track(change, Some(&before), &writer, sent.as_ref());
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::value::{Val, duration};
-use super::{Failure, Steps, collections, evaluate::overflow, net, text, wrong};
+use super::{Failure, Steps, collections, evaluate::overflow, formats, net, text, wrong};
 
 /// Functions by name, with how few and how many arguments they take.
 const FUNCTIONS: [(&str, usize, usize); 25] = [
@@ -38,7 +38,7 @@ const FUNCTIONS: [(&str, usize, usize); 25] = [
 ];
 
 /// ... and those that are called on a value.
-const METHODS: [(&str, usize, usize); 61] = [
+const METHODS: [(&str, usize, usize); 62] = [
     ("add", 1, 1),
     ("charAt", 1, 1),
     ("compareTo", 1, 1),
@@ -99,15 +99,19 @@ const METHODS: [(&str, usize, usize); 61] = [
     ("isInteger", 0, 0),
     ("trim", 0, 0),
     ("upperAscii", 0, 0),
+    ("validate", 1, 1),
     ("value", 0, 0),
 ];
+
+/// What looking for a time zone by its name counts as: it may have to be read from the disk.
+const ZONE_STEPS: usize = 1000;
 
 fn is_in(table: &[(&str, usize, usize)], name: &str, given: usize) -> bool {
     table.iter().any(|(known, least, most)| *known == name && (*least..=*most).contains(&given))
 }
 
 pub(super) fn is_function_name(name: &str) -> bool {
-    FUNCTIONS.iter().any(|(known, _, _)| *known == name)
+    FUNCTIONS.iter().any(|(known, _, _)| *known == name) || formats::takes(name).is_some()
 }
 
 pub(super) fn is_method_name(name: &str) -> bool {
@@ -115,7 +119,7 @@ pub(super) fn is_method_name(name: &str) -> bool {
 }
 
 pub(super) fn is_function(name: &str, given: usize) -> bool {
-    is_in(&FUNCTIONS, name, given)
+    is_in(&FUNCTIONS, name, given) || formats::takes(name) == Some(given)
 }
 
 pub(super) fn is_method(name: &str, given: usize) -> bool {
@@ -127,6 +131,9 @@ pub(super) fn unfit<T>(name: &str, of: &Val) -> Result<T, Failure> {
 }
 
 pub(super) fn function(name: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
+    if let Some(name) = name.strip_prefix(formats::SPACE) {
+        return formats::function(name, given, steps);
+    }
     let Some(first) = given.first() else { return Ok(Val::Optional(None)) };
     let text = match first {
         Val::Text(text) => Some(&**text),
@@ -252,7 +259,10 @@ pub(super) fn method(name: &str, of: &Val, given: &[Val], steps: &mut Steps) -> 
         Val::Map(fields) if name == "size" => Ok(Val::Int(i64::try_from(fields.len()).unwrap_or(i64::MAX))),
         Val::Bytes(bytes) if name == "size" => Ok(Val::Int(i64::try_from(bytes.len()).unwrap_or(i64::MAX))),
         Val::Optional(inner) => optional(name, inner.as_ref(), of, given),
-        Val::Moment(moment) => moment_part(name, *moment, given),
+        Val::Moment(moment) => {
+            steps.take(if given.is_empty() { 0 } else { ZONE_STEPS })?;
+            moment_part(name, *moment, given)
+        }
         Val::Duration(span) => {
             let seconds = span.as_secs();
             match name {
@@ -267,6 +277,7 @@ pub(super) fn method(name: &str, of: &Val, given: &[Val], steps: &mut Steps) -> 
         Val::Address(address) => net::of_address(name, *address),
         Val::Range(start, bits) => net::of_range(name, (*start, *bits), given),
         Val::Url(url) => net::of_url(name, url, steps),
+        Val::Format(format) => formats::method(format, name, given, steps),
         _ => unfit(name, of),
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::Mistake;
+use super::cost::Kinds;
 use super::format;
 use super::overloads;
 use super::parse::{Each, Expr, What};
@@ -29,6 +30,8 @@ pub(crate) enum Kind<'a> {
     Address,
     Range,
     Url,
+    /// That a text can be held against.
+    Format,
     Type(Box<Kind<'a>>),
     List(Box<Kind<'a>>),
     Map(Box<Kind<'a>>, Box<Kind<'a>>),
@@ -44,13 +47,25 @@ pub(crate) enum Kind<'a> {
 
 /// What names stand for, innermost first.
 #[derive(Debug)]
-pub(crate) struct Known<'a, 'b> {
+pub(super) struct Known<'a, 'b> {
     pub(crate) name: &'b str,
     pub(crate) kind: Kind<'a>,
     pub(crate) outer: Option<&'b Known<'a, 'b>>,
+    /// Where the kinds of all parts are noted, if somebody wants them; of the outermost name.
+    pub(super) notes: Option<&'b Kinds<'a>>,
 }
 
 impl<'a> Known<'a, '_> {
+    fn note(&self, expr: &Expr, kind: &Kind<'a>) {
+        let mut known = self;
+        while let Some(outer) = known.outer {
+            known = outer;
+        }
+        if let Some(notes) = known.notes {
+            notes.borrow_mut().insert(expr, kind.clone());
+        }
+    }
+
     fn find(&self, name: &str) -> Option<&Kind<'a>> {
         let mut known = self;
         loop {
@@ -112,6 +127,7 @@ impl<'a> Kind<'a> {
                     | Self::Address
                     | Self::Range
                     | Self::Url
+                    | Self::Format
                     | Self::Optional(_)
             ),
             (one, two) => std::mem::discriminant(one) == std::mem::discriminant(two),
@@ -179,6 +195,7 @@ impl fmt::Display for Kind<'_> {
             Self::Address => "net.IP",
             Self::Range => "net.CIDR",
             Self::Url => "kubernetes.URL",
+            Self::Format => "kubernetes.NamedFormat",
             Self::Object { .. } | Self::Metadata => "object",
             Self::Type(of) => return write!(f, "type({of})"),
             Self::List(of) => return write!(f, "list({of})"),
@@ -200,6 +217,12 @@ fn unfit<T>(at: usize, name: &str, given: &[&Kind<'_>]) -> Result<T, Mistake> {
 
 /// Recursion is bounded by the rule's depth, which reading it bounds.
 pub(super) fn kind<'a>(expr: &Expr, known: &Known<'a, '_>) -> Result<Kind<'a>, Mistake> {
+    let found = find(expr, known)?;
+    known.note(expr, &found);
+    Ok(found)
+}
+
+fn find<'a>(expr: &Expr, known: &Known<'a, '_>) -> Result<Kind<'a>, Mistake> {
     let at = expr.at;
     match &expr.what {
         What::Literal(value) => Ok(Kind::of_value(value)),
@@ -381,8 +404,8 @@ fn each<'a>(
         }
     };
     let first = names.first().map_or("", String::as_str);
-    let outer = Known { name: first, kind: key.clone(), outer: Some(known) };
-    let second = names.get(1).map(|name| Known { name, kind: value, outer: Some(&outer) });
+    let outer = Known { name: first, kind: key.clone(), outer: Some(known), notes: None };
+    let second = names.get(1).map(|name| Known { name, kind: value, outer: Some(&outer), notes: None });
     let inner = second.as_ref().unwrap_or(&outer);
     if how == Each::Map {
         let Some(then) = then else { return Ok(Kind::List(kind(test, inner)?.into())) };
@@ -407,7 +430,7 @@ fn of_optional<'a>(
         other => return Err(expected(of.at, &optional(Kind::Dyn), &other)),
     };
     let name = names.first().map_or("", String::as_str);
-    let found = kind(test, &Known { name, kind: inner, outer: Some(known) })?;
+    let found = kind(test, &Known { name, kind: inner, outer: Some(known), notes: None })?;
     match (how, found) {
         (Each::OptMap, found) => Ok(Kind::Optional(found.into())),
         (_, found @ (Kind::Optional(_) | Kind::Dyn)) => Ok(found),

@@ -45,7 +45,9 @@ pub(super) fn evaluate(expr: &Expr, scope: &Scope<'_>, steps: &mut Steps) -> Res
         What::Has { of, field } => has(&evaluate(of, scope, steps)?, field),
         What::Index { of, index, optional } => {
             let of = evaluate(of, scope, steps)?;
-            at(&of, &evaluate(index, scope, steps)?, *optional)
+            let index = evaluate(index, scope, steps)?;
+            compared(&index, steps)?;
+            at(&of, &index, *optional)
         }
         What::Not(inner) => Ok(Val::Bool(!truth(evaluate(inner, scope, steps)?)?)),
         What::Minus(inner) => match evaluate(inner, scope, steps)? {
@@ -118,6 +120,11 @@ fn decide(parts: &[Expr], decisive: bool, scope: &Scope<'_>, steps: &mut Steps) 
     failed.map_or(Ok(Val::Bool(!decisive)), Err)
 }
 
+/// A key that is looked for is compared with some of a map's.
+fn compared(key: &Val, steps: &mut Steps) -> Result<(), Failure> {
+    if let Val::Text(text) = key { steps.text(text.len()) } else { Ok(()) }
+}
+
 fn has(of: &Val, field: &str) -> Result<Val, Failure> {
     match of {
         Val::Map(fields) => Ok(Val::Bool(fields.contains_key(&Key::Text(field.into())))),
@@ -181,7 +188,10 @@ fn contains(within: &Val, wanted: &Val, steps: &mut Steps) -> Result<bool, Failu
             }
             Ok(false)
         }
-        Val::Map(fields) => Ok(fields.contains_key(&Key::of(wanted)?)),
+        Val::Map(fields) => {
+            compared(wanted, steps)?;
+            Ok(fields.contains_key(&Key::of(wanted)?))
+        }
         other => wrong(format!("no such overload: nothing is in a {}", other.kind())),
     }
 }

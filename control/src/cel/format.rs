@@ -41,6 +41,7 @@ impl Place {
                     | Kind::Address
                     | Kind::Range
                     | Kind::Url
+                    | Kind::Format
                     | Kind::Optional(_)
                     | Kind::Object { .. }
                     | Kind::Metadata
@@ -126,7 +127,15 @@ pub(super) fn fill(text: &str, values: &[Val], steps: &mut Steps) -> Result<Val,
 
 fn shown(place: Place, value: &Val, steps: &mut Steps) -> Result<String, Failure> {
     let text = match (place.letter, value) {
-        ('s', Val::Optional(_) | Val::Quantity(_) | Val::Address(_) | Val::Range(..) | Val::Url(_)) => {
+        (
+            's',
+            Val::Optional(_)
+            | Val::Quantity(_)
+            | Val::Address(_)
+            | Val::Range(..)
+            | Val::Url(_)
+            | Val::Format(_),
+        ) => {
             return unfit(place, value);
         }
         ('s', _) => return written(value, steps),

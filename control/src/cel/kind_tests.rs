@@ -23,11 +23,11 @@ fn kinds() -> Value {
 fn kind_of(rule: &str, whole: bool) -> Result<String, String> {
     let schema = kinds();
     let this = Kind::of(&schema, whole).unwrap();
-    let old = Known { name: "oldSelf", kind: this.clone(), outer: None };
-    let known = Known { name: "self", kind: this, outer: Some(&old) };
+    let old = Known { name: "oldSelf", kind: this.clone(), outer: None, notes: None };
+    let known = Known { name: "self", kind: this, outer: Some(&old), notes: None };
     let told = |why: Mistake| why.told(rule).lines().next().unwrap().replacen("<input>:", "", 1);
     let program = Program::read(rule, &["self", "oldSelf"]).map_err(told)?;
-    program.kind(&known).map(|kind| kind.to_string()).map_err(told)
+    check::kind(&program.root, &known).map(|kind| kind.to_string()).map_err(told)
 }
 
 /// What fits its schema is taken, as a Kubernetes API server 1.34 takes it.

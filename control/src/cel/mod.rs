@@ -7,11 +7,15 @@
 mod call;
 mod check;
 mod collections;
+mod cost;
+mod cost_calls;
 mod evaluate;
 mod format;
+mod formats;
 mod net;
 mod overloads;
 mod parse;
+mod sizes;
 mod text;
 mod token;
 mod value;
@@ -19,9 +23,12 @@ mod value;
 use std::collections::HashMap;
 
 use regex::Regex;
+use serde_json::Value;
 
-pub(crate) use check::{Kind, Known};
+pub(crate) use check::Kind;
+use check::Known;
 pub(crate) use evaluate::Scope;
+pub(crate) use sizes::{Sizes, told_most};
 pub(crate) use value::Val;
 
 /// Bytes of one rule.
@@ -115,9 +122,21 @@ impl Program {
         Ok(Self { root, compares })
     }
 
-    /// What kind of value it gives, if names stand for what `known` says.
-    pub(crate) fn kind<'a>(&self, known: &Known<'a, '_>) -> Result<Kind<'a>, Mistake> {
-        check::kind(&self.root, known)
+    /// What kind of value it gives, and what it costs at most, where `self` is of `schema` and of the kind `this`.
+    pub(crate) fn judged<'a>(
+        &self,
+        this: &Kind<'a>,
+        was: Kind<'a>,
+        (schema, whole): (&'a Value, bool),
+        sizes: &Sizes,
+    ) -> Result<(Kind<'a>, u64), Mistake> {
+        let notes = cost::Kinds::default();
+        let old = Known { name: "oldSelf", kind: was, outer: None, notes: Some(&notes) };
+        let known = Known { name: "self", kind: this.clone(), outer: Some(&old), notes: None };
+        let found = check::kind(&self.root, &known)?;
+        let root = sizes::Node::Schema { schema, whole };
+        let cost = cost::most(&self.root, root, &notes.borrow(), sizes);
+        Ok((found, cost))
     }
 
     pub(crate) fn answer(&self, scope: &Scope<'_>, steps: &mut Steps) -> Result<Val, Failure> {
@@ -125,6 +144,8 @@ impl Program {
     }
 }
 
+#[cfg(test)]
+mod cost_tests;
 #[cfg(test)]
 mod kind_tests;
 #[cfg(test)]

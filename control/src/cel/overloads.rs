@@ -1,6 +1,7 @@
 //! Which kinds of values operators and functions take, and what they give.
 
 use super::check::Kind;
+use super::formats;
 
 /// `None`: the operator does not go with the two.
 pub(super) fn binary<'a>(operator: &str, one: &Kind<'a>, two: &Kind<'a>) -> Option<Kind<'a>> {
@@ -87,6 +88,10 @@ pub(super) fn method<'a>(name: &str, of: &Kind<'a>, given: &[Kind<'a>]) -> Optio
             let parts = ["getScheme", "getHost", "getHostname", "getPort", "getEscapedPath"];
             (parts.contains(&name) && given.is_empty()).then_some(Kind::Text)
         }
+        Kind::Format => {
+            let told = || Kind::Optional(Kind::List(Kind::Text.into()).into());
+            matches!((name, given), ("validate", [one]) if one.fits(&Kind::Text)).then(told)
+        }
         Kind::Quantity => {
             let other = |kind: &Kind<'_>| kind.fits(&Kind::Quantity);
             match (name, given) {
@@ -138,6 +143,12 @@ fn of_list<'a>(name: &str, item: &Kind<'a>, given: &[Kind<'a>]) -> Option<Kind<'
 
 /// What a function gives.
 pub(super) fn function<'a>(name: &str, given: &[Kind<'a>]) -> Option<Kind<'a>> {
+    if formats::takes(name) == Some(given.len()) {
+        return match given {
+            [] => Some(Kind::Format),
+            [name, ..] => name.fits(&Kind::Text).then(|| Kind::Optional(Kind::Format.into())),
+        };
+    }
     let Some(first) = given.first() else {
         return (name == "optional.none").then(|| Kind::Optional(Kind::Dyn.into()));
     };

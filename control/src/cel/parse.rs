@@ -73,7 +73,7 @@ pub(super) enum Each {
 const TYPES: [&str; 10] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 /// What stands before the names of some functions.
-const SPACES: [&str; 2] = ["optional", "sets"];
+const SPACES: [&str; 3] = ["format", "optional", "sets"];
 /// Operators of two, by how closely they bind; `&&`, `||` and `?` are apart.
 const LEVELS: [&[&str]; 3] = [&["==", "!=", "<", "<=", ">", ">=", "in"], &["+", "-"], &["*", "/", "%"]];
 

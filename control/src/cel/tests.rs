@@ -249,6 +249,37 @@ fn a_look_for_a_pattern_is_charged_by_text_and_pattern() {
     assert_eq!(answer(&long), Err("over".into()), "80,000 looks at 80,000 bytes");
 }
 
+/// APP-20: a text is held against a format by its name, which may come from an object.
+#[test]
+fn a_text_is_held_against_a_format_by_name() {
+    for rule in [
+        "!format.dns1123Label().validate('a-b').hasValue()",
+        "format.dns1123Label().validate('A').value()[0].startsWith('a lowercase RFC 1123 label')",
+        "format.named('uuid').value().validate('x') == optional.of(['does not match the UUID format'])",
+        "!format.named('email').hasValue()",
+        "format.date() == format.named('date').value()",
+    ] {
+        assert_eq!(answer(rule), Ok(true), "{rule}");
+    }
+    for rule in ["format.email().validate('x').hasValue()", "format.date(1) == 1", "format.named() == 1"] {
+        assert!(Program::read(rule, &["self"]).is_err(), "{rule}");
+    }
+}
+
+/// Comparing bytes, looking for a key and for a time zone cost one step each, however long they took.
+#[test]
+fn what_takes_long_is_charged_for_it() {
+    let hundred = format!("[{}]", vec!["1"; 100].join(","));
+    let often = |what: &str| answer(&format!("{hundred}.all(i, {hundred}.all(j, {what}))"));
+    let long = "x".repeat(2000);
+    assert_eq!(often("b'x' == b'x'"), Ok(true));
+    assert_eq!(often(&format!("b'{long}' == b'{long}'")), Err("over".into()));
+    assert_eq!(often(&format!("b'{long}' <= b'{long}'")), Err("over".into()));
+    assert_eq!(often(&format!("'{long}' in {{'{long}': 1}}")), Err("over".into()));
+    assert_eq!(often(&format!("{{'{long}': 1}}['{long}'] == 1")), Err("over".into()));
+    assert_eq!(often("timestamp('2020-01-01T00:00:00Z').getHours('UTC') == 0"), Err("over".into()));
+}
+
 /// Of two names the first is the place or the key.
 #[test]
 fn a_macro_may_have_two_names() {

@@ -175,6 +175,7 @@ fn in_words(value: &Val, within: bool, steps: &mut Steps) -> Result<String, Fail
         Val::Address(address) => address.to_string(),
         Val::Range(start, bits) => format!("{start}/{bits}"),
         Val::Url(url) => url.to_string(),
+        Val::Format(format) => format.name.into(),
         Val::Type(name) => (*name).into(),
         Val::Optional(None) => "none".into(),
         Val::Optional(Some(inner)) => in_words(inner, within, steps)?,

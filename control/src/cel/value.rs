@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
+use super::formats::Format;
 use super::{Failure, Steps, wrong};
 
 /// A value of CEL.
@@ -31,6 +32,7 @@ pub(crate) enum Val {
     Range(IpAddr, u8),
     /// As it was written.
     Url(Arc<str>),
+    Format(&'static Format),
     Type(&'static str),
     Optional(Option<Arc<Val>>),
 }
@@ -91,6 +93,7 @@ impl Val {
             Self::Address(_) => "net.IP",
             Self::Range(..) => "net.CIDR",
             Self::Url(_) => "kubernetes.URL",
+            Self::Format(_) => "kubernetes.NamedFormat",
             Self::Type(_) => "type",
             Self::Optional(_) => "optional_type",
         }
@@ -170,7 +173,11 @@ impl Val {
                 steps.text(one.len().min(two.len()))?;
                 one == two
             }
-            (Self::Bytes(one), Self::Bytes(two)) => one == two,
+            (Self::Bytes(one), Self::Bytes(two)) => {
+                steps.text(one.len().min(two.len()))?;
+                one == two
+            }
+            (Self::Format(one), Self::Format(two)) => one.name == two.name,
             (Self::Type(one), Self::Type(two)) => one == two,
             (Self::Duration(one), Self::Duration(two)) => one == two,
             (Self::Moment(one), Self::Moment(two)) => one == two,
@@ -237,7 +244,10 @@ impl Val {
                 steps.text(one.len().min(two.len()))?;
                 Some(one.cmp(two))
             }
-            (Self::Bytes(one), Self::Bytes(two)) => Some(one.cmp(two)),
+            (Self::Bytes(one), Self::Bytes(two)) => {
+                steps.text(one.len().min(two.len()))?;
+                Some(one.cmp(two))
+            }
             (Self::Duration(one), Self::Duration(two)) => Some(one.cmp(two)),
             (Self::Moment(one), Self::Moment(two)) => Some(one.cmp(two)),
             (Self::Quantity(one), Self::Quantity(two)) => Some(one.cmp(two)),

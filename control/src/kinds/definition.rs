@@ -112,9 +112,11 @@ impl Resource for CustomResourceDefinition {
     fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
         // The rules look at it as it is stored.
         let spec = serde_json::to_value(&self.spec).unwrap_or_default();
-        custom::validate(name(&self.metadata), &spec, problems);
+        let name = name(&self.metadata);
+        custom::validate(name, &spec, problems);
         if let Some(before) = before {
             let before = serde_json::to_value(&before.spec).unwrap_or_default();
+            custom::forgive_what_was(name, &before, problems);
             custom::validate_change(&spec, &before, problems);
         }
     }

@@ -10,6 +10,8 @@ const YEAR_SECONDS: f64 = 31_556_952.0;
 const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
 /// Longest period taken: more than any retry should wait, and far from every overflow.
 const PERIOD_SECONDS_MAX: f64 = 100.0 * YEAR_SECONDS;
+/// Digits before and behind the point of a number: more than any period has, and far from every overflow.
+const DIGITS_MAX: usize = 18;
 
 /// The period's length; `None` when the text is not an ISO 8601 period, is negative or absurdly long.
 #[must_use]
@@ -39,28 +41,46 @@ pub fn parse_go(text: &str) -> Option<Duration> {
         return Some(Duration::ZERO);
     }
     let mut rest = text;
-    let mut seconds = 0.0;
+    let mut nanoseconds = 0;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number: f64 = rest[..digits].parse().ok()?;
-        let unit_at = &rest[digits..];
+        let (number, unit_at) = rest.split_at(digits);
         let unit_end = unit_at.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(unit_at.len());
-        let scale = match &unit_at[..unit_end] {
-            "h" => 3_600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        seconds += number * scale;
-        rest = &unit_at[unit_end..];
+        let (unit, behind) = unit_at.split_at(unit_end);
+        nanoseconds += times(number, unit_nanoseconds(unit)?)?;
+        rest = behind;
     }
-    if text.is_empty() || !(0.0..=PERIOD_SECONDS_MAX).contains(&seconds) {
+    let seconds = u64::try_from(nanoseconds / 1_000_000_000).ok()?;
+    if text.is_empty() || seconds as f64 > PERIOD_SECONDS_MAX {
         return None;
     }
-    Some(Duration::from_nanos((seconds * 1e9).round() as u64))
+    Some(Duration::from_nanos(u64::try_from(nanoseconds).ok()?))
+}
+
+fn unit_nanoseconds(unit: &str) -> Option<u128> {
+    Some(match unit {
+        "h" => 3_600_000_000_000,
+        "m" => 60_000_000_000,
+        "s" => 1_000_000_000,
+        "ms" => 1_000_000,
+        "us" | "µs" => 1_000,
+        "ns" => 1,
+        _ => return None,
+    })
+}
+
+/// A number, with or without a point, times `unit`. Exact: as doubles, 2,169 hours came back a nanosecond longer when
+/// they were written out.
+fn times(number: &str, unit: u128) -> Option<u128> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && part.is_empty()) || part.contains('.') || whole.len() > DIGITS_MAX {
+        return None;
+    }
+    // What stands behind the last digit that counts is less than a nanosecond.
+    let part = &part[..part.len().min(DIGITS_MAX)];
+    let read = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() };
+    let tens = 10_u128.pow(u32::try_from(part.len()).ok()?);
+    Some(read(whole)? * unit + read(part)? * unit / tens)
 }
 
 #[cfg(test)]
@@ -77,6 +97,22 @@ mod tests {
         }
         for text in ["1s", "", "PT", "5", "-PT1S", "P9999Y", "PT1X"] {
             assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    /// As doubles they came back a nanosecond longer.
+    #[test]
+    fn go_durations_are_exact() {
+        for (text, seconds) in
+            [("130130m", 7_807_800), ("7807800000000000ns", 7_807_800), ("2169.5h", 7_810_200)]
+        {
+            assert_eq!(parse_go(text), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        let tenth = Some(Duration::from_nanos(100));
+        assert_eq!((parse_go("0.0000001s"), parse_go(".1us"), parse_go("0.1us")), (tenth, tenth, tenth));
+        assert_eq!(parse_go("0.9999999999999999999999ns"), Some(Duration::ZERO));
+        for text in [".s", "..1s", "99999999999999999999s", "999999999999999999h"] {
+            assert_eq!(parse_go(text), None, "{text}");
         }
     }
 

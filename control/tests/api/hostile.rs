@@ -109,7 +109,8 @@ async fn a_body_over_the_limit_is_a_413() {
 async fn an_object_cannot_be_patched_beyond_the_limit() {
     let house = House::open().await;
     let maps = crate::support::MAPS;
-    house.ask(Method::POST, maps, &json!({ "metadata": { "name": "one" } })).await;
+    // With a label, so that owners are noted: they count as well.
+    house.ask(Method::POST, maps, &json!({ "metadata": { "name": "one", "labels": { "l": "x" } } })).await;
     let path = format!("{maps}/one");
     // There may be as many labels as fit, so half of what fits is many of them.
     let value = "x".repeat(63);
@@ -149,4 +150,28 @@ async fn query_parameters_that_make_no_sense_are_refused() {
         let (code, status) = house.get(&format!("{WIDGETS}?{query}")).await;
         assert_eq!((code, &status["reason"]), (422, &json!("Invalid")), "{query}");
     }
+}
+
+/// Ten thousand labels that are none were told with four megabytes of words.
+#[tokio::test]
+async fn not_every_wrong_label_is_told() {
+    let house = House::open().await;
+    let labels: serde_json::Map<String, Value> =
+        (0..10_000).map(|number| (format!("-{number}"), "-".into())).collect();
+    let body = json!({ "metadata": { "name": "one", "labels": labels } });
+    let (code, status) = house.ask(Method::POST, crate::support::MAPS, &body).await;
+    assert_eq!((code, status["details"]["causes"].as_array().map(Vec::len)), (422, Some(100)));
+}
+
+/// Each requirement is held against every object, and a long list of values was gone through for each.
+#[tokio::test]
+async fn a_selector_has_so_many_requirements() {
+    let house = House::open().await;
+    let query = |count: usize| {
+        let parts: Vec<String> = (0..count).map(|number| format!("!a{number}")).collect();
+        format!("{}?labelSelector={}", crate::support::MAPS, parts.join(","))
+    };
+    assert_eq!(house.get(&query(1000)).await.0, 200);
+    let (code, refusal) = house.get(&query(1001)).await;
+    assert_eq!((code, &refusal["reason"]), (400, &json!("BadRequest")), "{refusal}");
 }

@@ -15,6 +15,7 @@ mod hostile;
 mod housekeeping;
 mod leaving;
 mod news;
+mod owning;
 mod patience;
 mod reading;
 mod reviews;

@@ -289,6 +289,15 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
         assert!(told.contains("is not supported: ") && told.contains(word), "{part}: {told}");
         assert_eq!(refusal["details"], json!({ "kind": "pods", "name": "one" }));
     }
+    let (key, scale) = ("apps/deployments", "/apis/apps/v1/namespaces/default/deployments/one/scale");
+    assert_eq!(house.get(scale).await.0, 404);
+    let key = Key { resource: key.into(), namespace: "default".into(), name: "one".into() };
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "one", "namespace": "default" } });
+    house.store.write(move |_| Ok::<_, StoreError>(Change::Put(key, deployment))).await.unwrap();
+    let (code, refusal) = house.get(scale).await;
+    assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")));
+    assert!(refusal["message"].as_str().unwrap().contains("min-scale"), "{refusal}");
     assert_eq!(
         house.get(&format!("{pods}/one/else")).await.1["message"],
         "the server could not find the requested resource"

@@ -1,4 +1,4 @@
-//! Sets of fields, as `fieldsV1` writes them, and the questions that ownership asks of them.
+//! Sets of fields, as `fieldsV1` writes them, and what two of them have in common.
 //!
 //! Everything here follows an object's or a body's nesting, which the parsers of bodies bound.
 
@@ -12,41 +12,33 @@ use super::lists::{At, elements};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) owned: bool,
+    /// None of them is empty.
     pub(super) below: BTreeMap<String, Fields>,
 }
 
 impl Fields {
-    fn leaf() -> Self {
+    pub(super) fn leaf() -> Self {
         Self { owned: true, below: BTreeMap::new() }
     }
 
-    /// All fields of a whole object.
-    #[cfg(test)]
-    pub(super) fn of(value: &Value) -> Self {
-        Self::changed(At::whole(None), None, value)
-    }
-
-    /// The fields of `after` that are not so in `before`.
-    pub(super) fn changed(at: At<'_>, before: Option<&Value>, after: &Value) -> Self {
-        if before == Some(after) {
-            return Self::default();
-        }
+    /// All that a client says with `value`: what is one value, and elements of lists. A field that only holds others
+    /// is not in it, unless it is empty or a key that the schema does not name.
+    pub(super) fn of(at: At<'_>, value: &Value) -> Self {
+        let Some(parts) = parts(at, value) else { return Self::leaf() };
         let mut found = Self::default();
-        let below = children(at, after);
-        if below.is_empty() {
-            return Self::leaf();
-        }
-        let before = Parts::of(at, before);
-        for (element, inner) in below {
-            let old = before.get(&element);
-            let mut inside = Self::changed(at.below(&element), old, inner);
-            // An element of a list is there or not; a field of an object only has a value.
-            inside.owned |= !element.starts_with("f:") && old.is_none();
-            if !inside.is_empty() {
-                found.below.insert(element, inside);
-            }
+        for (element, inner) in parts {
+            let mut inside = Self::of(at.below(&element), inner);
+            let empty = inner.is_null() || inner.as_object().is_some_and(Map::is_empty);
+            inside.owned |= empty || !at.declares(&element);
+            found.put(element, inside);
         }
         found
+    }
+
+    pub(super) fn put(&mut self, element: String, inside: Self) {
+        if !inside.is_empty() {
+            self.below.insert(element, inside);
+        }
     }
 
     pub(super) fn parse(value: &Value) -> Self {
@@ -55,6 +47,7 @@ impl Fields {
             .iter()
             .filter(|(name, _)| *name != ".")
             .map(|(name, inner)| (name.clone(), Self::parse(inner)))
+            .filter(|(_, inner)| !inner.is_empty())
             .collect();
         Self { owned: below.is_empty() || fields.contains_key("."), below }
     }
@@ -72,18 +65,6 @@ impl Fields {
         !self.owned && self.below.is_empty()
     }
 
-    /// The field is one value for its owner, whatever is in it.
-    pub(super) fn is_leaf(&self) -> bool {
-        self.owned && self.below.is_empty()
-    }
-
-    /// Makes a field that is in the set one value, whatever of it was there.
-    pub(super) fn close(&mut self, element: &str) {
-        if let Some(inner) = self.below.get_mut(element) {
-            *inner = Self::leaf();
-        }
-    }
-
     pub(super) fn add(&mut self, other: &Self) {
         self.owned |= other.owned;
         for (name, inner) in &other.below {
@@ -91,15 +72,9 @@ impl Fields {
         }
     }
 
-    /// Takes out what is in `other`, and everything that overlaps with it.
+    /// Takes out what is in `other`, field by field: what holds a field, or is in it, stays.
     pub(super) fn subtract(&mut self, other: &Self) {
-        if other.is_leaf() {
-            *self = Self::default();
-            return;
-        }
-        if self.is_leaf() && !other.is_empty() {
-            self.owned = false;
-        }
+        self.owned &= !other.owned;
         for (name, inner) in &other.below {
             if let Some(mine) = self.below.get_mut(name) {
                 mine.subtract(inner);
@@ -108,28 +83,26 @@ impl Fields {
         self.below.retain(|_, inner| !inner.is_empty());
     }
 
-    /// Takes out what a client's `wanted` still has, by its fields `mine`. A map or list that it sends empty is still
-    /// there; what was in it is not.
-    pub(super) fn subtract_wanted(&mut self, at: At<'_>, mine: &Self, wanted: Option<&Value>) {
-        if mine.is_leaf() {
-            let holds = |value: &Value| value.is_object() || value.is_array();
-            let emptied = wanted.is_some_and(holds) && !self.below.is_empty();
-            self.owned = false;
-            if !emptied {
-                self.below.clear();
-            }
-            return;
-        }
-        if self.is_leaf() && !mine.is_empty() {
-            self.owned = false;
-        }
-        let wanted = Parts::of(at, wanted);
-        for (element, inner) in &mine.below {
-            if let Some(last) = self.below.get_mut(element) {
-                last.subtract_wanted(at.below(element), inner, wanted.get(element));
+    /// What both have.
+    pub(super) fn shared(&self, other: &Self) -> Self {
+        let mut found = Self { owned: self.owned && other.owned, below: BTreeMap::new() };
+        for (name, inner) in &self.below {
+            if let Some(theirs) = other.below.get(name) {
+                found.put(name.clone(), inner.shared(theirs));
             }
         }
-        self.below.retain(|_, inner| !inner.is_empty());
+        found
+    }
+
+    /// The set, and every field that holds one of it; not the elements of lists, which are there or not by themselves.
+    pub(super) fn with_holders(&self, at: At<'_>) -> Self {
+        let mut found = Self { owned: self.owned, below: BTreeMap::new() };
+        for (element, inner) in &self.below {
+            let mut inside = inner.with_holders(at.below(element));
+            inside.owned |= at.declares(element);
+            found.below.insert(element.clone(), inside);
+        }
+        found
     }
 
     /// Keeps what `value` has.
@@ -145,20 +118,81 @@ impl Fields {
     }
 }
 
+/// What one value has that another has not.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    pub(super) added: Fields,
+    pub(super) modified: Fields,
+    pub(super) removed: Fields,
+}
+
+impl Compared {
+    /// From `before` to `after`. `blank`: what an object of the kind has anyway, written or not.
+    ///
+    /// What comes anew is added with all that is in it, and itself: a map that was not there is one field more.
+    pub(super) fn of(
+        at: At<'_>,
+        blank: Option<&Value>,
+        before: Option<&Value>,
+        after: Option<&Value>,
+    ) -> Self {
+        let (before, after) = (before.or(blank), after.or(blank));
+        let mut found = Self::default();
+        if before == after {
+            return found;
+        }
+        let (old, new) = (before.map(|value| parts(at, value)), after.map(|value| parts(at, value)));
+        let is_one = |side: &Option<Option<Vec<_>>>| matches!(side, Some(None));
+        let one = is_one(&old) || is_one(&new);
+        let (old, new) = (old.flatten().unwrap_or_default(), new.flatten().unwrap_or_default());
+        let hollow = old.is_empty() && new.is_empty();
+        found.added.owned = before.is_none();
+        found.removed.owned = after.is_none();
+        found.modified.owned = before.is_some() && after.is_some() && (one || hollow);
+
+        let mut sides: BTreeMap<String, (Option<&Value>, Option<&Value>)> =
+            old.into_iter().map(|(element, value)| (element, (Some(value), None))).collect();
+        for (element, value) in new {
+            sides.entry(element).or_default().1 = Some(value);
+        }
+        for (element, (before, after)) in sides {
+            let blank = blank.and_then(|blank| blank.get(field(&element)));
+            let inside = Self::of(at.below(&element), blank, before, after);
+            found.put(element, inside);
+        }
+        found
+    }
+
+    pub(super) fn put(&mut self, element: String, inside: Self) {
+        self.added.put(element.clone(), inside.added);
+        self.modified.put(element.clone(), inside.modified);
+        self.removed.put(element, inside.removed);
+    }
+
+    /// What is there now and was not so before.
+    pub(super) fn set(&self) -> Fields {
+        let mut found = self.modified.clone();
+        found.add(&self.added);
+        found
+    }
+}
+
 /// The name of the field that an element of the notation stands for; list elements have none.
 pub(super) fn field(element: &str) -> &str {
     element.strip_prefix("f:").unwrap_or("")
 }
 
-/// The parts of a value with their names in the notation; none of what is one value.
-fn children<'a>(at: At<'_>, value: &'a Value) -> Vec<(String, &'a Value)> {
+/// The parts of a value with their names in the notation; `None` for what is one value.
+fn parts<'a>(at: At<'_>, value: &'a Value) -> Option<Vec<(String, &'a Value)>> {
     match value {
-        Value::Object(_) if at.is_one_value() => Vec::new(),
-        Value::Object(fields) => fields.iter().map(|(name, inner)| (format!("f:{name}"), inner)).collect(),
-        Value::Array(items) => {
-            elements(at, items).map_or_else(Vec::new, |names| names.into_iter().zip(items).collect())
+        Value::Object(_) if at.is_one_value() => None,
+        Value::Object(fields) => {
+            Some(fields.iter().map(|(name, inner)| (format!("f:{name}"), inner)).collect())
         }
-        _ => Vec::new(),
+        Value::Array(items) => elements(at, items).map(|names| names.into_iter().zip(items).collect()),
+        // A list or map that nobody wrote.
+        Value::Null => Some(Vec::new()),
+        _ => None,
     }
 }
 
@@ -193,10 +227,15 @@ impl<'a> Parts<'a> {
 mod tests {
     use super::*;
 
+    fn compared(before: &Value, after: &Value) -> [Value; 3] {
+        let found = Compared::of(At::whole(None), None, Some(before), Some(after));
+        [found.added.write(), found.modified.write(), found.removed.write()]
+    }
+
     #[test]
     fn a_set_survives_being_written_and_read() {
         let object = json!({ "a": 1, "env": [{ "name": "x", "value": "y" }], "list": [1, 2], "empty": {} });
-        let set = Fields::of(&object);
+        let set = Fields::of(At::whole(None), &object);
         let written = set.write();
         assert_eq!(
             written,
@@ -206,29 +245,66 @@ mod tests {
         assert_eq!(Fields::parse(&written), set);
     }
 
+    /// APP-30: a map or list that comes, or goes, is a field by itself; one that stays is not.
     #[test]
-    fn a_change_names_what_is_different_and_only_that() {
+    fn a_comparison_names_what_comes_what_changes_and_what_goes() {
         let before = json!({ "a": 1, "b": { "c": 1, "d": 2 }, "env": [{ "name": "x", "value": "1" }] });
-        let after = json!({ "a": 1, "b": { "c": 2, "d": 2 },
+        let after = json!({ "a": 1, "b": { "c": 2 }, "new": { "map": { "e": 1 } },
             "env": [{ "name": "x", "value": "2" }, { "name": "z" }] });
-        let changed = Fields::changed(At::whole(None), Some(&before), &after).write();
+        let [added, modified, removed] = compared(&before, &after);
         assert_eq!(
-            changed,
-            json!({ "f:b": { "f:c": {} }, "f:env": {
-                r#"k:{"name":"x"}"#: { "f:value": {} },
-                r#"k:{"name":"z"}"#: { ".": {}, "f:name": {} } } })
+            added,
+            json!({ "f:new": { ".": {}, "f:map": { ".": {}, "f:e": {} } },
+                "f:env": { r#"k:{"name":"z"}"#: { ".": {}, "f:name": {} } } })
         );
+        assert_eq!(
+            modified,
+            json!({ "f:b": { "f:c": {} }, "f:env": { r#"k:{"name":"x"}"#: { "f:value": {} } } })
+        );
+        assert_eq!(removed, json!({ "f:b": { "f:d": {} } }));
+        let [added, _, removed] = compared(&after, &before);
+        assert_eq!(added, json!({ "f:b": { "f:d": {} } }));
+        assert_eq!(removed["f:new"], json!({ ".": {}, "f:map": { ".": {}, "f:e": {} } }));
     }
 
     #[test]
-    fn a_whole_field_and_a_part_of_it_overlap() {
-        let whole = Fields::parse(&json!({ "f:a": {}, "f:b": {} }));
-        let part = Fields::parse(&json!({ "f:a": { "f:c": {} } }));
+    fn a_field_that_becomes_something_else_changes_and_takes_its_parts_along() {
+        let [added, modified, removed] = compared(&json!({ "a": { "b": 1 } }), &json!({ "a": 1 }));
+        assert_eq!((added, modified), (json!({}), json!({ "f:a": {} })));
+        assert_eq!(removed, json!({ "f:a": { "f:b": {} } }));
+        let [_, modified, removed] = compared(&json!({ "a": { "b": 1 } }), &json!({ "a": {} }));
+        assert_eq!((modified, removed), (json!({}), json!({ "f:a": { "f:b": {} } })));
+        let [_, modified, _] = compared(&json!({ "a": [] }), &json!({ "a": {} }));
+        assert_eq!(modified, json!({ "f:a": {} }));
+    }
+
+    #[test]
+    fn what_an_object_has_anyway_does_not_come_anew() {
+        let blank = json!({ "spec": { "containers": null } });
+        let after = json!({ "spec": { "containers": [{ "name": "a" }], "volumes": [{ "name": "v" }] } });
+        let found = Compared::of(At::whole(None), Some(&blank), None, Some(&after));
+        let containers = json!({ r#"k:{"name":"a"}"#: { ".": {}, "f:name": {} } });
+        let volumes = json!({ ".": {}, r#"k:{"name":"v"}"#: { ".": {}, "f:name": {} } });
+        assert_eq!(
+            found.added.write(),
+            json!({ "f:spec": { "f:containers": containers, "f:volumes": volumes } })
+        );
+        let same = Compared::of(At::whole(None), Some(&blank), Some(&json!({})), Some(&blank));
+        assert!(same.set().is_empty() && same.removed.is_empty());
+    }
+
+    #[test]
+    fn sets_are_told_apart_field_by_field() {
+        let whole = Fields::parse(&json!({ "f:a": { ".": {}, "f:c": {} }, "f:b": {} }));
+        let part = Fields::parse(&json!({ "f:a": { "f:c": {} }, "f:d": {} }));
+        assert_eq!(whole.shared(&part).write(), json!({ "f:a": { "f:c": {} } }));
         let mut one = whole.clone();
         one.subtract(&part);
-        assert_eq!(one.write(), json!({ "f:b": {} }));
+        assert_eq!(one.write(), json!({ "f:a": {}, "f:b": {} }));
         let mut other = part.clone();
         other.subtract(&whole);
-        assert!(other.is_empty());
+        assert_eq!(other.write(), json!({ "f:d": {} }));
+        let holders = part.with_holders(At::whole(None));
+        assert_eq!(holders.write(), json!({ "f:a": { ".": {}, "f:c": {} }, "f:d": {} }));
     }
 }

@@ -51,6 +51,15 @@ impl<'a> At<'a> {
         At { name, parent, meta, schema }
     }
 
+    /// Whether the element is a field that the schema names: not a key of a map, nor an element of a list.
+    pub(super) fn declares(self, element: &str) -> bool {
+        let Some(name) = element.strip_prefix("f:") else { return false };
+        // Maps of our own kinds hold plain values, which count by themselves in any case.
+        self.schema.is_none_or(|schema| {
+            schema["properties"].get(name).is_some() || (self.name.is_empty() && name == "metadata")
+        })
+    }
+
     /// A map that is taken or left whole.
     pub(super) fn is_one_value(self) -> bool {
         if let Some(schema) = self.schema {
@@ -70,8 +79,8 @@ impl<'a> At<'a> {
     /// What tells this list's elements apart; several, where the field stands for several lists.
     fn keys(self) -> impl Iterator<Item = &'static [&'static str]> {
         let whole = match self.name {
-            // Knative's schemas say nothing of keys there.
-            "containers" | "initContainers" => self.is_of_knative(),
+            // Knative's schemas say nothing of keys there. It also keeps the bookkeeping of statuses small.
+            "conditions" | "containers" | "initContainers" => self.is_of_knative(),
             "imagePullSecrets" => self.meta.is_some_and(|meta| meta.kind == "ServiceAccount"),
             // An EndpointSlice's.
             "ports" => self.parent.is_empty() && self.meta.is_some(),
@@ -175,8 +184,9 @@ fn by_schema(schema: &Value, items: &[Value]) -> Option<Vec<String>> {
                     let default = schema["items"]["properties"][key].get("default");
                     Some((key.to_owned(), item.get(key).or(default)?.clone()))
                 };
-                let pairs: Option<Map<String, Value>> = keys.iter().map(|key| value(key)).collect();
-                pairs.map(|pairs| format!("k:{}", Value::Object(pairs)))
+                // A key that is left out tells an element apart as well, as long as another is there.
+                let pairs: Map<String, Value> = keys.iter().filter_map(|key| value(key)).collect();
+                (!pairs.is_empty()).then(|| format!("k:{}", Value::Object(pairs)))
             };
             items.iter().map(named).collect()
         }

@@ -1,111 +1,37 @@
 //! `metadata.managedFields`: who set which fields, by applying or by writing.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
-use crate::kind::KindMeta;
 use crate::store::{Change, Opened};
 
 use super::super::parameters::MANAGER_BYTES_MAX;
 use super::fields::Fields;
-use super::lists::At;
+use super::writer::Writer;
 
 /// Writers (not appliers) that are remembered apart; Kubernetes' figure. The oldest beyond it share one
-/// entry.
+/// entry for each version.
 const WRITERS_MAX: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 /// Who stands for the writers of an object for which nobody is noted.
 const BEFORE: &str = "before-first-apply";
 
-/// In these groups a list of conditions is one value, as upstream's schemas have it; elsewhere each has an
-/// owner. It also keeps the bookkeeping of our controllers' statuses small.
-const CONDITIONS_ARE_ONE: &str = super::KNATIVE;
-
 const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
 
-/// Fields of `metadata` that identify an object or belong to the server.
-const NOT_OWNED: [&str; 10] = [
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "selfLink",
-    "managedFields",
-];
-
-/// Who writes, to what, and when.
-#[derive(Debug, Clone)]
-pub(in super::super) struct Writer {
-    pub(in super::super) manager: String,
-    /// Whether the subresource is written.
-    pub(in super::super) status: bool,
-    /// The number of a scale is written, and nothing else.
-    pub(in super::super) scale: bool,
-    pub(in super::super) now: String,
-    pub(in super::super) meta: &'static KindMeta,
-    /// Of a kind that a client defined.
-    pub(in super::super) schema: Option<&'static Value>,
-}
-
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Owner {
     manager: String,
     operation: String,
     api_version: String,
+    /// When it last changed something; empty: never.
     time: String,
     subresource: String,
     pub(super) fields: Fields,
 }
 
 impl Writer {
-    /// The fields of `after` that this writer can own and that are not so in `before`.
-    pub(super) fn changed(&self, before: Option<&Value>, after: &Value) -> Fields {
-        let mut found = Fields::default();
-        for (name, inner) in after.as_object().into_iter().flatten() {
-            let of_status = name == "status";
-            if matches!(name.as_str(), "apiVersion" | "kind")
-                || (self.status && !of_status)
-                || (of_status && !self.status && self.meta.has_status)
-            {
-                continue;
-            }
-            let old = before.and_then(|before| before.get(name));
-            let mut inside = match name.as_str() {
-                "metadata" => changed_metadata(old, inner),
-                _ => Fields::changed(self.at().below(&format!("f:{name}")), old, inner),
-            };
-            if of_status && self.meta.group.ends_with(CONDITIONS_ARE_ONE) {
-                inside.close("f:conditions");
-            }
-            if !inside.is_empty() {
-                found.below.insert(format!("f:{name}"), inside);
-            }
-        }
-        found
-    }
-
-    pub(super) fn at(&self) -> At<'static> {
-        At::object(self.meta, self.schema)
-    }
-
-    /// The subresource that is written; empty: the object itself.
-    fn part(&self) -> &'static str {
-        match (self.status, self.scale) {
-            (true, _) => "status",
-            (_, true) => "scale",
-            _ => "",
-        }
-    }
-
-    /// Whether the two differ in nothing that this writer can own.
-    fn sees_same(&self, one: &Value, other: &Value) -> bool {
-        self.changed(Some(one), other).is_empty() && self.changed(Some(other), one).is_empty()
-    }
-
     fn owner(&self, operation: &str, fields: Fields) -> Owner {
         Owner {
             manager: self.manager.clone(),
@@ -117,15 +43,19 @@ impl Writer {
         }
     }
 
+    /// An applier is the same in all versions; a writer of another version is another.
     fn is(&self, owner: &Owner, operation: &str) -> bool {
-        owner.manager == self.manager && owner.operation == operation && owner.subresource == self.part()
+        owner.manager == self.manager
+            && owner.operation == operation
+            && owner.subresource == self.part()
+            && (operation == APPLY || owner.api_version == self.meta.api_version())
     }
 }
 
 impl Owner {
     /// Its place among others.
-    fn rank(&self) -> (bool, &str, &str, &str) {
-        (self.operation != APPLY, &self.time, &self.manager, &self.subresource)
+    fn rank(&self) -> (bool, &str, &str, &str, &str) {
+        (self.operation != APPLY, &self.time, &self.manager, &self.api_version, &self.subresource)
     }
 
     /// What somebody is told whose fields these are.
@@ -171,12 +101,13 @@ fn write(object: &mut Value, owners: &[Owner]) {
                 "manager": owner.manager,
                 "operation": owner.operation,
                 "apiVersion": owner.api_version,
-                "time": owner.time,
                 "fieldsType": "FieldsV1",
                 "fieldsV1": owner.fields.write(),
             });
-            if !owner.subresource.is_empty() {
-                entry["subresource"] = owner.subresource.clone().into();
+            for (name, text) in [("time", &owner.time), ("subresource", &owner.subresource)] {
+                if !text.is_empty() {
+                    entry[name] = text.clone().into();
+                }
             }
             entry
         })
@@ -193,75 +124,100 @@ fn write(object: &mut Value, owners: &[Owner]) {
 /// What the writer applied last, and what all others own.
 ///
 /// Of an object that nobody is noted for, all belongs to those who wrote it before: it is not lost without a word.
-pub(super) fn split(object: &Value, writer: &Writer) -> (Fields, Vec<Owner>) {
+pub(super) fn split(object: &Value, writer: &Writer) -> (Option<Owner>, Vec<Owner>) {
     let mut known = owners(object);
-    if known.is_empty() && !writer.status && !writer.scale {
+    if known.is_empty() {
         let unknown = Writer { manager: BEFORE.into(), ..writer.clone() };
-        known.push(unknown.owner(UPDATE, unknown.changed(None, object)));
+        known.push(unknown.owner(UPDATE, unknown.compare(None, object).set()));
     }
-    let (mine, others): (Vec<Owner>, Vec<Owner>) =
-        known.into_iter().partition(|owner| writer.is(owner, APPLY));
-    (mine.into_iter().next().map(|owner| owner.fields).unwrap_or_default(), others)
+    let mine = known.iter().position(|owner| writer.is(owner, APPLY)).map(|place| known.remove(place));
+    (mine, known)
 }
 
-/// Notes that the writer applied `fields`. Its time moves only with the fields.
+/// Notes that the writer applied `fields`. Its time moves only with the object.
 pub(super) fn note_applied(
     object: &mut Value,
-    before: Option<&Value>,
+    last: Option<&Owner>,
     mut others: Vec<Owner>,
-    writer: &Writer,
-    fields: Fields,
+    (writer, fields, moved): (&Writer, Fields, bool),
 ) {
     let mut mine = writer.owner(APPLY, fields);
-    let known = before.map(owners).unwrap_or_default();
-    if let Some(same) = known.iter().find(|owner| writer.is(owner, APPLY) && owner.fields == mine.fields)
-        && before.is_some_and(|before| writer.sees_same(before, object))
-    {
-        mine.time.clone_from(&same.time);
+    if !moved {
+        mine.time = last.map(|last| last.time.clone()).unwrap_or_default();
     }
-    others.insert(0, mine);
+    others.push(mine);
     write(object, &others);
 }
 
-/// Notes who changed what by a plain write: the changed fields are the writer's now, and nobody else's.
-pub(in super::super) fn track(change: Change, before: Option<&Opened>, writer: &Writer) -> Change {
+/// Whether two objects differ in nothing but the times of their owners.
+pub(super) fn same_but_for_times(one: &Value, other: &Value) -> bool {
+    let timeless = |object: &Value| {
+        let mut object = object.clone();
+        for entry in object["metadata"]["managedFields"].as_array_mut().into_iter().flatten() {
+            entry["time"] = Value::Null;
+        }
+        object
+    };
+    one["metadata"]["resourceVersion"] == other["metadata"]["resourceVersion"]
+        && timeless(one) == timeless(other)
+}
+
+/// Notes who changed what by a plain write: the changed fields are the writer's now, and nobody else's. `sent`: see
+/// [`Writer::sent`].
+pub(in super::super) fn track(
+    change: Change,
+    before: Option<&Opened>,
+    writer: &Writer,
+    sent: Option<&Value>,
+) -> Change {
     match change {
         Change::Put(key, mut object) => {
-            note_written(&mut object, before.map(|before| &before.value), writer);
+            note_written(&mut object, before.map(|before| &before.value), writer, sent);
             Change::Put(key, object)
         }
         other => other,
     }
 }
 
-fn note_written(object: &mut Value, before: Option<&Value>, writer: &Writer) {
-    let changed = writer.changed(before, object);
+fn note_written(object: &mut Value, before: Option<&Value>, writer: &Writer, sent: Option<&Value>) {
     let mut owners = owners(object);
-    for owner in owners.iter_mut().filter(|owner| (owner.subresource == "status") == writer.status) {
-        if !writer.is(owner, UPDATE) {
-            owner.fields.subtract(&changed);
-        }
-        owner.fields.keep_existing(writer.at(), object);
+    // Of an object that was there before, and that nobody is noted for, the first apply notes who was before it.
+    if owners.is_empty() && before.is_some() {
+        write(object, &owners);
+        return;
     }
-    if !changed.below.is_empty() {
-        let mine = owners.iter().position(|owner| writer.is(owner, UPDATE));
-        let mut fields = mine.map(|place| owners.remove(place).fields).unwrap_or_default();
-        fields.add(&changed);
-        owners.push(writer.owner(UPDATE, fields));
+    let compared = writer.compare(before, sent.filter(|_| writer.has_webhook()).unwrap_or(object));
+    let mut set = compared.set();
+    set.keep_existing(writer.at(), object);
+    if let (Some(sent), Some(spec)) = (sent, set.below.get_mut("f:spec")) {
+        let chosen = writer.assigned().iter().filter(|name| sent["spec"].get(**name).is_none());
+        chosen.for_each(|name| drop(spec.below.remove(&format!("f:{name}"))));
+        set.below.retain(|_, inner| !inner.is_empty());
     }
+    let mine = owners.iter().position(|owner| writer.is(owner, UPDATE));
+    let mut fields = mine.map(|place| owners.remove(place));
+    for owner in owners.iter_mut().chain(&mut fields) {
+        owner.fields.subtract(&compared.removed);
+        owner.fields.subtract(&set);
+    }
+    if !set.is_empty() {
+        set.add(&fields.take().map(|owner| owner.fields).unwrap_or_default());
+        fields = Some(writer.owner(UPDATE, set));
+    }
+    owners.extend(fields);
+    owners.retain(|owner| !owner.fields.is_empty());
     forget_oldest(&mut owners);
     write(object, &owners);
 }
 
 /// The owners that a write starts from: those stored, unless the client says something else that makes
-/// sense. One empty entry forgets them all; that is how tools start over, and how kubectl moves an object
-/// from one way of applying to the other.
+/// sense. A list that is empty, or has one empty entry, forgets them all; that is how tools start over, and how kubectl
+/// moves an object from one way of applying to the other.
 pub(in super::super) fn chosen(stored: Option<&Value>, sent: Option<&Value>) -> Option<Value> {
-    let entries = sent.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    match entries {
-        [Value::Object(empty)] if empty.is_empty() => None,
-        [] => stored.cloned(),
-        entries if entries.iter().all(is_entry) => sent.cloned(),
+    match sent.and_then(Value::as_array).map(Vec::as_slice) {
+        Some([]) => None,
+        Some([Value::Object(empty)]) if empty.is_empty() => None,
+        Some(entries) if entries.iter().all(is_entry) => sent.cloned(),
         _ => stored.cloned(),
     }
 }
@@ -271,31 +227,155 @@ fn is_entry(entry: &Value) -> bool {
     matches!(operation, Some(APPLY | UPDATE))
         && entry["fieldsType"] == "FieldsV1"
         && entry["fieldsV1"].is_object()
-        && entry["apiVersion"].is_string()
+        && entry["apiVersion"].as_str().is_some_and(|version| !version.is_empty())
         && entry["manager"].as_str().is_some_and(|name| name.len() <= MANAGER_BYTES_MAX)
 }
 
-fn changed_metadata(before: Option<&Value>, after: &Value) -> Fields {
-    let mut found = Fields::default();
-    let fields = after.as_object().into_iter().flatten();
-    for (name, inner) in fields.filter(|(name, _)| !NOT_OWNED.contains(&name.as_str())) {
-        let element = format!("f:{name}");
-        let at = At::whole(None).below("f:metadata").below(&element);
-        let inside = Fields::changed(at, before.and_then(|before| before.get(name)), inner);
-        if !inside.is_empty() {
-            found.below.insert(format!("f:{name}"), inside);
-        }
+/// Lets the oldest writers of each version share one entry.
+fn forget_oldest(owners: &mut Vec<Owner>) {
+    let written = |owner: &&Owner| owner.operation == UPDATE;
+    let mut count = owners.iter().filter(written).count();
+    if count <= WRITERS_MAX {
+        return;
     }
-    found
+    owners.sort_by(|one, other| one.rank().cmp(&other.rank()));
+    let first = owners.iter().take_while(|owner| owner.operation == APPLY).count();
+    let mut kept: Vec<Owner> = owners.drain(..first).collect();
+    let mut oldest: HashMap<String, usize> = HashMap::new();
+    for owner in owners.drain(..) {
+        let place = oldest.get(&owner.api_version).copied().filter(|_| count > WRITERS_MAX);
+        let Some(shared) = place.and_then(|place| kept.get_mut(place)) else {
+            oldest.entry(owner.api_version.clone()).or_insert(kept.len());
+            kept.push(owner);
+            continue;
+        };
+        shared.manager = ANCIENT.into();
+        shared.subresource = String::new();
+        shared.fields.add(&owner.fields);
+        shared.time = owner.time;
+        count -= 1;
+    }
+    *owners = kept;
 }
 
-/// Lets the oldest writers share one entry. The newest stand last.
-fn forget_oldest(owners: &mut Vec<Owner>) {
-    while owners.iter().filter(|owner| owner.operation == UPDATE).count() > WRITERS_MAX {
-        let Some(first) = owners.iter().position(|owner| owner.operation == UPDATE) else { return };
-        let oldest = owners.remove(first);
-        let Some(next) = owners.iter_mut().find(|owner| owner.operation == UPDATE) else { return };
-        next.manager = ANCIENT.into();
-        next.fields.add(&oldest.fields);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::KindMeta;
+
+    fn writer(group: &'static str, kind: &'static str, has_status: bool) -> Writer {
+        let meta = KindMeta { group, kind, has_status, ..crate::kinds::core::CORE };
+        Writer {
+            manager: "m".into(),
+            status: false,
+            scale: false,
+            now: "2026-01-01T00:00:00Z".into(),
+            meta: Box::leak(Box::new(meta)),
+            schema: None,
+        }
+    }
+
+    /// The fields noted of a new object.
+    fn of_new(writer: &Writer, mut object: Value) -> Value {
+        let sent = object.clone();
+        note_written(&mut object, None, writer, Some(&sent));
+        object["metadata"]["managedFields"][0]["fieldsV1"].take()
+    }
+
+    /// APP-30: the sets that Kubernetes notes of new objects: of its own kinds, and of those of a definition.
+    #[test]
+    fn a_new_object_is_owned_as_kubernetes_notes_it() {
+        let labelled = json!({ "name": "x", "uid": "u", "labels": { "a": "b" } });
+        let labels = json!({ "f:labels": { ".": {}, "f:a": {} } });
+        assert_eq!(
+            of_new(&writer("", "ConfigMap", false), json!({ "metadata": labelled, "data": { "k": "v" } })),
+            json!({ "f:metadata": labels, "f:data": { ".": {}, "f:k": {} } })
+        );
+        let port = json!({ "port": 80, "protocol": "TCP", "targetPort": 80 });
+        assert_eq!(
+            of_new(
+                &writer("", "Service", true),
+                json!({ "metadata": labelled,
+                "spec": { "ports": [port], "selector": { "a": "b" }, "type": "ClusterIP" } })
+            ),
+            json!({ "f:metadata": labels, "f:spec": { "f:selector": {}, "f:type": {}, "f:ports": { ".": {},
+                r#"k:{"port":80,"protocol":"TCP"}"#: { ".": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {} } } } })
+        );
+        let container = json!({ "name": "c", "image": "i", "resources": {} });
+        assert_eq!(
+            of_new(
+                &writer("apps", "Deployment", true),
+                json!({ "metadata": labelled, "spec": {
+                "replicas": 1, "selector": { "matchLabels": { "a": "b" } }, "strategy": { "type": "Recreate" },
+                "template": { "metadata": { "labels": { "a": "b" } }, "spec": { "containers": [container] } } } })
+            ),
+            json!({ "f:metadata": labels, "f:spec": { "f:replicas": {}, "f:selector": {},
+                "f:strategy": { "f:type": {} }, "f:template": { "f:metadata": labels, "f:spec": {
+                "f:containers": { r#"k:{"name":"c"}"#: { ".": {}, "f:name": {}, "f:image": {}, "f:resources": {} } } } } } })
+        );
+        assert_eq!(
+            of_new(
+                &writer("serving.knative.dev", "Service", true),
+                json!({ "metadata": { "name": "x" },
+                "spec": { "template": { "spec": { "containers": [container] } } } })
+            ),
+            json!({ "f:spec": { ".": {}, "f:template": { ".": {}, "f:spec": { ".": {}, "f:containers": {} } } } })
+        );
+    }
+
+    /// APP-30: a default that a webhook puts in is nobody's; neither is what the server chooses when it stores.
+    #[test]
+    fn what_the_server_puts_in_by_itself_is_nobodys() {
+        let fields = |writer: &Writer, sent: Value, stored: Value| {
+            let mut object = stored;
+            note_written(&mut object, None, writer, Some(&sent));
+            owners(&object).first().map_or(Value::Null, |owner| owner.fields.write())
+        };
+        let plain = json!({ "metadata": {}, "spec": { "a": 1 } });
+        let filled = json!({ "metadata": { "annotations": { "creator": "c" } }, "spec": { "a": 1, "b": 2 } });
+        let knative = writer("eventing.knative.dev", "Broker", true);
+        assert_eq!(fields(&knative, plain, filled), json!({ "f:spec": { ".": {}, "f:a": {} } }));
+
+        let service = writer("", "Service", true);
+        let (sent, stored) = (json!({ "spec": {} }), json!({ "metadata": {}, "spec": { "clusterIP": "1" } }));
+        assert_eq!(fields(&service, sent, stored.clone()), Value::Null);
+        assert_eq!(fields(&service, stored.clone(), stored), json!({ "f:spec": { "f:clusterIP": {} } }));
+    }
+
+    /// APP-30: a status that was not there is a field by itself, but not of Kubernetes' own kinds.
+    #[test]
+    fn a_first_status_is_owned_with_what_is_in_it() {
+        for (group, kind, expected) in [
+            ("", "Pod", json!({ "f:status": { "f:phase": {} } })),
+            ("serving.knative.dev", "Route", json!({ "f:status": { ".": {}, "f:phase": {} } })),
+        ] {
+            let writer = Writer { status: true, ..writer(group, kind, true) };
+            let entry = writer.owner(APPLY, Fields::parse(&json!({ "f:x": {} })));
+            let mut before = json!({ "metadata": {}, "spec": {} });
+            write(&mut before, &[entry]);
+            let mut after = before.clone();
+            after["status"] = json!({ "phase": "x" });
+            note_written(&mut after, Some(&before), &writer, None);
+            assert_eq!(after["metadata"]["managedFields"][1]["fieldsV1"], expected, "{kind}");
+        }
+    }
+
+    /// APP-30: the eleventh writer shares an entry with the oldest of its version.
+    #[test]
+    fn the_oldest_writers_of_a_version_share_an_entry() {
+        let one = writer("", "ConfigMap", false);
+        let mut owners: Vec<Owner> = (0..12)
+            .map(|n| {
+                let fields = Fields::parse(&json!({ "f:data": { format!("f:{n}"): {} } }));
+                let time = format!("2026-01-01T00:00:{n:02}Z");
+                Owner { manager: format!("m{n}"), time, ..one.owner(UPDATE, fields) }
+            })
+            .collect();
+        owners[0].api_version = "v0".into();
+        forget_oldest(&mut owners);
+        let named: Vec<&str> = owners.iter().map(|owner| owner.manager.as_str()).collect();
+        assert_eq!(named, ["m0", ANCIENT, "m4", "m5", "m6", "m7", "m8", "m9", "m10", "m11"]);
+        assert_eq!(owners[1].time, "2026-01-01T00:00:03Z");
+        assert_eq!(owners[1].fields.write(), json!({ "f:data": { "f:1": {}, "f:2": {}, "f:3": {} } }));
     }
 }

@@ -1,10 +1,10 @@
 //! Lays a client's intent over what is stored, and takes away what the client no longer wants.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, Parts, field};
+use super::fields::{Fields, field};
 use super::lists::{At, elements, told};
 
 /// `live` with the fields of `wanted`.
@@ -57,77 +57,68 @@ fn places(names: &[String]) -> HashMap<&str, usize> {
     names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect()
 }
 
-/// Removes the fields in `gone` from `value` that none of `claims` has.
-pub(super) fn remove(at: At<'_>, value: &mut Value, gone: &Fields, claims: &[&Fields]) {
-    // A list with keys is like a map.
-    let names = match &*value {
-        Value::Array(items) => elements(at, items),
-        _ => None,
-    };
-    // Who owns a map without owning anything in it wants it to be there, and not what others put in.
-    if claims.iter().any(|claim| claim.is_leaf()) && !value.is_object() && names.is_none() {
-        return;
-    }
-    let places = places(names.as_deref().unwrap_or_default());
-    let mut out = HashSet::new();
-    for (element, inner) in &gone.below {
-        let claims: Vec<&Fields> = claims.iter().filter_map(|claim| claim.below.get(element)).collect();
-        let whole = inner.is_leaf() || (inner.owned && !element.starts_with("f:"));
-        let place = places.get(element.as_str()).copied();
-        let there = match value {
-            Value::Object(fields) => fields.get_mut(field(element)),
-            Value::Array(items) => place.and_then(|place| items.get_mut(place)),
-            _ => None,
-        };
-        let Some(there) = there else { continue };
-        let mut goes = claims.is_empty() && whole;
-        if !goes {
-            remove(at.below(element), there, inner, &claims);
-            goes = is_hollow(there) && !claims.iter().any(|claim| claim.is_leaf());
-        }
-        match value {
-            Value::Object(fields) if goes => {
-                fields.remove(field(element));
+/// Takes out of `merged` what its applier applied `last` and nobody of `owned` has, the applier's new fields among
+/// them. What was in a list's element or a map that goes, goes along, unless it is owned.
+pub(super) fn prune(at: At<'_>, merged: Value, last: &Fields, owned: &Fields) -> Value {
+    let last = last.with_holders(at);
+    let all = Fields::of(at, &merged).with_holders(at);
+    let mut kept = Fields::of(at, &without(at, &merged, &last)).with_holders(at);
+    kept.add(&owned.with_holders(at));
+    let mut gone = all.clone();
+    gone.subtract(&kept);
+
+    let left = Fields::of(at, &without(at, &merged, &gone)).with_holders(at);
+    let mut gone = all;
+    gone.subtract(&left);
+    let gone = gone.shared(&last);
+    if gone.is_empty() { merged } else { without(at, &merged, &gone) }
+}
+
+fn without(at: At<'_>, value: &Value, gone: &Fields) -> Value {
+    let mut left = value.clone();
+    remove(at, &mut left, gone);
+    left
+}
+
+/// Removes fields with all that is in them, and what becomes empty by that.
+fn remove(at: At<'_>, value: &mut Value, gone: &Fields) {
+    match value {
+        Value::Object(_) if at.is_one_value() => {}
+        Value::Object(fields) => {
+            for (element, inner) in &gone.below {
+                let name = field(element);
+                let Some(there) = fields.get_mut(name) else { continue };
+                if inner.owned || removed_all(at.below(element), there, inner) {
+                    fields.remove(name);
+                }
             }
-            Value::Array(_) if goes => out.extend(place),
-            _ => {}
         }
+        Value::Array(items) => {
+            let Some(names) = elements(at, items) else { return };
+            let mut names = names.into_iter();
+            items.retain_mut(|item| {
+                let element = names.next().unwrap_or_default();
+                let Some(inner) = gone.below.get(&element) else { return true };
+                !inner.owned && !removed_all(at.below(&element), item, inner)
+            });
+        }
+        _ => {}
     }
-    if let Value::Array(items) = value {
-        let mut place = 0..;
-        items.retain(|_| place.next().is_none_or(|place| !out.contains(&place)));
-    }
+}
+
+/// Whether nothing is left of a map or list in which there was something.
+fn removed_all(at: At<'_>, value: &mut Value, gone: &Fields) -> bool {
+    let was_hollow = is_hollow(value);
+    remove(at, value, gone);
+    !was_hollow && is_hollow(value)
 }
 
 fn is_hollow(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// The fields that `mine` and `theirs` both have and that `merged` makes different from `live`.
-pub(super) fn clashes(at: At<'_>, mine: &Fields, theirs: &Fields, live: &Value, merged: &Value) -> Fields {
-    clash(at, mine, theirs, Some(live), Some(merged))
-}
-
-fn clash(at: At<'_>, mine: &Fields, theirs: &Fields, live: Option<&Value>, merged: Option<&Value>) -> Fields {
-    if live == merged || mine.is_empty() || theirs.is_empty() {
-        return Fields::default();
-    }
-    if mine.is_leaf() || theirs.is_leaf() {
-        return Fields { owned: true, ..Fields::default() };
-    }
-    let mut found = Fields::default();
-    let (live, merged) = (Parts::of(at, live), Parts::of(at, merged));
-    for (element, inner) in &mine.below {
-        let Some(other) = theirs.below.get(element) else { continue };
-        let clashed = clash(at.below(element), inner, other, live.get(element), merged.get(element));
-        if !clashed.is_empty() {
-            found.below.insert(element.clone(), clashed);
-        }
-    }
-    found
-}
-
-/// Every field of a set as people write it (`.spec.template.spec.containers[name="a"].image`).
+/// Every field of a set as people write it (`.spec.template.spec.containers[name="a"].image`); those of one place
+/// before those inside them.
 pub(super) fn paths(fields: &Fields) -> Vec<String> {
     let mut found = Vec::new();
     collect(fields, &mut String::new(), &mut found);
@@ -135,10 +126,9 @@ pub(super) fn paths(fields: &Fields) -> Vec<String> {
 }
 
 fn collect(fields: &Fields, at: &mut String, found: &mut Vec<String>) {
-    if fields.owned {
-        found.push(at.clone());
-    }
-    for (element, inner) in &fields.below {
+    let owned = fields.below.iter().filter(|(_, inner)| inner.owned);
+    found.extend(owned.map(|(element, _)| format!("{at}{}", told(element))));
+    for (element, inner) in fields.below.iter().filter(|(_, inner)| !inner.below.is_empty()) {
         let before = at.len();
         at.push_str(&told(element));
         collect(inner, at, found);
@@ -150,6 +140,7 @@ fn collect(fields: &Fields, at: &mut String, found: &mut Vec<String>) {
 mod tests {
     use serde_json::json;
 
+    use super::super::fields::Compared;
     use super::*;
 
     #[test]
@@ -183,43 +174,47 @@ mod tests {
         }
     }
 
+    /// What stays of `merged` when its applier sends `wanted` after `last`, and another owns `others`.
+    fn pruned(last: &Value, wanted: &Value, others: Value) -> Value {
+        let at = At::whole(None);
+        let merged = merge(at, Some(last), wanted);
+        let mut owned = Fields::of(at, wanted);
+        owned.add(&Fields::parse(&others));
+        prune(at, merged, &Fields::of(at, last), &owned)
+    }
+
+    /// APP-30: what an applier leaves out goes, unless somebody else has it.
     #[test]
-    fn what_nobody_else_claims_goes_and_what_becomes_empty_goes_with_it() {
-        let mut value = json!({ "labels": { "a": "1", "b": "2" }, "only": { "x": 1 },
+    fn what_nobody_else_owns_goes_and_what_becomes_empty_goes_with_it() {
+        let last = json!({ "x": 1, "labels": { "a": "1", "b": "2" }, "only": { "x": 1 },
             "env": [{ "name": "a", "value": "1" }, { "name": "b", "value": "2" }] });
-        let gone = Fields::of(&value);
-        let claim = Fields::parse(&json!({ "f:labels": { "f:b": {} }, "f:env": {
-            r#"k:{"name":"b"}"#: { "f:name": {} } } }));
-        remove(At::whole(None), &mut value, &gone, &[&claim]);
-        assert_eq!(value, json!({ "labels": { "b": "2" }, "env": [{ "name": "b" }] }));
+        let others = json!({ "f:labels": { "f:b": {} }, "f:env": {
+            r#"k:{"name":"b"}"#: { ".": {}, "f:name": {} } } });
+        let left = pruned(&last, &json!({ "x": 1 }), others);
+        assert_eq!(left, json!({ "x": 1, "labels": { "b": "2" }, "env": [{ "name": "b" }] }));
+        // Who owns a field of an element does not own that it is there.
+        let others = json!({ "f:env": { r#"k:{"name":"b"}"#: { "f:value": {} } } });
+        let left = pruned(&last, &json!({ "x": 1 }), others);
+        assert_eq!(left["env"], Value::Null);
+    }
+
+    /// APP-30: what nobody applied, such as a default, goes with the element that it stands in, and only so.
+    #[test]
+    fn what_has_no_owner_stays_unless_what_it_stands_in_goes() {
+        let (last, at) = (json!({ "spec": { "env": [{ "name": "a" }, { "name": "b" }] } }), At::whole(None));
+        let live =
+            json!({ "spec": { "default": 1, "env": [{ "name": "a", "default": 1 }, { "name": "b" }] } });
+        let wanted = json!({ "spec": { "env": [{ "name": "b" }] } });
+        let merged = merge(at, Some(&live), &wanted);
+        let left = prune(at, merged, &Fields::of(at, &last), &Fields::of(at, &wanted));
+        assert_eq!(left, json!({ "spec": { "default": 1, "env": [{ "name": "b" }] } }));
     }
 
     #[test]
-    fn an_empty_map_is_kept_and_what_was_in_it_goes() {
-        let last = json!({ "data": { "a": "1", "b": "2" }, "emptyDir": {}, "list": [1] });
-        let wanted = json!({ "data": {}, "emptyDir": {}, "list": [1] });
-        let mine = Fields::of(&wanted);
-        let mut gone = Fields::of(&last);
-        gone.subtract_wanted(At::whole(None), &mine, Some(&wanted));
-        let other = Fields::parse(&json!({ "f:data": { "f:b": {} } }));
-        let mut value = last.clone();
-        remove(At::whole(None), &mut value, &gone, &[&other, &mine]);
-        assert_eq!(value, json!({ "data": { "b": "2" }, "emptyDir": {}, "list": [1] }));
-        let mut value = last;
-        remove(At::whole(None), &mut value, &gone, &[&mine]);
-        assert_eq!(value, wanted);
-    }
-
-    #[test]
-    fn two_owners_clash_only_where_the_value_changes() {
-        let live = json!({ "a": 1, "b": 1, "env": [{ "name": "x", "value": "1" }] });
-        let merged = json!({ "a": 1, "b": 2, "env": [{ "name": "x", "value": "2" }] });
-        let all = Fields::of(&live);
-        assert_eq!(
-            paths(&clashes(At::whole(None), &all, &all, &live, &merged)),
-            [".b", r#".env[name="x"].value"#]
-        );
-        assert!(clashes(At::whole(None), &all, &Fields::default(), &live, &merged).is_empty());
+    fn paths_of_one_place_stand_before_those_inside_it() {
+        let set = Fields::parse(&json!({ "f:a": { "f:x": {} }, "f:b": {}, "f:env": {
+            r#"k:{"name":"x"}"#: { ".": {}, "f:value": {} } } }));
+        assert_eq!(paths(&set), [".b", ".a.x", r#".env[name="x"]"#, r#".env[name="x"].value"#]);
     }
 
     /// Naming a list's elements once for each of them took minutes, on the thread of all writes.
@@ -229,15 +224,12 @@ mod tests {
             json!({ "env": (0..20_000).map(|n| json!({ "name": n.to_string(), "value": value })).collect::<Vec<_>>() })
         };
         let (one, two, at) = (list("1"), list("2"), At::whole(None));
-        let changed = Fields::changed(at, Some(&one), &two);
-        assert_eq!(changed.below["f:env"].below.len(), 20_000);
-        assert_eq!(clashes(at, &changed, &Fields::of(&one), &one, &two), changed);
-        let mut kept = Fields::of(&one);
+        let compared = Compared::of(at, None, Some(&one), Some(&two));
+        assert_eq!(compared.modified.below["f:env"].below.len(), 20_000);
+        let mut kept = Fields::of(at, &one);
         kept.keep_existing(at, &two);
-        kept.subtract_wanted(at, &changed, Some(&two));
-        let mut merged = merge(at, Some(&one), &two);
+        let merged = merge(at, Some(&one), &two);
         assert_eq!(merged, two);
-        remove(at, &mut merged, &Fields::of(&one), &[]);
-        assert_eq!(merged, json!({}));
+        assert_eq!(prune(at, merged, &kept, &Fields::default()), json!({}));
     }
 }

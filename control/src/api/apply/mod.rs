@@ -4,10 +4,13 @@
 //! force; a field that the client no longer sends goes, unless another owner wants it. Deciding is done
 //! against the newest state on the writer's thread, like every other write.
 
+mod blank;
 mod fields;
+mod last_applied;
 mod lists;
 mod managers;
 mod merge;
+mod writer;
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,9 +24,10 @@ use super::errors::Refusal;
 use super::object::{self, Birth};
 use super::{Call, create, fields as validation, get, rehearse, rules};
 
-pub(super) use managers::{Writer, chosen, track};
+pub(super) use managers::{chosen, track};
+pub(super) use writer::Writer;
 
-use fields::Fields;
+use fields::{Compared, Fields};
 use managers::Owner;
 
 pub(super) const MEDIA: &str = "application/apply-patch+yaml";
@@ -171,12 +175,9 @@ fn name_it(object: &mut Value, key: &Key) -> Result<(), Refusal> {
 }
 
 impl Intent {
-    fn fields(&self) -> Fields {
-        self.writer.changed(None, &self.wanted)
-    }
-
     fn first(&self, key: Key, mut object: Value) -> Change {
-        managers::note_applied(&mut object, None, Vec::new(), &self.writer, self.fields());
+        let said = self.writer.said(&self.wanted);
+        managers::note_applied(&mut object, None, Vec::new(), (&self.writer, said, true));
         Change::Put(key, object)
     }
 
@@ -186,47 +187,55 @@ impl Intent {
         before: &Opened,
         admit: impl FnOnce(Value) -> Result<Change, Refusal>,
     ) -> Result<Change, Refusal> {
-        let mine = self.fields();
+        let said = self.writer.said(&self.wanted);
         let (last, mut others) = managers::split(&before.value, &self.writer);
         let at = self.writer.at();
         let mut merged = merge::merge(at, Some(&before.value), &self.wanted);
-        self.settle(&before.value, &merged, &mine, &mut others)?;
+        if let Some(last) = last.as_ref().filter(|last| last.fields != said) {
+            let mut owned = Fields::of(at, &self.wanted);
+            others.iter().for_each(|owner| owned.add(&owner.fields));
+            merged = merge::prune(at, merged, &last.fields, &owned);
+        }
+        let compared = self.writer.compare(Some(&before.value), &merged);
+        self.settle(&before.value, &compared, &mut others)?;
+        if last_applied::is_wanted(&self.writer, &merged) {
+            last_applied::note(&mut merged, &self.wanted);
+        }
 
-        let mut gone = last;
-        gone.subtract_wanted(at, &mine, Some(&self.wanted));
-        let claims: Vec<&Fields> = others.iter().map(|owner| &owner.fields).chain([&mine]).collect();
-        merge::remove(at, &mut merged, &gone, &claims);
-
+        let moved = !compared.set().is_empty() || !compared.removed.is_empty();
         let (key, mut object) = match admit(merged)? {
             Change::Put(key, object) => (key, object),
             Change::Keep(same) => (same.key.clone(), same.value()),
             leaves @ Change::Delete(..) => return Ok(leaves),
         };
-        managers::note_applied(&mut object, Some(&before.value), others, &self.writer, mine);
-        let same = object == before.value;
+        managers::note_applied(&mut object, last.as_ref(), others, (&self.writer, said, moved));
+        let same = managers::same_but_for_times(&object, &before.value);
         Ok(if same { Change::Keep(Arc::clone(&before.stored)) } else { Change::Put(key, object) })
     }
 
-    /// Takes contested fields from their owners by force, or refuses.
-    fn settle(
-        &self,
-        before: &Value,
-        merged: &Value,
-        mine: &Fields,
-        others: &mut [Owner],
-    ) -> Result<(), Refusal> {
-        let mut conflicts = Vec::new();
-        for owner in others {
-            let clashes = merge::clashes(self.writer.at(), mine, &owner.fields, before, merged);
-            if self.force {
-                owner.fields.subtract(&clashes);
-            } else {
+    /// Takes contested fields from their owners by force, or refuses. What goes is nobody's any more.
+    fn settle(&self, before: &Value, compared: &Compared, others: &mut Vec<Owner>) -> Result<(), Refusal> {
+        let set = compared.set();
+        let contested: Vec<Fields> = others.iter().map(|owner| owner.fields.shared(&set)).collect();
+        if !self.force {
+            let allowed = last_applied::allowed(&self.writer, before).unwrap_or_default();
+            let mut conflicts = Vec::new();
+            for (owner, mut fields) in others.iter().zip(contested) {
+                fields.subtract(&allowed);
                 let with = owner.told();
-                conflicts.extend(merge::paths(&clashes).into_iter().map(|path| (with.clone(), path)));
+                conflicts.extend(merge::paths(&fields).into_iter().map(|path| (with.clone(), path)));
+            }
+            // As people look for them: by owner.
+            conflicts.sort_by(|(one, _), (other, _)| one.cmp(other));
+            if !conflicts.is_empty() {
+                return Err(Refusal::contested(&conflicts));
             }
         }
-        // As people look for them: by owner.
-        conflicts.sort();
-        if conflicts.is_empty() { Ok(()) } else { Err(Refusal::contested(&conflicts)) }
+        for owner in others.iter_mut() {
+            owner.fields.subtract(&set);
+            owner.fields.subtract(&compared.removed);
+        }
+        others.retain(|owner| !owner.fields.is_empty());
+        Ok(())
     }
 }

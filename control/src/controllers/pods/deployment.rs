@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus};
+use k8s_openapi::api::apps::v1::{
+    Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus, DeploymentStrategy,
+    RollingUpdateDeployment,
+};
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::make::{REVISION_UID, labels, owner};
 use crate::fleet::{Seen, Stage};
@@ -55,8 +59,18 @@ fn spec(revision: &Revision, desired: i32) -> DeploymentSpec {
             metadata: Some(ObjectMeta { labels: Some(labels(revision)), ..ObjectMeta::default() }),
             spec: Some(PodSpec { containers: vec![serving], ..PodSpec::default() }),
         },
+        strategy: Some(strategy()),
         ..DeploymentSpec::default()
     }
+}
+
+/// Upstream's, in full: what `kubectl describe` shows.
+fn strategy() -> DeploymentStrategy {
+    let bounds = RollingUpdateDeployment {
+        max_surge: Some(IntOrString::String("25%".into())),
+        max_unavailable: Some(IntOrString::Int(0)),
+    };
+    DeploymentStrategy { type_: Some("RollingUpdate".into()), rolling_update: Some(bounds) }
 }
 
 /// Frozen instances and those that end are no replicas.

@@ -3,8 +3,10 @@
 
 use serde_json::Value;
 
-use super::rules;
+use super::costs::Costs;
+use super::rules::{self, Place};
 use super::structural::{self, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, Patterns};
+use crate::cel::told_most;
 use crate::kind::Problems;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -17,10 +19,14 @@ pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
         let told = schema["type"].as_str().unwrap_or("");
         problems.add(format!("{at}.type"), format!("Invalid value: {told:?}: must be object at the root"));
     }
-    check(schema, at, 0, problems);
+    let mut costs = Costs::default();
+    let place = Place { at, whole: true, times: Some(1), list: None };
+    check(schema, place, 0, (&mut costs, problems));
+    costs.judge(at, problems);
 }
 
-fn check(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
+fn check(schema: &Value, place: Place<'_>, depth: usize, (costs, problems): (&mut Costs, &mut Problems)) {
+    let at = place.at;
     if depth > DEPTH_MAX || problems.list.len() >= structural::PROBLEMS_MAX {
         return;
     }
@@ -51,13 +57,21 @@ fn check(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
         }
     }
     check_list(schema, at, problems);
-    rules::validate(schema, at, depth == 0, problems);
+    rules::validate(schema, place, costs, problems);
+    let times = place.times.zip(told_most(schema)).map(|(times, most)| times.saturating_mul(most));
+    let mut go_in = |inner: &Value, name: &str, list: Option<&str>| {
+        let whole = inner["x-kubernetes-embedded-resource"] == true;
+        let place = Place { at: &format!("{at}.{name}"), whole, times, list };
+        check(inner, place, depth + 1, (&mut *costs, &mut *problems));
+    };
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-        check(inner, &format!("{at}.properties[{name}]"), depth + 1, problems);
+        go_in(inner, &format!("properties[{name}]"), place.list);
     }
     for name in ["items", "additionalProperties"] {
         if schema[name].is_object() {
-            check(&schema[name], &format!("{at}.{name}"), depth + 1, problems);
+            // Items without keys cannot be told from each other.
+            let loose = name == "items" && schema[LIST_TYPE] != "map";
+            go_in(&schema[name], name, place.list.or(loose.then_some(at)));
         }
     }
 }

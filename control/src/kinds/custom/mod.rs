@@ -3,6 +3,7 @@
 //! Served is the version that is stored; of several, the others are kept in the definition and not served,
 //! because there is nobody here to convert between them.
 
+mod costs;
 mod definition_rules;
 mod rules;
 mod structural;
@@ -245,6 +246,15 @@ pub(super) fn validate_change(spec: &Value, before: &Value, problems: &mut Probl
     }
 }
 
+/// Leaves in peace what was taken before there was a rule against it.
+pub(super) fn forgive_what_was(name: &str, before: &Value, problems: &mut Problems) {
+    if !problems.list.is_empty() {
+        let mut known = Problems::default();
+        validate(name, before, &mut known);
+        problems.list.retain(|problem| !known.list.contains(problem));
+    }
+}
+
 /// What is wrong with a definition.
 pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
     let names = &spec["names"];
@@ -336,6 +346,45 @@ mod tests {
         validate_change(&after, &json!({ "group": "a", "scope": "Cluster" }), &mut problems);
         assert_eq!(problems.list.len(), 1);
         assert_eq!(problems.list[0].message, r#"Invalid value: "b": field is immutable"#);
+    }
+
+    /// APP-20: a rule that could cost too much is refused with its definition; what was stored before that may change
+    /// otherwise.
+    #[test]
+    fn a_rule_that_could_cost_too_much_is_refused_unless_it_was_there() {
+        let with = |rule: &str, items: Value| {
+            let mut spec = spec();
+            let list = json!({ "type": "array", "items": { "type": "string" }, "maxItems": items,
+                "x-kubernetes-validations": [{ "rule": rule }] });
+            spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["list"] = list;
+            spec
+        };
+        let found = |spec: &Value| {
+            let mut problems = Problems::default();
+            validate("crons.example.com", spec, &mut problems);
+            problems
+        };
+        let twice = "self.all(x, self.all(y, x == y))";
+        let mut dear = found(&with(twice, Value::Null));
+        let at = "spec.versions[0].schema.openAPIV3Schema";
+        let fields: Vec<&str> = dear.list.iter().map(|problem| problem.field.as_str()).collect();
+        let rule = format!("{at}.properties[list].x-kubernetes-validations[0].rule");
+        assert_eq!(fields, [&rule, &rule, at]);
+        assert_eq!(
+            dear.list[0].message,
+            "Forbidden: estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or \
+             adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+        );
+        assert_eq!(found(&with(twice, 2.into())).list, []);
+        forgive_what_was("crons.example.com", &with(twice, Value::Null), &mut dear);
+        assert_eq!(dear.list, []);
+        let loose = with("self.all(x, oldSelf.exists(y, x == y))", 2.into());
+        assert_eq!(found(&loose).list, [], "a list has one place");
+        let mut inside = with("true", 2.into());
+        let list = &mut inside["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["list"];
+        list["items"]["x-kubernetes-validations"] = json!([{ "rule": "self == oldSelf" }]);
+        let why = &found(&inside).list[0].message;
+        assert!(why.contains("uncorrelatable portion of the schema within spec.versions[0]"), "{why}");
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use super::costs::Costs;
 use super::structural::{LIST_KEYS, LIST_TYPE, PROBLEMS_MAX, join};
-use crate::cel::{Failure, Kind, Known, Mistake, Program, Scope, Steps, Val};
+use crate::cel::{Failure, Kind, Mistake, Program, Scope, Sizes, Steps, Val};
 use crate::kind::Problems;
 
 pub(super) const RULES: &str = "x-kubernetes-validations";
@@ -31,19 +32,41 @@ struct Look<'a> {
     problems: &'a mut Problems,
 }
 
-/// Says what is wrong with the rules that stand at `at` of a definition; `whole`: they are about whole objects.
-pub(super) fn validate(schema: &Value, at: &str, whole: bool, problems: &mut Problems) {
+/// Where a schema stands in its definition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) at: &'a str,
+    /// It is about whole objects.
+    pub(super) whole: bool,
+    /// How often a value of it can stand in an object; `None`: as often as a request can carry.
+    pub(super) times: Option<u64>,
+    /// The list around it of which nobody can say which item was which before.
+    pub(super) list: Option<&'a str>,
+}
+
+/// Says what is wrong with the rules that stand at a place of a definition.
+pub(super) fn validate(schema: &Value, place: Place<'_>, costs: &mut Costs, problems: &mut Problems) {
+    let at = place.at;
     for (index, rule) in schema[RULES].as_array().into_iter().flatten().enumerate() {
         let at = format!("{at}.{RULES}[{index}]");
-        let written = Written { rule, schema, whole };
+        let written = Written { rule, schema, place };
         match rule["rule"].as_str() {
             Some(text) if !text.trim().is_empty() => {
-                if let Err(why) = written.judge(text, &Kind::Bool) {
-                    let why = match why {
-                        Wrong::Text(why) => format!("compilation failed: ERROR: {why}"),
-                        Wrong::Kind => "cel expression must evaluate to a bool".into(),
-                    };
-                    problems.add(format!("{at}.rule"), format!("Invalid value: {}: {why}", shown(rule)));
+                match written.judge(text, &Kind::Bool, &costs.sizes) {
+                    Ok((cost, compares)) => {
+                        let times = place.times;
+                        let times =
+                            times.unwrap_or_else(|| costs.sizes.most_in_a_request(schema, place.whole));
+                        costs.note(&format!("{at}.rule"), "rule", cost.saturating_mul(times), problems);
+                        written.check_comparison(compares, &at, problems);
+                    }
+                    Err(why) => {
+                        let why = match why {
+                            Wrong::Text(why) => format!("compilation failed: ERROR: {why}"),
+                            Wrong::Kind => "cel expression must evaluate to a bool".into(),
+                        };
+                        problems.add(format!("{at}.rule"), format!("Invalid value: {}: {why}", shown(rule)));
+                    }
                 }
                 let told = |field: &str| rule[field].as_str().is_some_and(|text| !text.is_empty());
                 if text.contains(['\n', '\r']) && !told("message") && !told("messageExpression") {
@@ -53,15 +76,18 @@ pub(super) fn validate(schema: &Value, at: &str, whole: bool, problems: &mut Pro
             }
             _ => problems.add(format!("{at}.rule"), "Required value: rule is not specified"),
         }
-        if let Some(text) = rule["messageExpression"].as_str().filter(|text| !text.is_empty())
-            && let Err(why) = written.judge(text, &Kind::Text)
-        {
-            let why = match why {
-                Wrong::Text(why) => format!("messageExpression compilation failed: ERROR: {why}"),
-                Wrong::Kind => "messageExpression must evaluate to a string".into(),
-            };
+        if let Some(text) = rule["messageExpression"].as_str().filter(|text| !text.is_empty()) {
             let at = format!("{at}.messageExpression");
-            problems.add(at, format!("Invalid value: {}: {why}", shown(rule)));
+            match written.judge(text, &Kind::Text, &costs.sizes) {
+                Ok((cost, _)) => costs.note(&at, "messageExpression", cost, problems),
+                Err(why) => {
+                    let why = match why {
+                        Wrong::Text(why) => format!("messageExpression compilation failed: ERROR: {why}"),
+                        Wrong::Kind => "messageExpression must evaluate to a string".into(),
+                    };
+                    problems.add(at, format!("Invalid value: {}: {why}", shown(rule)));
+                }
+            }
         }
         if let Some(reason) = rule["reason"].as_str()
             && !REASONS.contains(&reason)
@@ -79,7 +105,7 @@ pub(super) fn validate(schema: &Value, at: &str, whole: bool, problems: &mut Pro
 struct Written<'a> {
     rule: &'a Value,
     schema: &'a Value,
-    whole: bool,
+    place: Place<'a>,
 }
 
 /// Why a text is no rule.
@@ -90,16 +116,31 @@ enum Wrong {
 }
 
 impl Written<'_> {
-    fn judge(&self, text: &str, wanted: &Kind<'_>) -> Result<(), Wrong> {
+    /// What the text costs at most, and whether it looks at what was there before.
+    fn judge(&self, text: &str, wanted: &Kind<'_>, sizes: &Sizes) -> Result<(u64, bool), Wrong> {
         let told = |why: Mistake| Wrong::Text(why.told(text));
         let program = Program::read(text, &NAMES).map_err(told)?;
-        let this = Kind::of(self.schema, self.whole).unwrap_or(Kind::Dyn);
+        let whole = self.place.whole;
+        let this = Kind::of(self.schema, whole).unwrap_or(Kind::Dyn);
         let optional = self.rule["optionalOldSelf"] == true;
         let was = if optional { Kind::Optional(this.clone().into()) } else { this.clone() };
-        let old = Known { name: "oldSelf", kind: was, outer: None };
-        let known = Known { name: "self", kind: this, outer: Some(&old) };
-        let found = program.kind(&known).map_err(told)?;
-        if found.fits(wanted) { Ok(()) } else { Err(Wrong::Kind) }
+        let (found, cost) = program.judged(&this, was, (self.schema, whole), sizes).map_err(told)?;
+        if found.fits(wanted) { Ok((cost, program.compares)) } else { Err(Wrong::Kind) }
+    }
+
+    /// A rule about a change needs to know what was there before.
+    fn check_comparison(&self, compares: bool, at: &str, problems: &mut Problems) {
+        let optional = &self.rule["optionalOldSelf"];
+        if let Some(list) = self.place.list.filter(|_| compares) {
+            let why = format!(
+                "Invalid value: {}: oldSelf cannot be used on the uncorrelatable portion of the schema within {list}",
+                self.rule["rule"]
+            );
+            problems.add(format!("{at}.rule"), why);
+        } else if !compares && optional.is_boolean() {
+            let why = format!("Invalid value: {optional}: may not be set if oldSelf is not used in rule");
+            problems.add(format!("{at}.optionalOldSelf"), why);
+        }
     }
 }
 
@@ -391,7 +432,13 @@ mod tests {
             (json!({ "rule": "true", "reason": "Because" }), "s.x-kubernetes-validations[0].reason"),
         ] {
             let mut problems = Problems::default();
-            validate(&json!({ "type": "object", RULES: [rule] }), "s", false, &mut problems);
+            let place = Place { at: "s", whole: false, times: Some(1), list: None };
+            validate(
+                &json!({ "type": "object", RULES: [rule] }),
+                place,
+                &mut Costs::default(),
+                &mut problems,
+            );
             assert_eq!(problems.list.len(), 1);
             assert_eq!(problems.list[0].field, field);
         }

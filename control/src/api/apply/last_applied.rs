@@ -1,0 +1,60 @@
+//! How kubectl comes from applying by itself to applying by the server, without a conflict with its former self.
+//!
+//! kubectl keeps in an annotation what it applied by itself. What is still so is its own, whoever stands there as the
+//! owner; and the annotation goes on saying what was applied, for a kubectl that applies by itself again.
+
+use serde_json::Value;
+
+use super::fields::{Compared, Fields};
+use super::writer::Writer;
+
+/// Under which name kubectl applies by the server; with any other there is nothing to come from.
+const KUBECTL: &str = "kubectl";
+const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Of an object's annotations together, as Kubernetes has it; a longer note is left out.
+const NOTE_BYTES_MAX: usize = 256 * 1024;
+
+fn noted(object: &Value) -> Option<&str> {
+    object["metadata"]["annotations"][ANNOTATION].as_str().filter(|text| !text.is_empty())
+}
+
+/// The fields that kubectl may take from others: those that stand as it noted.
+pub(super) fn allowed(writer: &Writer, live: &Value) -> Option<Fields> {
+    let noted: Value = serde_json::from_str(noted(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
+    if noted["apiVersion"] != live["apiVersion"] || !noted.is_object() {
+        return None;
+    }
+    let at = writer.at();
+    let mut found = Fields::of(at, &noted);
+    let Compared { added, modified, removed } = Compared::of(at, None, Some(&noted), Some(live));
+    for differs in [added, modified, removed] {
+        found.subtract(&differs);
+    }
+    Some(found)
+}
+
+pub(super) fn is_wanted(writer: &Writer, object: &Value) -> bool {
+    writer.manager == KUBECTL && noted(object).is_some()
+}
+
+/// Notes what was applied.
+pub(super) fn note(object: &mut Value, wanted: &Value) {
+    let mut wanted = wanted.clone();
+    let annotations = wanted["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
+    if annotations
+        .is_some_and(|annotations| annotations.remove(ANNOTATION).is_some() && annotations.is_empty())
+        && let Some(metadata) = wanted["metadata"].as_object_mut()
+    {
+        metadata.remove("annotations");
+    }
+    let note = format!("{wanted}\n");
+    let annotations = object["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
+    if let Some(annotations) = annotations {
+        annotations.remove(ANNOTATION);
+        let others: usize =
+            annotations.iter().map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
+        if others + ANNOTATION.len() + note.len() <= NOTE_BYTES_MAX {
+            annotations.insert(ANNOTATION.into(), note.into());
+        }
+    }
+}
