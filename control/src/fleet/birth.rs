@@ -6,7 +6,8 @@ use dataplane::load::{BackendLoad, Whose};
 use dataplane::table::{Born, Start};
 use tokio::time::Instant;
 
-use super::crew::{Hands, Member};
+use super::crew::Hands;
+use super::member::Member;
 use crate::runtime::{InstanceSpec, pod_name};
 
 /// The counters of `key`, which say whose they are.

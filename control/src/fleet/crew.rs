@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::decide::{Delay, View, Window, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
+use super::member::{Member, Phase};
 use super::seen::{Roll, Seen, Stage};
 use super::{EndpointSink, Metric, Observed, Plan, Signs, State, birth};
-use crate::runtime::{Beside, Gone, Instance, InstanceSpec, Report, Reporter, Runtime};
+use crate::runtime::{Beside, Gone, InstanceSpec, Report, Reporter, Runtime};
 
 /// What a crew acts with.
 pub(super) struct Hands {
@@ -69,39 +70,6 @@ struct Panic {
     until: Instant,
     /// The largest count since it began.
     peak: u32,
-}
-
-pub(super) struct Member {
-    id: u64,
-    pub(super) line: u64,
-    /// What it was started by.
-    pub(super) spec: Arc<InstanceSpec>,
-    pub(super) started: Instant,
-    pub(super) instance: Box<dyn Instance>,
-    pub(super) phase: Phase,
-    /// There from the first readiness on.
-    endpoint: Option<Arc<Endpoint>>,
-    beside: Vec<Beside>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    Starting,
-    Ready {
-        since: Instant,
-    },
-    /// It refused a connection or a probe: no requests until it proved well again.
-    Doubted {
-        since: Instant,
-    },
-    /// Out of the table; ends when its last request has.
-    Draining {
-        since: Instant,
-        look_at: Instant,
-    },
-    /// Stands still until it is wanted again.
-    Frozen,
-    Stopping,
 }
 
 impl Crew {
@@ -476,27 +444,5 @@ impl Crew {
 
     pub(super) fn count(&self, wanted: impl Fn(Phase) -> bool) -> u32 {
         u32::try_from(self.members.iter().filter(|m| wanted(m.phase)).count()).unwrap_or(u32::MAX)
-    }
-}
-
-impl Member {
-    pub(super) fn stop(&mut self) {
-        if self.phase != Phase::Stopping {
-            self.phase = Phase::Stopping;
-            self.instance.stop();
-        }
-    }
-
-    fn is_running(&self) -> bool {
-        !matches!(self.phase, Phase::Draining { .. } | Phase::Frozen | Phase::Stopping)
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.endpoint.as_ref().map_or(0, |endpoint| endpoint.load.in_flight())
-    }
-
-    /// Unready ones go before ready ones, idle ones before busy ones, young ones before old ones.
-    fn cost(&self) -> (bool, u32, std::cmp::Reverse<u64>) {
-        (matches!(self.phase, Phase::Ready { .. }), self.in_flight(), std::cmp::Reverse(self.id))
     }
 }

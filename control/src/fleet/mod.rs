@@ -10,6 +10,7 @@ mod crew;
 pub mod decide;
 pub mod limits;
 mod manager;
+mod member;
 mod seen;
 mod spares;
 #[cfg(test)]

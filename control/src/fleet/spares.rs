@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::time::Instant;
 
-use super::crew::{Crew, Phase};
+use super::crew::Crew;
+use super::member::Phase;
 
 impl Crew {
     /// The scaler's count with the warm spares on top, if any request can come.

@@ -1,0 +1,63 @@
+//! One instance of a revision, and what it is doing.
+
+use std::sync::Arc;
+
+use dataplane::table::Endpoint;
+use tokio::time::Instant;
+
+use crate::runtime::{Beside, Instance, InstanceSpec};
+
+pub(super) struct Member {
+    pub(super) id: u64,
+    pub(super) line: u64,
+    /// What it was started by.
+    pub(super) spec: Arc<InstanceSpec>,
+    pub(super) started: Instant,
+    pub(super) instance: Box<dyn Instance>,
+    pub(super) phase: Phase,
+    /// There from the first readiness on.
+    pub(super) endpoint: Option<Arc<Endpoint>>,
+    pub(super) beside: Vec<Beside>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Starting,
+    Ready {
+        since: Instant,
+    },
+    /// It refused a connection or a probe: no requests until it proved well again.
+    Doubted {
+        since: Instant,
+    },
+    /// Out of the table; ends when its last request has.
+    Draining {
+        since: Instant,
+        look_at: Instant,
+    },
+    /// Stands still until it is wanted again.
+    Frozen,
+    Stopping,
+}
+
+impl Member {
+    pub(super) fn stop(&mut self) {
+        if self.phase != Phase::Stopping {
+            self.phase = Phase::Stopping;
+            self.instance.stop();
+        }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        !matches!(self.phase, Phase::Draining { .. } | Phase::Frozen | Phase::Stopping)
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.endpoint.as_ref().map_or(0, |endpoint| endpoint.load.in_flight())
+    }
+
+    /// Unready ones go before ready ones, idle ones before busy ones, young ones before old ones.
+    pub(super) fn cost(&self) -> (bool, u32, std::cmp::Reverse<u64>) {
+        (matches!(self.phase, Phase::Ready { .. }), self.in_flight(), std::cmp::Reverse(self.id))
+    }
+}
