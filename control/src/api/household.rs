@@ -63,7 +63,7 @@ fn unsettled(store: &Store, reached: Option<u64>) -> (BTreeSet<Arc<str>>, u64) {
     if let Some(reached) = reached
         && let Ok((events, reached)) = memory.changes(None, None, reached, usize::MAX)
     {
-        return (events.iter().filter_map(|event| concerned(event)).collect(), reached);
+        return (events.iter().filter_map(concerned).collect(), reached);
     }
     let all = memory.list(&object::resource_of(&NAMESPACE), None).items;
     (all.iter().map(|namespace| namespace.key.name.clone()).collect(), memory.revision())

@@ -37,7 +37,7 @@ const NAME_ADDRESSES_MAX: usize = 64;
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// What Ingresses are made true with.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Room {
     pub ingresses: Cache<Ingress>,
     pub endpoints: Cache<Endpoints>,
@@ -48,19 +48,6 @@ pub struct Room {
     loose: Mutex<BTreeSet<Item>>,
     /// Read from Secrets, by namespace, name and version.
     identities: Mutex<HashMap<(String, String), (String, Identity)>>,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self {
-            ingresses: Cache::default(),
-            endpoints: Cache::default(),
-            slices: Cache::default(),
-            secrets: Cache::default(),
-            loose: Mutex::default(),
-            identities: Mutex::default(),
-        }
-    }
 }
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
