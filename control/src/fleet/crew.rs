@@ -107,8 +107,7 @@ impl Crew {
     pub(super) fn replan(&mut self, mut plan: Plan, now: Instant, hands: &Hands) {
         self.retired = false;
         if self.plan.instance == plan.instance {
-            // Members are of this program as long as they share its words.
-            plan.instance = Arc::clone(&self.plan.instance);
+            plan.instance = Arc::clone(&self.plan.instance); // by which members know their program
         } else {
             if self.plan.instance.volumes != plan.instance.volumes {
                 hands.runtime.refresh(Arc::clone(&plan.instance));
@@ -129,9 +128,7 @@ impl Crew {
     /// Retires without waiting for requests.
     pub(super) fn dismiss(&mut self) {
         self.retired = true;
-        for member in &mut self.members {
-            member.stop();
-        }
+        self.members.iter_mut().for_each(Member::stop);
     }
 
     pub(super) fn asked(&mut self, now: Instant) {
@@ -185,9 +182,7 @@ impl Crew {
     pub(super) fn gone(&mut self, id: u64, gone: Gone, now: Instant) {
         let Some(at) = self.members.iter().position(|m| m.id == id) else { return };
         let member = self.members.remove(at);
-        if self.members.is_empty() {
-            self.members.shrink_to_fit(); // who sleeps keeps no room for instances
-        }
+        self.members.shrink_to_fit(); // who sleeps keeps no room for instances
         let was_ready_since = match member.phase {
             // As wanted, or missed by nobody.
             Phase::Draining { .. } | Phase::Stopping | Phase::Frozen => return self.roll.left(id),
@@ -394,8 +389,7 @@ impl Crew {
     }
 
     pub(super) fn forget(&self, hands: &Hands) {
-        let InstanceSpec { namespace, revision, .. } = &*self.plan.instance;
-        hands.runtime.forget(namespace, revision);
+        hands.runtime.forget(&self.plan.instance.namespace, &self.plan.instance.revision);
     }
 
     pub(super) fn observed(&self) -> Observed {
