@@ -15,7 +15,7 @@ use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::member::{Member, Phase};
 use super::seen::{Roll, Seen, Stage};
 use super::{EndpointSink, Metric, Observed, Plan, Signs, State, birth};
-use crate::runtime::{Beside, Gone, InstanceSpec, Report, Reporter, Runtime};
+use crate::runtime::{Beside, Gone, Report, Reporter, Runtime};
 
 /// What a crew acts with.
 pub(super) struct Hands {
