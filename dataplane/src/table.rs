@@ -419,6 +419,9 @@ impl Table {
     }
 }
 
+/// What `https://HOST` means without a port (RFC 9110, section 4.2.2).
+pub const HTTPS_PORT: u16 = 443;
+
 /// The host of an authority: without port, without the root's dot.
 #[must_use]
 pub fn host_name(authority: &str) -> &str {

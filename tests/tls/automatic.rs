@@ -134,7 +134,8 @@ fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
         wait::until(PATIENCE, &format!("answers {wanted}"), || (status().status == wanted).then_some(()));
     };
     answers(301);
-    assert_eq!(status().header("Location"), Some("https://hello.default.localhost/x?y"));
+    let there = format!("https://{HOST}:{}/x?y", appliance.https().port());
+    assert_eq!(status().header("Location"), Some(&*there));
     annotate(api, PROTOCOL, "enabled");
     answers(200);
     annotate(api, PROTOCOL, "Never");

@@ -13,8 +13,8 @@ pub struct HostRule {
     pub paths: Vec<PathRule>,
     /// Of what no path takes.
     pub splits: Vec<Share>,
-    /// Clients without TLS are sent to HTTPS.
-    pub https_redirect: bool,
+    /// Clients without TLS are sent to HTTPS, at this port.
+    pub https_redirect: Option<u16>,
     /// Not for the public listener.
     pub inside_only: bool,
     /// What probes are told.

@@ -47,7 +47,7 @@ use crate::inquiry::Question;
 use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
 use crate::spans;
-use crate::table::{Ask, Backend, Route, Table, WhenEmpty, host_name};
+use crate::table::{Ask, Backend, HTTPS_PORT, Route, Table, WhenEmpty, host_name};
 use note::Note;
 use outliers::Outliers;
 use sheet::Sheets;
@@ -158,12 +158,12 @@ impl Proxy {
             if let Some(answer) = probed(route, ask) {
                 return Err(answer);
             }
-            if ask.plain
-                && route.https_redirect
+            if let Some(port) = route.https_redirect
+                && ask.plain
                 && !table.certificates.is_empty()
                 && ask.path.starts_with('/')
             {
-                return Err(only_by_https(ask));
+                return Err(only_by_https(ask, port));
             }
             let rng = &mut self.rng.borrow_mut();
             let bond = bond::bond(route, splits, ask, rng);
@@ -211,10 +211,14 @@ impl Proxy {
     }
 }
 
-/// Where a client without TLS has to come again with it (X-KI-13). The port is the usual one: ours is
-/// often behind it.
-fn only_by_https(ask: &Ask<'_>) -> Refusal {
-    Refusal::HttpsOnly { location: format!("https://{}{}", host_name(ask.host), ask.path).into() }
+/// Where a client without TLS has to come again with it (X-KI-13).
+fn only_by_https(ask: &Ask<'_>, port: u16) -> Refusal {
+    let (host, path) = (host_name(ask.host), ask.path);
+    let location = match port {
+        HTTPS_PORT => format!("https://{host}{path}"),
+        port => format!("https://{host}:{port}{path}"),
+    };
+    Refusal::HttpsOnly { location: location.into() }
 }
 
 /// What a probe is told, if this is one: the hash it brings, or `override` for that of the route

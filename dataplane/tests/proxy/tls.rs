@@ -149,25 +149,30 @@ fn requests_arrive_and_ends_are_announced_however_the_bytes_come() {
 fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
     on_every_machine(&CoreLimits::default(), |house| async move {
         let config = furnish(&house);
-        let redirecting = |certificates: Arc<Certificates>| {
+        let redirecting = |port: u16, certificates: Arc<Certificates>| {
             let splits = house.tables.load().hosts["app"].splits[0].backend.clone();
             let splits = vec![Split::new(1, splits)];
             let mut table = Table { certificates, ..Table::default() };
-            table.hosts.insert("app", Arc::new(Route { splits, https_redirect: true, ..Route::default() }));
+            table
+                .hosts
+                .insert("app", Arc::new(Route { splits, https_redirect: Some(port), ..Route::default() }));
             house.tables.publish(table);
         };
-        redirecting(Arc::clone(&house.tables.load().certificates));
-
         let mut plain = house.client().await;
-        for _ in 0..2 {
+        for (port, there) in [(443, "App"), (8443, "App:8443")] {
+            redirecting(port, Arc::clone(&house.tables.load().certificates));
             let seen = plain.get("App:8080", "/a%20b?c=d").await;
             assert!(seen.head.starts_with("HTTP/1.1 301 "), "{}", seen.head);
-            assert!(seen.head.contains("\r\nLocation: https://App/a%20b?c=d\r\n"), "{}", seen.head);
+            assert!(
+                seen.head.contains(&format!("\r\nLocation: https://{there}/a%20b?c=d\r\n")),
+                "{}",
+                seen.head
+            );
         }
         let mut client = TlsClient::connect(&house, &config).await.unwrap();
         assert!(client.post(b"body", false).await.unwrap() == b"body");
 
-        redirecting(Arc::default());
+        redirecting(443, Arc::default());
         assert!(plain.get("app", "/").await.head.starts_with("HTTP/1.1 200 "));
     });
 }

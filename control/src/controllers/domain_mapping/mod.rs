@@ -114,7 +114,7 @@ fn serve(world: &World, mapping: &DomainMapping, target: &str, protocol: HttpPro
     let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
     let mut rule = HostRule {
         hosts: vec![domain.to_owned()],
-        https_redirect: protocol == HttpProtocol::Redirected,
+        https_redirect: route::ports(world).redirect(protocol),
         inside_only: false,
         ..own
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::table::Edits;
+use dataplane::table::{Edits, HTTPS_PORT};
 
 use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::fingerprint;
@@ -51,7 +51,7 @@ pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>,
             hosts: vec![host],
             paths: gathered.paths.clone(),
             splits: Vec::new(),
-            https_redirect: redirected && !gathered.inside_only,
+            https_redirect: (redirected && !gathered.inside_only).then_some(HTTPS_PORT),
             inside_only: gathered.inside_only,
             hash: Some(Arc::clone(&hash)),
             manners: None,

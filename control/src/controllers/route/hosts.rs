@@ -1,5 +1,6 @@
 //! The names of a Route: hosts that it answers to, and the URLs that it shows.
 
+use dataplane::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -8,12 +9,11 @@ use crate::controllers::certificate::standing::Tls;
 use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
-use crate::kinds::settings::Network;
+use crate::kinds::settings::{HttpProtocol, Network};
 use crate::kinds::shared::{label, name, namespace};
 
-/// The ports that URLs need not name.
+/// The port that URLs need not name; the other is [`HTTPS_PORT`].
 const HTTP_PORT: u16 = 80;
-const HTTPS_PORT: u16 = 443;
 
 /// What hosts are made of, besides the Route.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +37,12 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// Where clients without TLS are sent to: the port that URLs name.
+    #[must_use]
+    pub fn redirect(self, protocol: HttpProtocol) -> Option<u16> {
+        (protocol == HttpProtocol::Redirected).then_some(self.https.unwrap_or(HTTPS_PORT))
+    }
+
     /// The URL of a host, with what clients need not guess.
     #[must_use]
     pub fn url(self, scheme: &str, host: &str) -> String {

@@ -212,7 +212,7 @@ fn ways<'a>(naming: Naming<'a>, settings: &Settings, protocol: HttpProtocol) -> 
     Ways {
         naming,
         by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
-        redirected: protocol == HttpProtocol::Redirected,
+        https_redirect: naming.ports.redirect(protocol),
     }
 }
 

@@ -115,8 +115,8 @@ pub struct Ways<'a> {
     pub naming: Naming<'a>,
     /// Feature `tag-header-based-routing`.
     pub by_tag_header: bool,
-    /// Clients without TLS are sent to HTTPS.
-    pub redirected: bool,
+    /// Clients without TLS are sent to HTTPS at this port.
+    pub https_redirect: Option<u16>,
 }
 
 /// The hosts of assigned targets, as the publisher wants them: the Route's own with all weights, and one
@@ -158,7 +158,7 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
     });
     std::iter::once(own)
         .chain(tagged)
-        .flat_map(|rule| by_scheme(rule, ways.redirected, &ways.naming.domain.to_ascii_lowercase()))
+        .flat_map(|rule| by_scheme(rule, ways.https_redirect, &ways.naming.domain.to_ascii_lowercase()))
         .collect()
 }
 
@@ -193,12 +193,12 @@ impl Ways<'_> {
 }
 
 /// A redirect is for the public's hosts: callers inside go on as they did, without TLS.
-fn by_scheme(rule: HostRule, redirected: bool, domain: &str) -> impl Iterator<Item = HostRule> + use<> {
+fn by_scheme(rule: HostRule, port: Option<u16>, domain: &str) -> impl Iterator<Item = HostRule> + use<> {
     let is_public = |host: &String| host.strip_suffix(domain).is_some_and(|name| name.ends_with('.'));
     let HostRule { hosts, .. } = rule.clone();
     let (public, inside): (Vec<_>, Vec<_>) =
-        hosts.into_iter().partition(|host| redirected && is_public(host));
-    [(public, true), (inside, false)]
+        hosts.into_iter().partition(|host| port.is_some() && is_public(host));
+    [(public, port), (inside, None)]
         .into_iter()
         .filter(|(hosts, _)| !hosts.is_empty())
         .map(move |(hosts, https_redirect)| HostRule { hosts, https_redirect, ..rule.clone() })
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn ways() -> Ways<'static> {
-        Ways { naming: naming(), by_tag_header: false, redirected: false }
+        Ways { naming: naming(), by_tag_header: false, https_redirect: None }
     }
 
     struct Objects(Vec<Configuration>, Vec<Revision>);
@@ -371,12 +371,16 @@ mod tests {
     fn a_redirect_is_for_public_hosts_only() {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        let sent = |redirected: bool| -> Vec<String> {
-            let rules = rules(&route, &assigned, Ways { redirected, ..ways() });
-            rules.into_iter().filter(|rule| rule.https_redirect).flat_map(|rule| rule.hosts).collect()
+        let sent = |https_redirect: Option<u16>| -> Vec<String> {
+            let rules = rules(&route, &assigned, Ways { https_redirect, ..ways() });
+            rules
+                .into_iter()
+                .filter(|rule| rule.https_redirect.is_some())
+                .flat_map(|rule| rule.hosts)
+                .collect()
         };
-        assert_eq!(sent(true), ["app.ns.test", "t-app.ns.test"]);
-        assert!(sent(false).is_empty());
+        assert_eq!(sent(Some(8443)), ["app.ns.test", "t-app.ns.test"]);
+        assert!(sent(None).is_empty());
     }
 
     /// SRV-TT-01: each way to miss has its verdict and its reason.
