@@ -39,8 +39,11 @@ pub(super) fn serve(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static)
     let answer = Arc::new(answer);
     for stream in listener.incoming() {
         let (stream, answer) = (stream?, Arc::clone(&answer));
-        // A connection that breaks concerns nobody but its peer.
-        std::thread::spawn(move || drop(converse(&stream, &*answer)));
+        // A connection that breaks concerns nobody but its peer, and so does one for which there is no thread.
+        let serving = std::thread::Builder::new().spawn(move || drop(converse(&stream, &*answer)));
+        if let Err(why) = serving {
+            eprintln!("a connection is closed, because no thread can be had for it: {why}");
+        }
     }
     Ok(())
 }
