@@ -1,7 +1,7 @@
 //! Certificate: asked for by Routes and DomainMappings whose hosts are to have TLS, provided by us or by whoever its
 //! class names, and shown to clients from its Secret.
 //!
-//! Ours are signed by an authority of our own ([`issue`]). What the operator gave with `--tls-cert` needs none.
+//! Ours are signed by an authority of our own (`issue`). What the operator gave with `--tls-cert` needs none.
 
 mod authority;
 mod issue;
