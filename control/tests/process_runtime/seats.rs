@@ -29,6 +29,29 @@ async fn wait_for(count: usize) -> BTreeSet<i32> {
     panic!("{:?} wait and not {count}", waiting());
 }
 
+/// Returns once those that are noted as waiting, for whoever cleans up after us, are these.
+async fn wait_for_notes(house: &House, wanted: &BTreeSet<i32>) {
+    let folder = house.dir.path().join("instances/.waiting/.any");
+    let noted = || -> BTreeSet<i32> {
+        let files = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let whole = files.filter(|file| file.path().extension().is_some_and(|kind| kind == "run"));
+        whole.filter_map(|file| leader(&file.path())).collect()
+    };
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if noted() == *wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{:?} are noted and not {wanted:?}", noted());
+}
+
+/// The process that a record names.
+fn leader(record: &Path) -> Option<i32> {
+    let record: serde_json::Value = serde_json::from_slice(&fs::read(record).ok()?).ok()?;
+    record["process"]["pid"].as_i64()?.try_into().ok()
+}
+
 /// What a program can tell of where it is, but for what is its alone.
 const LOOK: &str = "env | grep -v -e ^PORT= -e ^SLUICEGATE_ -e ^HOSTNAME= | sort; pwd; id; hostname; umask; ulimit -a; \
     readlink /proc/self/fd/0; ls /proc/self/fd; cat /proc/self/cgroup; grep -e NoNewPrivs -e ^Sig[PBIC] -e ^Cap /proc/self/status; \
@@ -57,12 +80,20 @@ async fn one_that_waited_becomes_what_a_new_process_would() {
     let (as_new, _) = look(&house, 1).await;
 
     let first = wait_for(2).await;
+    wait_for_notes(&house, &first).await;
     let (as_waited, pid) = look(&house, 2).await;
     assert!(first.contains(&pid), "{pid} is none of {first:?}");
     assert_eq!(as_waited, as_new);
 
+    // Whoever stops waiting is in the instance's record and in no other: at no time without one.
+    let second = wait_for(2).await;
+    let mut same = house.start(4, listener());
+    same.ready().await;
+    let became = leader(&house.folder().join("4.run")).unwrap();
+    assert!(second.contains(&became), "{became} is none of {second:?}");
+    wait_for_notes(&house, &wait_for(2).await).await;
+
     // Another port than the last instance's: those who wait cannot have it, and others are made.
-    wait_for(2).await;
     let mut other = house.start(3, InstanceSpec { port: 9_999, ..listener() });
     TcpStream::connect(other.ready().await).unwrap();
     wait_for(2).await;
@@ -77,6 +108,6 @@ async fn one_that_waited_becomes_what_a_new_process_would() {
     let again = house.start(6, shell("exit 0")).gone().await;
     assert_eq!(again.cause, Cause::Exited(0), "{}", again.message);
     wait_for(2).await;
-    drop((other, house));
+    drop((other, same, house));
     wait_for(0).await;
 }

@@ -155,17 +155,21 @@ mod tests {
         route
     }
 
+    fn naming<'a>(network: &'a Network, services: &'a Cache<Service>) -> Naming<'a> {
+        Naming {
+            domain: "localhost",
+            ports: Ports { http: 80, https: None },
+            tls: &Tls::Unasked,
+            network,
+            services,
+        }
+    }
+
     /// SRV-OWN-01: what a Route makes is its own, bears its labels, and says whose it is.
     #[test]
     fn a_placeholder_bears_its_routes_labels_but_not_its_visibility() {
         let (route, network, services) = (route(), Network::default(), Cache::default());
-        let naming = Naming {
-            domain: "localhost",
-            ports: Ports { http: 80, https: None },
-            tls: &Tls::Unasked,
-            network: &network,
-            services: &services,
-        };
+        let naming = naming(&network, &services);
         let targets = [TrafficTarget { tag: Some("blue".into()), ..TrafficTarget::default() }];
         assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["blue-app", "app"]);
         let made = placeholder(&route, "blue-app");
@@ -182,13 +186,7 @@ mod tests {
     #[test]
     fn a_tag_too_long_for_a_services_name_has_no_placeholder() {
         let (route, network, services) = (route(), Network::default(), Cache::default());
-        let naming = Naming {
-            domain: "localhost",
-            ports: Ports { http: 80, https: None },
-            tls: &Tls::Unasked,
-            network: &network,
-            services: &services,
-        };
+        let naming = naming(&network, &services);
         let targets = [TrafficTarget { tag: Some("t".repeat(60)), ..TrafficTarget::default() }];
         assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["app"]);
     }

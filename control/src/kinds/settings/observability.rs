@@ -66,7 +66,7 @@ logging.enable-probe-request-log: \"false\"
         reader.flag(PROBES, &mut with_probes);
         let line = data.get(LINE).map_or(LINE_DEFAULT, |line| line.trim());
         match Template::parse(line) {
-            Err(why) => reader.wrong(LINE, &why.to_string()),
+            Err(why) => reader.wrong(LINE, &format!("{why}; docs/admin.md has what a line can say")),
             Ok(_) if has_lines && line.is_empty() => {
                 reader.wrong(LINE, &format!("{LINES} is true, so a line is needed"));
             }
