@@ -91,12 +91,15 @@ fn hosts(c: &mut Criterion) {
     for hosts in [10, 100_000] {
         let table = table_of(hosts);
         let mut rng = Rng::with_seed(1);
+        let mut asked = Asked::default();
         group.bench_function(format!("look up one of {hosts}"), |b| {
-            b.iter_batched(
-                || format!("app-{}.default.example.com:8080", rng.usize(..hosts)),
-                |host| table.route(&host).expect("made above").way(&Ask::ours(&host, "/")).len(),
-                BatchSize::SmallInput,
-            );
+            b.iter(|| table.route(asked.name(rng.usize(..hosts))).map(Arc::as_ptr));
+        });
+        group.bench_function(format!("look up and divide one of {hosts}"), |b| {
+            b.iter(|| {
+                let host = asked.name(rng.usize(..hosts));
+                table.route(host).expect("made above").way(&Ask::ours(host, "/")).len()
+            });
         });
         let changed = Arc::clone(&table.hosts["app-0.default.example.com"]);
         group.bench_function(format!("change one of {hosts}"), |b| {
@@ -108,6 +111,22 @@ fn hosts(c: &mut Criterion) {
         });
     }
     group.finish();
+}
+
+/// A Host header's value that the processor has just had in its hands, as in a request: written here, in some 20 ns.
+#[derive(Default)]
+struct Asked {
+    text: String,
+}
+
+impl Asked {
+    fn name(&mut self, number: usize) -> &str {
+        self.text.clear();
+        self.text.push_str("app-");
+        self.text.push_str(itoa::Buffer::new().format(number));
+        self.text.push_str(".default.example.com:8080");
+        &self.text
+    }
 }
 
 fn table_of(hosts: usize) -> Table {

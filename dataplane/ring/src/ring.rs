@@ -250,7 +250,7 @@ impl Core {
         if !self.executor.is_idle() || self.doorbell.is_rung() {
             return Patience::None;
         }
-        match self.timers.borrow().next() {
+        match self.timers.borrow_mut().next() {
             Some(at) => Patience::Until(at - self.now()),
             None => Patience::Forever,
         }

@@ -1,7 +1,12 @@
-//! Timers: an ordered map in the executor. No kernel operation per timer, and a timer that is not
-//! needed any more (nearly all of them guard something that goes well) leaves at once.
+//! Timers: a heap of moments in the executor, and no kernel operation per timer.
+//!
+//! Nearly all timers guard something that goes well, and are cleared long before their moment. So what happens often is
+//! cheap: a moment later than all others goes to the heap's end, a timer that is set again finds its waker by number,
+//! and one that is cleared only leaves its place; its moment stays in the heap until it comes up, or until the cleared
+//! ones are more than the others.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,12 +25,12 @@ pub struct Elapsed;
 pub struct Sleep {
     core: Rc<Core>,
     at: Tick,
-    id: Option<u64>,
+    set: Option<Name>,
 }
 
 impl Sleep {
     pub(crate) fn new(core: Rc<Core>, at: Tick) -> Self {
-        Self { core, at, id: None }
+        Self { core, at, set: None }
     }
 }
 
@@ -36,16 +41,16 @@ impl Future for Sleep {
         if self.core.now() >= self.at {
             return Poll::Ready(());
         }
-        let id = self.core.timers.borrow_mut().set(self.at, self.id, cx.waker());
-        self.id = Some(id);
+        let name = self.core.timers.borrow_mut().set(self.at, self.set, cx.waker());
+        self.set = Some(name);
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.core.timers.borrow_mut().clear(self.at, id);
+        if let Some(name) = self.set {
+            self.core.timers.borrow_mut().clear(name);
         }
     }
 }
@@ -87,33 +92,175 @@ impl<F: Future> Future for Within<F> {
 /// Who is to be woken when; equal moments in the order in which they were set.
 #[derive(Default)]
 pub(crate) struct Timers {
-    due: BTreeMap<(Tick, u64), Waker>,
-    next_id: u64,
+    /// The earliest on top. Some are cleared: their place has no waker, or another timer's.
+    moments: BinaryHeap<Reverse<(Tick, Name)>>,
+    places: Vec<Place>,
+    free: Vec<usize>,
+    named: u64,
 }
 
+/// A timer that was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name {
+    /// Counts up, so that names are in the order in which timers were set.
+    id: u64,
+    place: usize,
+}
+
+struct Place {
+    /// Whose it is, or was.
+    id: u64,
+    waker: Option<Waker>,
+}
+
+/// Cleared moments that are not worth looking for.
+const CLEARED_FEW: usize = 64;
+
 impl Timers {
-    /// Sets a timer, or gives the one named `id` its current waker.
-    pub(crate) fn set(&mut self, at: Tick, id: Option<u64>, waker: &Waker) -> u64 {
-        let id = id.unwrap_or_else(|| {
-            self.next_id += 1;
-            self.next_id
-        });
-        self.due.entry((at, id)).and_modify(|w| w.clone_from(waker)).or_insert_with(|| waker.clone());
-        id
+    /// Sets a timer, or gives the one of that name its current waker.
+    pub(crate) fn set(&mut self, at: Tick, name: Option<Name>, waker: &Waker) -> Name {
+        if let Some(name) = name
+            && let Some(known) = self.waker_of(name)
+        {
+            known.clone_from(waker); // copies nothing if it is the same task's
+            return name;
+        }
+        self.named += 1;
+        let mine = Place { id: self.named, waker: Some(waker.clone()) };
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.places[place] = mine;
+                place
+            }
+            None => {
+                self.places.push(mine);
+                self.places.len() - 1
+            }
+        };
+        let name = Name { id: self.named, place };
+        self.moments.push(Reverse((at, name)));
+        name
     }
 
-    pub(crate) fn clear(&mut self, at: Tick, id: u64) {
-        self.due.remove(&(at, id));
+    pub(crate) fn clear(&mut self, name: Name) {
+        self.take(name);
+        let (all, set) = (self.moments.len(), self.places.len() - self.free.len());
+        if all > 2 * set + CLEARED_FEW {
+            // At most one step for each of as many that were cleared since the last time.
+            let places = &self.places;
+            self.moments.retain(|Reverse((_, name))| is_set(places, *name));
+        }
     }
 
     /// The earliest moment set.
-    pub(crate) fn next(&self) -> Option<Tick> {
-        self.due.first_key_value().map(|((at, _), _)| *at)
+    pub(crate) fn next(&mut self) -> Option<Tick> {
+        while let Some(Reverse((at, name))) = self.moments.peek() {
+            if is_set(&self.places, *name) {
+                return Some(*at);
+            }
+            self.moments.pop();
+        }
+        None
     }
 
     /// Takes one whose moment has come.
     pub(crate) fn pop_due(&mut self, now: Tick) -> Option<Waker> {
-        let entry = self.due.first_entry()?;
-        (entry.key().0 <= now).then(|| entry.remove())
+        while self.moments.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Reverse((_, name)) = self.moments.pop()?;
+            let due = self.take(name);
+            if due.is_some() {
+                return due;
+            }
+        }
+        None
+    }
+
+    fn waker_of(&mut self, name: Name) -> Option<&mut Waker> {
+        let place = self.places.get_mut(name.place).filter(|place| place.id == name.id)?;
+        place.waker.as_mut()
+    }
+
+    /// Frees the timer's place, if it is set still.
+    fn take(&mut self, name: Name) -> Option<Waker> {
+        let place = self.places.get_mut(name.place).filter(|place| place.id == name.id)?;
+        let waker = place.waker.take()?;
+        self.free.push(name.place);
+        Some(waker)
+    }
+}
+
+fn is_set(places: &[Place], name: Name) -> bool {
+    places.get(name.place).is_some_and(|place| place.id == name.id && place.waker.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::task::Wake;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn after(millis: u64) -> Tick {
+        Tick::default() + Duration::from_millis(millis)
+    }
+
+    /// Against an ordered list: whatever is set, set again and cleared, in whatever order.
+    #[test]
+    fn each_timer_that_was_not_cleared_comes_once_at_its_moment() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut timers = Timers::default();
+        let counts: Vec<_> = (0..2000).map(|_| Arc::new(Count::default())).collect();
+        let mut set: Vec<(Tick, Name, usize)> = Vec::new();
+        let mut expected = vec![0; counts.len()];
+        let mut now = 0;
+        for (nth, count) in counts.iter().enumerate() {
+            let at = after(now + rng.u64(1..500));
+            let name = timers.set(at, None, &Waker::from(Arc::clone(count)));
+            assert_eq!(timers.set(at, Some(name), &Waker::from(Arc::clone(count))), name);
+            set.push((at, name, nth));
+            if rng.bool() {
+                let (_, name, _) = set.swap_remove(rng.usize(..set.len()));
+                timers.clear(name);
+                timers.clear(name); // nobody else's place is freed
+            }
+            assert_eq!(timers.next(), set.iter().map(|(at, ..)| *at).min());
+            assert!(timers.moments.len() <= 2 * set.len() + CLEARED_FEW + 1);
+            now += rng.u64(..3);
+            while let Some(waker) = timers.pop_due(after(now)) {
+                waker.wake();
+            }
+            set.retain(|(at, _, nth)| {
+                expected[*nth] += usize::from(*at <= after(now));
+                *at > after(now)
+            });
+        }
+        let came: Vec<_> = counts.iter().map(|count| count.0.load(Relaxed)).collect();
+        assert_eq!(came, expected);
+        assert!(expected.contains(&1) && timers.places.len() < counts.len());
+    }
+
+    #[test]
+    fn equal_moments_come_in_the_order_in_which_they_were_set() {
+        let mut timers = Timers::default();
+        let wakers: Vec<_> = (0..20).map(|_| Waker::from(Arc::new(Count::default()))).collect();
+        let names: Vec<_> = wakers.iter().map(|waker| timers.set(after(1), None, waker)).collect();
+        timers.clear(names[3]);
+        timers.set(after(1), None, &wakers[3]); // in the place of the one before, and behind all
+        let order = (0..20).filter(|nth| *nth != 3).chain([3]);
+        for nth in order {
+            assert!(timers.pop_due(after(1)).unwrap().will_wake(&wakers[nth]), "{nth}");
+        }
+        assert!(timers.pop_due(after(9)).is_none() && timers.next().is_none());
     }
 }

@@ -39,7 +39,7 @@ pub fn select<'a>(
     if !traced {
         kept.retain(|companion| companion.name != "tracestate"); // a state without its parent means nothing
         let trace = trace::attempt(parent.unwrap_or_default(), rng);
-        kept.push(Companion { name: "traceparent".into(), value: trace.into_bytes().into() });
+        kept.push(Companion { name: "traceparent".into(), value: trace.to_vec().into() });
     }
     kept
 }
@@ -81,7 +81,7 @@ pub fn attach(record: &Record, out: &mut Outgoing, rng: &mut Rng) {
             continue;
         }
         if name == "traceparent" {
-            out.push(&name, trace::attempt(&value, rng).as_bytes());
+            out.push(&name, &trace::attempt(&value, rng));
         } else {
             out.push(&name, &value);
         }

@@ -15,6 +15,7 @@ use super::limits::{ANSWER_BYTES_MAX, PASS_LOOK_EVERY};
 use super::resolve::Resolver;
 use crate::http::client::{self, ExchangeError, To};
 use crate::http::codec::Method;
+use crate::http::limits::COPY_BYTES_MAX;
 use crate::http::pool::PoolKey;
 use crate::http::wire::by;
 use crate::names::Found;
@@ -39,15 +40,11 @@ impl Post for Sender {
         }
         let token = self.token(target, timeout).await?;
         let shown = token.as_ref().map(|token| &***token);
-        let sent = client::Outgoing {
-            head: head(target, &request, shown, None),
-            body: request.body.clone(),
-            method: Method::Post,
-            repeatable: true, // at least once is what a subscriber is promised anyway
-        };
+        let sent = message(target, &request, shown, None);
         let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
             self.to_instance(target, (&request, shown), &sent, timeout).await?
         } else {
+            drop(request); // written into the message, and its memory is wanted for the next one
             let due = Some(self.proxy.ring.now() + timeout);
             let address = by(&self.proxy.ring, due, self.address(target)).await;
             let address = address.map_err(|_| PostError::Timeout(timeout))?;
@@ -122,10 +119,7 @@ impl Sender {
         let mut place = self.place(choice, &mut wish, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
-            let edited = place.edits().map(|edits| client::Outgoing {
-                head: head(target, request, token, Some(edits)),
-                ..sent.clone()
-            });
+            let edited = place.edits().map(|edits| message(target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
             let (address, id) = (place.endpoint.address, place.endpoint.id);
             let trust = place.backend().trust.clone();
@@ -180,9 +174,18 @@ fn refused(why: Refusal) -> PostError {
 /// Request line, Host and Content-Length of most targets, in bytes.
 const FIRST_LINES_BYTES: usize = 256;
 
-fn head(target: &Target, request: &Outgoing, token: Option<&str>, edits: Option<&Edits>) -> Bytes {
-    let length = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
-    let mut out = BytesMut::with_capacity(length);
+/// The request as it goes over the wire; a small body in one piece with its head.
+fn message(
+    target: &Target,
+    request: &Outgoing,
+    token: Option<&str>,
+    edits: Option<&Edits>,
+) -> client::Outgoing {
+    let head_bytes = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
+    let is_small = head_bytes + request.body.len() <= COPY_BYTES_MAX;
+    let (behind, apart) =
+        if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
+    let mut out = BytesMut::with_capacity(head_bytes + behind.len());
     out.put_slice(b"POST ");
     out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });
     out.put_slice(b" HTTP/1.1\r\nHost: ");
@@ -202,5 +205,7 @@ fn head(target: &Target, request: &Outgoing, token: Option<&str>, edits: Option<
         }
     }
     out.put_slice(b"\r\n");
-    out.freeze()
+    out.put_slice(behind);
+    // Repeatable, because a subscriber is promised at least once anyway.
+    client::Outgoing { head: out.freeze(), body: apart, method: Method::Post, repeatable: true }
 }

@@ -5,6 +5,9 @@ use fastrand::Rng;
 /// `00-` trace id `-` parent id `-` flags.
 const LENGTH: usize = 55;
 
+/// A `traceparent` of version 00.
+pub type Parent = [u8; LENGTH];
+
 /// Whether a `traceparent` of version 00 is well formed; anything else is replaced, as the standard asks.
 #[must_use]
 pub fn is_valid(value: &[u8]) -> bool {
@@ -24,18 +27,31 @@ pub fn is_valid(value: &[u8]) -> bool {
 
 /// A new trace, sampled.
 #[must_use]
-pub fn begin(rng: &mut Rng) -> String {
-    format!("00-{:032x}-{:016x}-01", rng.u128(1..), rng.u64(1..))
+pub fn begin(rng: &mut Rng) -> Parent {
+    let mut new = *b"00-00000000000000000000000000000000-0000000000000000-01";
+    put_hex(&mut new[3..35], rng.u128(1..));
+    put_hex(&mut new[36..52], rng.u64(1..).into());
+    new
 }
 
 /// The same trace with a parent id of this attempt.
 #[must_use]
-pub fn attempt(parent: &[u8], rng: &mut Rng) -> String {
-    match std::str::from_utf8(parent) {
-        Ok(text) if is_valid(parent) => {
-            format!("{}{:016x}{}", &text[..36], rng.u64(1..), &text[52..])
+pub fn attempt(parent: &[u8], rng: &mut Rng) -> Parent {
+    match parent.first_chunk::<LENGTH>() {
+        Some(valid) if is_valid(parent) => {
+            let mut next = *valid;
+            put_hex(&mut next[36..52], rng.u64(1..).into());
+            next
         }
         _ => begin(rng),
+    }
+}
+
+/// As many digits as there is room for, the lowest last.
+fn put_hex(out: &mut [u8], mut number: u128) {
+    for digit in out.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number & 15) as usize];
+        number >>= 4;
     }
 }
 
@@ -49,11 +65,11 @@ mod tests {
         let incoming = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
         let first = attempt(incoming, &mut rng);
         let second = attempt(incoming, &mut rng);
-        assert!(is_valid(first.as_bytes()) && first != second);
+        assert!(is_valid(&first) && first != second);
         for next in [first, second] {
-            assert_eq!(&next.as_bytes()[..36], &incoming[..36]);
-            assert_eq!(&next.as_bytes()[52..], b"-00");
-            assert_ne!(&next.as_bytes()[36..52], &incoming[36..52]);
+            assert_eq!(next[..36], incoming[..36]);
+            assert_eq!(&next[52..], b"-00");
+            assert_ne!(next[36..52], incoming[36..52]);
         }
     }
 
@@ -68,7 +84,7 @@ mod tests {
             "00-0af7651916cd43dd8448eb211c8031éc-b7ad6b716920333-00",
         ] {
             assert!(!is_valid(bad.as_bytes()), "{bad}");
-            assert!(is_valid(attempt(bad.as_bytes(), &mut Rng::with_seed(7)).as_bytes()), "{bad}");
+            assert!(is_valid(&attempt(bad.as_bytes(), &mut Rng::with_seed(7))), "{bad}");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::answer::Answer;
 use super::codec::{BodyReader, Malformed, Method, Piece, parse_response};
 use super::limits::{HttpLimits, INTERIM_MAX};
 use super::pool::{Pool, PoolKey, Upstream};
-use super::wire::{HeadFault, by, earlier};
+use super::wire::{HeadFault, Outflow, by, earlier};
 use crate::tls::{Trust, Wire};
 
 /// Opens and keeps connections for one core.
@@ -53,8 +53,10 @@ impl From<SocketAddr> for To<'_> {
 /// A request that is sent whole.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
-    /// From the request line to the empty line; says the body's length.
+    /// From the request line to the empty line; says the body's length. A small body stands behind it: then both leave
+    /// as they lie, without a copy.
     pub head: Bytes,
+    /// A body that does not stand behind the head.
     pub body: Bytes,
     pub method: Method,
     /// Whether it may be sent again when a kept connection turns out to be closed before any answer.
@@ -185,11 +187,8 @@ async fn converse(
     body_bytes_max: usize,
 ) -> Result<Answer, ExchangeError> {
     let Upstream { stream, inflow, outflow, head, .. } = upstream;
-    outflow.buffer.extend_from_slice(&request.head);
     // A peer that answers early may stop reading; its answer counts, so a failed send does not.
-    if outflow.put(stream, Chunk::from(request.body.clone())).await.is_ok() {
-        let _ = outflow.flush(stream).await;
-    }
+    let _ = send(stream, outflow, request).await;
 
     let mut interim = 0;
     let bytes = loop {
@@ -242,4 +241,13 @@ async fn converse(
     }
     answer.body = body.freeze();
     Ok(answer)
+}
+
+async fn send(stream: &Wire, outflow: &mut Outflow, request: &Outgoing) -> io::Result<()> {
+    if request.body.is_empty() {
+        return outflow.send_whole(stream, Chunk::from(request.head.clone())).await;
+    }
+    outflow.buffer.extend_from_slice(&request.head);
+    outflow.put(stream, Chunk::from(request.body.clone())).await?;
+    outflow.flush(stream).await
 }

@@ -134,6 +134,11 @@ impl Outflow {
             self.buffer.extend_from_slice(&chunk);
             return Ok(());
         }
+        self.send_whole(stream, chunk).await
+    }
+
+    /// Sends what is buffered, and `chunk` from where it lies.
+    pub async fn send_whole(&mut self, stream: &impl Pipe, chunk: Chunk) -> io::Result<()> {
         self.flush(stream).await?;
         self.bytes += chunk.len() as u64;
         stream.send(chunk).await

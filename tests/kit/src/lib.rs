@@ -21,6 +21,7 @@ pub mod load;
 pub mod manifest;
 pub mod message;
 pub mod pulse;
+mod runtime;
 pub mod scene;
 pub mod server;
 pub mod sink;

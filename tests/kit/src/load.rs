@@ -14,6 +14,7 @@ use monoio::net::TcpStream;
 
 use crate::Call;
 use crate::message::Response;
+use crate::runtime::runtime;
 
 /// Holds a small answer whole; larger ones take several reads.
 const READ_BYTES: usize = 64 * 1024;
@@ -61,7 +62,7 @@ pub fn run(plan: Plan) -> Report {
 }
 
 fn on_this_thread(plan: &Plan) -> Report {
-    let mut runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build().unwrap();
+    let mut runtime = runtime();
     let request: Rc<[u8]> = plan.call.to_bytes(plan.target).into();
     let left = Rc::new(Cell::new(plan.requests));
     runtime.block_on(async move {

@@ -15,6 +15,7 @@ use monoio::net::TcpStream;
 
 use crate::Call;
 use crate::message::Response;
+use crate::runtime::runtime;
 
 /// Where a call holds this text, each request has the moment at which it left: [`clock`] in hexadecimal.
 pub const STAMP: &str = "-----moment-----";
@@ -69,8 +70,7 @@ impl Pulse {
         let shared = Arc::new(Shared::default());
         let (told, request) = (Arc::clone(&shared), call.to_bytes(target));
         let thread = std::thread::spawn(move || {
-            let mut runtime =
-                monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build().unwrap();
+            let mut runtime = runtime();
             runtime.block_on(async {
                 let one = |nth| {
                     // Spread over the time between two requests of one connection.

@@ -18,6 +18,7 @@ use monoio::io::{AsyncWriteRentExt, CancelHandle, CancelableAsyncReadRent, Cance
 use monoio::net::{TcpListener, TcpStream};
 
 use crate::message::{Request, chunks};
+use crate::runtime::runtime;
 
 /// Read from a connection at a time.
 const READ_BYTES: usize = 16 * 1024;
@@ -158,7 +159,7 @@ where
     H: Fn(Request) -> F + 'static,
     F: Future<Output = Reply> + 'static,
 {
-    let mut runtime = monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build().unwrap();
+    let mut runtime = runtime();
     let tasks_left = runtime.block_on(async move {
         let listener = TcpListener::from_std(listener).unwrap();
         let (canceller, live, handler) = (Canceller::new(), Rc::new(Cell::new(0_usize)), Rc::new(handler));

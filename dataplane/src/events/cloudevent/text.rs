@@ -51,12 +51,14 @@ fn hex(digit: u8) -> Option<u8> {
 /// Encodes a value for a header: space, quote, percent and everything outside printable ASCII.
 pub(crate) fn put_header_value(out: &mut Vec<u8>, value: &str) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in value.bytes() {
-        if byte.is_ascii_graphic() && byte != b'"' && byte != b'%' {
-            out.push(byte);
-        } else {
-            out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-        }
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'%';
+    let mut rest = value.as_bytes();
+    loop {
+        let plain = rest.iter().position(|byte| !is_plain(*byte)).unwrap_or(rest.len());
+        out.extend_from_slice(&rest[..plain]);
+        let Some((byte, behind)) = rest[plain..].split_first() else { return };
+        out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        rest = behind;
     }
 }
 

@@ -55,8 +55,10 @@ impl<P: Post> Pump<P> {
                 (record, at_ms)
             }
         };
-        record.arrived_ms = guards_loops(&self.order().stream).then_some(at_ms);
         let order = self.order();
+        if guards_loops(&order.stream) {
+            record.arrived = self.shop.moment.borrow_mut().text(at_ms);
+        }
         match &job.leg {
             Leg::Subscriber => self.ask(&order, &record, job, began).await,
             Leg::DeadLetter(failure) => {

@@ -79,6 +79,7 @@ impl<P: Post> Desk<P> {
             journal,
             post,
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
+            moment: RefCell::default(),
         };
         Rc::new(Self {
             shop: Rc::new(shop),

@@ -19,7 +19,7 @@ use super::end::End;
 use super::lanes::{Lanes, lane};
 use super::place::Place;
 use super::post::Post;
-use super::request::Failure;
+use super::request::{Failure, Moment};
 use super::sorter::{Line, Sorter};
 use crate::events::bell::Bell;
 use crate::events::filter;
@@ -40,6 +40,7 @@ pub(super) struct Shop<P> {
     pub(super) journal: Option<Rc<Journal>>,
     pub(super) post: P,
     pub(super) rng: RefCell<fastrand::Rng>,
+    pub(super) moment: RefCell<Moment>,
 }
 
 pub(super) struct Pump<P> {

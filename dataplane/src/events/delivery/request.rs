@@ -1,5 +1,7 @@
 //! The requests a delivery makes, and what an answer carries.
 
+use std::rc::Rc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
@@ -32,10 +34,30 @@ pub fn to_reply_target(reply: &Record, mode: Mode, namespace: &str, rng: &mut Rn
     plain(reply, mode, arrival(reply).as_slice(), namespace, rng)
 }
 
-/// When the broker took the event in (X-BRK-05). One small allocation: the time's text.
-fn arrival(record: &Record) -> Option<Attribute<'static>> {
-    let time = Timestamp::from_millisecond(i64::try_from(record.arrived_ms?).ok()?).ok()?;
-    Some(Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: time.to_string().into(), kind: Kind::String })
+/// When the broker took the event in (X-BRK-05).
+fn arrival(record: &Record) -> Option<Attribute<'_>> {
+    let time = record.arrived.as_deref()?;
+    Some(Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: time.into(), kind: Kind::String })
+}
+
+/// The last moment that was written out: an event goes to many subscribers, and what goes to one often came in the
+/// same millisecond.
+#[derive(Debug, Default)]
+pub struct Moment {
+    last: Option<(u64, Rc<str>)>,
+}
+
+impl Moment {
+    /// Milliseconds since 1970 as in RFC 3339; `None` for what is no date.
+    pub fn text(&mut self, ms: u64) -> Option<Rc<str>> {
+        if let Some((_, text)) = self.last.as_ref().filter(|(last, _)| *last == ms) {
+            return Some(Rc::clone(text));
+        }
+        let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+        let text = Rc::from(time.to_string());
+        self.last = Some((ms, Rc::clone(&text)));
+        Some(text)
+    }
 }
 
 /// The original event with what went wrong (EV-DLV-10, X-DLV-08, AMB-36).
