@@ -37,8 +37,10 @@ struct Chunk {
     offsets: Vec<u32>,
     /// What these records take in the segment.
     bytes: u64,
-    /// The latest time in each block of [`BLOCK_EVENTS`]. Clocks step back, so it need not rise.
+    /// The latest time in each whole block of [`BLOCK_EVENTS`]. Clocks step back, so it need not rise.
     latest_ms: Vec<u64>,
+    /// ... and in the one behind them. Beside what an append touches anyway: of a thousand streams each list is a miss.
+    newest_ms: u64,
 }
 
 /// An event that was copied forward: where to, its record's bytes there, and when it came.
@@ -66,15 +68,10 @@ impl Index {
             if let Some(full) = self.chunks.back_mut() {
                 full.shrink(); // nothing more comes: of a million events' room a quarter would stay empty
             }
-            self.chunks.push_back(Chunk { base, offsets: Vec::new(), bytes: 0, latest_ms: Vec::new() });
+            self.chunks.push_back(Chunk::at(base));
         }
         let Some(chunk) = self.chunks.back_mut() else { return };
-        match chunk.latest_ms.last_mut() {
-            Some(latest) if !chunk.offsets.len().is_multiple_of(BLOCK_EVENTS) => *latest = at_ms.max(*latest),
-            _ => chunk.latest_ms.push(at_ms),
-        }
-        chunk.offsets.push(offset);
-        chunk.bytes += bytes as u64;
+        chunk.push(offset, bytes, at_ms);
     }
 
     /// Takes moved events in, in any order; the segment that they came from is to be forgotten.
@@ -123,7 +120,8 @@ impl Index {
     /// whole are left out.
     pub(crate) fn since(&self, at_ms: u64) -> (impl Iterator<Item = Spot>, impl Iterator<Item = Spot>) {
         let native = self.chunks.iter().flat_map(move |chunk| {
-            let blocks = chunk.offsets.chunks(BLOCK_EVENTS).zip(&chunk.latest_ms);
+            let latest = chunk.latest_ms.iter().chain(std::iter::once(&chunk.newest_ms));
+            let blocks = chunk.offsets.chunks(BLOCK_EVENTS).zip(latest);
             let young = blocks.filter(move |(_, latest)| **latest >= at_ms).flat_map(|(block, _)| block);
             young.map(|offset| chunk.spot(*offset))
         });
@@ -252,6 +250,19 @@ impl Part<'_> {
 }
 
 impl Chunk {
+    fn at(base: u64) -> Self {
+        Self { base, offsets: Vec::new(), bytes: 0, latest_ms: Vec::new(), newest_ms: 0 }
+    }
+
+    fn push(&mut self, offset: u32, bytes: usize, at_ms: u64) {
+        if self.offsets.len().is_multiple_of(BLOCK_EVENTS) && !self.offsets.is_empty() {
+            self.latest_ms.push(std::mem::take(&mut self.newest_ms));
+        }
+        self.newest_ms = self.newest_ms.max(at_ms);
+        self.offsets.push(offset);
+        self.bytes += bytes as u64;
+    }
+
     fn shrink(&mut self) {
         self.offsets.shrink_to_fit();
         self.latest_ms.shrink_to_fit();
@@ -259,7 +270,18 @@ impl Chunk {
 
     fn first_from(&self, from: Position) -> usize {
         let wanted = from.get().saturating_sub(self.base);
-        self.offsets.partition_point(|offset| u64::from(*offset) < wanted)
+        let is_before = |offset: &u32| u64::from(*offset) < wanted;
+        // Whoever keeps up asks for one of the last: back from the end in steps that double, and not through the middle of
+        // a million, where each look is a miss.
+        let (mut end, mut step) = (self.offsets.len(), 1);
+        while end > 0 {
+            let start = end.saturating_sub(step);
+            if is_before(&self.offsets[start]) {
+                return start + 1 + self.offsets[start + 1..end].partition_point(is_before);
+            }
+            (end, step) = (start, step * 2);
+        }
+        0
     }
 
     /// Events that are not done.

@@ -189,7 +189,7 @@ impl<P: Post + Clone> Events<P> {
             return refused;
         }
         let appended = self.prepare(table, stream).and_then(|()| {
-            let feed = self.home.feed(&stream.name)?;
+            let feed = self.home.feed_of(stream)?;
             self.home.append(&feed, &[&[record]])
         });
         self.acknowledge(stream, 1, appended, Durability::default()).await
@@ -219,7 +219,7 @@ impl<P: Post + Clone> Events<P> {
             let parts: Vec<[&[u8]; 2]> =
                 heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
             let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
-            let feed = self.home.feed(&stream.name)?;
+            let feed = self.home.feed_of(stream)?;
             self.home.append_within(&feed, &records, patience.unwrap_or_default())
         });
         self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await

@@ -9,7 +9,6 @@ use std::fs;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
@@ -19,6 +18,7 @@ use wal::{AppendError, Bookmark, Log, Position, StreamId, Urgency};
 
 use super::bell::Bell;
 use super::delivery::Place;
+use super::feed::Feed;
 use super::hand::Hand;
 use super::limits::{BOOKMARK_EVERY, FULL_TOLD_EVERY, RELEASE_AGAIN, UNHURRIED_BYTES_MAX};
 use super::pager::Pager;
@@ -32,6 +32,9 @@ pub struct Keeper {
     ring: Ring,
     log: RefCell<Log>,
     feeds: RefCell<HashMap<Box<str>, Rc<Feed>, RandomState>>,
+    /// The same by what each follows: an append knows its stream, and need not compare names of which each is a miss.
+    /// A feed holds what it follows, so that nobody else can have its address.
+    by_stream: RefCell<HashMap<*const Stream, Rc<Feed>, RandomState>>,
     /// Feeds with events that are not durable yet.
     touched: RefCell<Vec<Rc<Feed>>>,
     /// Bookmarks that changed since the last flush.
@@ -51,66 +54,6 @@ pub struct Keeper {
     pub(super) pager: Pager,
 }
 
-/// A stream as its readers see it.
-#[derive(Debug)]
-pub struct Feed {
-    pub id: StreamId,
-    /// Events appended since the process began.
-    appended: Cell<u64>,
-    /// The end of the newest one.
-    appended_end: Cell<Position>,
-    touched: Cell<bool>,
-    /// One for each subscriber's pump.
-    readers: RefCell<Vec<Rc<Bell>>>,
-    /// What the newest table says of it.
-    stream: RefCell<Option<Arc<Stream>>>,
-    /// Bytes that count against its quota.
-    kept_bytes: Cell<u64>,
-}
-
-impl Feed {
-    #[must_use]
-    pub fn appended(&self) -> u64 {
-        self.appended.get()
-    }
-
-    /// Takes the table's newest word; what is kept counts against the quota in it.
-    pub(super) fn follow(&self, stream: &Arc<Stream>) {
-        let kept = self.kept_bytes();
-        self.account(0);
-        self.stream.replace(Some(Arc::clone(stream)));
-        self.account(kept);
-    }
-
-    /// What this log keeps of the stream because somebody needs it.
-    pub(super) fn kept_bytes(&self) -> u64 {
-        self.kept_bytes.get()
-    }
-
-    pub(super) fn account(&self, now: u64) {
-        let Some(stream) = &*self.stream.borrow() else { return };
-        let before = self.kept_bytes.replace(now);
-        if before != now {
-            stream.tally.kept_bytes.fetch_add(now.wrapping_sub(before), Relaxed); // wraps to a subtraction
-            stream.quota.account(before, now);
-        }
-    }
-
-    pub(super) fn subscribe(&self, bell: &Rc<Bell>) {
-        self.readers.borrow_mut().push(Rc::clone(bell));
-    }
-
-    pub(super) fn unsubscribe(&self, bell: &Rc<Bell>) {
-        self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, bell));
-    }
-
-    fn tell(&self) {
-        for bell in &*self.readers.borrow() {
-            bell.ring();
-        }
-    }
-}
-
 /// A flush failed: nothing that was not durable before will ever be acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the log failed and takes nothing until the process is restarted: {reason}")]
@@ -125,6 +68,7 @@ impl Keeper {
             ring: ring.clone(),
             log: RefCell::new(log),
             feeds: RefCell::default(),
+            by_stream: RefCell::default(),
             touched: RefCell::default(),
             dirty: RefCell::default(),
             hurry: Cell::new(false),
@@ -149,24 +93,37 @@ impl Keeper {
             return Ok(Rc::clone(feed));
         }
         let id = self.log.borrow_mut().stream(name)?;
-        let feed = Rc::new(Feed {
-            id,
-            appended: Cell::new(0),
-            appended_end: Cell::new(Position::ORIGIN),
-            touched: Cell::new(false),
-            readers: RefCell::default(),
-            stream: RefCell::default(),
-            kept_bytes: Cell::new(0),
-        });
+        let feed = Rc::new(Feed::of(id));
         self.feeds.borrow_mut().insert(name.into(), Rc::clone(&feed));
         self.work.ring();
         Ok(feed)
+    }
+
+    /// The same for a stream of the table: at once if its feed follows just this.
+    pub fn feed_of(&self, stream: &Stream) -> Result<Rc<Feed>, AppendError> {
+        if let Some(feed) = self.by_stream.borrow().get(&std::ptr::from_ref(stream)) {
+            return Ok(Rc::clone(feed));
+        }
+        self.feed(&stream.name)
+    }
+
+    /// From here on the feed does as this says.
+    pub(super) fn follow(&self, feed: &Rc<Feed>, stream: &Arc<Stream>) {
+        let mut by_stream = self.by_stream.borrow_mut();
+        if let Some(before) = &*feed.stream.borrow() {
+            by_stream.remove(&Arc::as_ptr(before));
+        }
+        by_stream.insert(Arc::as_ptr(stream), Rc::clone(feed));
+        feed.follow(stream);
     }
 
     /// Drops a stream with all that is in it.
     pub fn forget_stream(&self, name: &str) {
         if let Some(feed) = self.feeds.borrow_mut().remove(name) {
             feed.account(0);
+            if let Some(followed) = feed.stream.take() {
+                self.by_stream.borrow_mut().remove(&Arc::as_ptr(&followed));
+            }
         }
         self.log.borrow_mut().forget_stream(name);
         self.work.ring();

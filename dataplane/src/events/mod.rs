@@ -11,6 +11,7 @@ pub mod cloudevent;
 pub mod companions;
 pub mod delivery;
 pub mod encode;
+mod feed;
 pub mod filter;
 mod hand;
 pub mod house;

@@ -189,7 +189,7 @@ impl<P: Post> Pump<P> {
         }
         let home = &self.shop.home;
         let appended =
-            home.feed(&order.stream.name).and_then(|feed| home.append(&feed, &[&[head, reply.data.bytes()]]));
+            home.feed_of(&order.stream).and_then(|feed| home.append(&feed, &[&[head, reply.data.bytes()]]));
         let end = match appended {
             Ok(range) => range.end,
             Err(why) => return Passed::NotStored(format!("the reply could not be stored: {why}")),

@@ -33,8 +33,9 @@ pub use request::claims_reply;
 
 use self::pump::{Order, Pump, Shop};
 use self::sorter::Sorter;
+use super::feed::Feed;
 use super::journal::{self, Journal};
-use super::keeper::{Feed, HISTORY, Keeper};
+use super::keeper::{HISTORY, Keeper};
 use super::limits::{ABSENT_PATIENCE, TIDY_EVERY};
 use crate::table::{Stream, Table};
 
@@ -102,7 +103,7 @@ impl<P: Post> Desk<P> {
         let mut named = HashSet::with_capacity_and_hasher(table.streams.len(), RandomState::default());
         let mut outcome = Ok(());
         for stream in table.streams.values() {
-            let synced = self.shop.keeper.feed(&stream.name).and_then(|feed| {
+            let synced = self.shop.keeper.feed_of(stream).and_then(|feed| {
                 named.insert(feed.id);
                 self.sync_stream(stream, &feed, table.version)
             });
@@ -137,7 +138,7 @@ impl<P: Post> Desk<P> {
         if self.carried_out.borrow().get(&feed.id).is_some_and(|known| Arc::ptr_eq(known, stream)) {
             return Ok(());
         }
-        feed.follow(stream);
+        self.shop.keeper.follow(feed, stream);
         let sorter = self.sorter(feed);
         let mut pumps = self.pumps.borrow_mut();
         let pumps = pumps.entry(feed.id).or_default();
@@ -187,7 +188,7 @@ impl<P: Post> Desk<P> {
         if self.table.borrow().version == self.version.get() {
             return true; // all of it has: the usual case
         }
-        let Ok(feed) = self.shop.keeper.feed(&stream.name) else { return false };
+        let Ok(feed) = self.shop.keeper.feed_of(stream) else { return false };
         let pumps = self.pumps.borrow();
         let running = pumps.get(&feed.id);
         stream
@@ -199,7 +200,7 @@ impl<P: Post> Desk<P> {
     /// What a subscriber has still to get, by its place in the log and by the counters: the same, always.
     #[cfg(test)]
     pub fn outstanding(&self, stream: &Stream, subscriber: &str) -> Option<(u64, u64)> {
-        let feed = self.shop.keeper.feed(&stream.name).ok()?;
+        let feed = self.shop.keeper.feed_of(stream).ok()?;
         let pumps = self.pumps.borrow();
         let pump = pumps.get(&feed.id)?.get(subscriber).filter(|pump| !pump.is_stopped())?;
         pump.catch_up();

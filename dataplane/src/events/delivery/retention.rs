@@ -14,8 +14,8 @@ use super::Desk;
 use super::end::End;
 use super::post::Post;
 use super::pump::{Job, Pump};
+use crate::events::feed::Feed;
 use crate::events::journal::What;
-use crate::events::keeper::Feed;
 use crate::table::Stream;
 
 impl<P: Post> Desk<P> {

@@ -14,8 +14,9 @@ use ring::{Ring, Tick};
 use wal::Position;
 
 use crate::events::bell::Bell;
+use crate::events::feed::Feed;
 use crate::events::filter::index::Index;
-use crate::events::keeper::{Feed, Keeper};
+use crate::events::keeper::Keeper;
 use crate::events::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY};
 use crate::events::record::Record;
 use crate::table::Subscriber;
@@ -25,8 +26,9 @@ pub(super) struct Sorter {
     ring: Ring,
     keeper: Rc<Keeper>,
     feed: Rc<Feed>,
-    /// Rung by new durable events and a stop.
+    /// Rung by new durable events while there are subscribers, and by a stop.
     bell: Rc<Bell>,
+    listens: Cell<bool>,
     roll: RefCell<Roll>,
     /// Everything of the stream below is sorted, and durable.
     cursor: Cell<Position>,
@@ -127,13 +129,12 @@ impl Line {
 
 impl Sorter {
     pub(super) fn start(ring: &Ring, keeper: &Rc<Keeper>, feed: &Rc<Feed>) -> Rc<Self> {
-        let bell = Rc::new(Bell::default());
-        feed.subscribe(&bell);
         let sorter = Rc::new(Self {
             ring: ring.clone(),
             keeper: Rc::clone(keeper),
             feed: Rc::clone(feed),
-            bell,
+            bell: Rc::default(),
+            listens: Cell::new(false),
             roll: RefCell::default(),
             cursor: Cell::new(keeper.log().durable()),
             passed: Cell::new(0),
@@ -154,6 +155,7 @@ impl Sorter {
     /// The subscribers from now on, each with its line.
     pub(super) fn enroll(&self, running: Vec<(Arc<Subscriber>, Rc<Line>)>) {
         let (subscribers, lines): (Vec<_>, Vec<_>) = running.into_iter().unzip();
+        self.listen(!lines.is_empty());
         let mut roll = self.roll.borrow_mut();
         let is_same = roll.lines.len() == lines.len()
             && roll.lines.iter().zip(&lines).all(|(old, new)| Rc::ptr_eq(old, new))
@@ -164,6 +166,20 @@ impl Sorter {
                 .all(|(old, new)| Arc::ptr_eq(old, new) || old.filter == new.filter);
         if !is_same {
             *roll = Roll { subscribers, lines, index: OnceCell::new() };
+        }
+    }
+
+    /// A stream without subscribers is not looked at: nobody's events are passed over then, and who comes later begins
+    /// behind what is durable, or reads the log by itself up to there.
+    fn listen(&self, to_new: bool) {
+        if self.listens.replace(to_new) == to_new {
+            return;
+        }
+        if to_new {
+            self.cursor.set(self.keeper.log().durable());
+            self.feed.subscribe(&self.bell);
+        } else {
+            self.feed.unsubscribe(&self.bell);
         }
     }
 
@@ -191,22 +207,17 @@ impl Sorter {
     }
 
     async fn run(self: Rc<Self>) {
-        let mut unswept = 0;
         let mut unswept_since: Option<Tick> = None;
         while !self.stopped.get() {
             let seen = self.bell.count();
             let sorted = self.sort();
             if sorted > 0 {
-                unswept += sorted;
                 unswept_since.get_or_insert(self.ring.now());
             }
-            // Each subscriber's share in a sweep is never more than one event's.
-            let due = unswept_since.map(|since| since + SWEEP_EVERY);
-            if sorted > 0 && unswept >= self.roll.borrow().lines.len()
-                || due.is_some_and(|due| due <= self.ring.now())
-            {
+            // By time alone: were it by events too, a busy stream would wake those who want nothing all the time.
+            if unswept_since.is_some_and(|since| since + SWEEP_EVERY <= self.ring.now()) {
                 self.sweep();
-                (unswept, unswept_since) = (0, None);
+                unswept_since = None;
             }
             match unswept_since {
                 _ if sorted == RECORDS_PER_TURN_MAX => self.ring.yield_now().await,

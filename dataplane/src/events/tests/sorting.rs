@@ -87,6 +87,33 @@ fn newcomers_in_the_stream_get_what_comes_after_them() {
     }
 }
 
+/// EV-TRG-12, EV-DLV-13: a stream that nobody listens to for a while is not looked at; who comes back goes on where it
+/// was, and a newcomer gets what comes after it.
+#[test]
+fn a_stream_that_nobody_listened_to_for_a_while_loses_nothing() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let first = || trigger("t", "http://s/");
+    rig.run(async {
+        for (round, subscribers) in
+            [vec![first()], vec![], vec![trigger("new", "http://new/"), first()], vec![]]
+                .into_iter()
+                .enumerate()
+        {
+            rig.publish(subscribers);
+            for n in 0..5 {
+                assert_eq!(rig.post(&format!("{round}-{n}"), "x").await, 202);
+            }
+            rig.rest(seconds(1)).await;
+        }
+    });
+    let of = |rounds: &[usize]| -> Vec<_> {
+        rounds.iter().flat_map(|round| (0..5).map(move |n| format!("{round}-{n}"))).collect()
+    };
+    assert_eq!(sorted(rig.ids("http://s/")), of(&[0, 1, 2]));
+    assert_eq!(sorted(rig.ids("http://new/")), of(&[2]));
+}
+
 /// EV-DLV-13: what went by unwanted is in the bookmark too: a restart
 /// does not look at it again.
 #[test]

@@ -1,0 +1,84 @@
+//! A stream of a log, as those who append to it and those who read it see it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use wal::{Position, StreamId};
+
+use super::bell::Bell;
+use crate::table::Stream;
+
+/// A stream as its readers see it.
+#[derive(Debug)]
+pub struct Feed {
+    pub id: StreamId,
+    /// Events appended since the process began.
+    pub(super) appended: Cell<u64>,
+    /// The end of the newest one.
+    pub(super) appended_end: Cell<Position>,
+    /// In the keeper's list of feeds with events that are not durable.
+    pub(super) touched: Cell<bool>,
+    /// One for each subscriber's pump.
+    readers: RefCell<Vec<Rc<Bell>>>,
+    /// What the newest table says of it.
+    pub(super) stream: RefCell<Option<Arc<Stream>>>,
+    /// Bytes that count against its quota.
+    kept_bytes: Cell<u64>,
+}
+
+impl Feed {
+    pub(super) fn of(id: StreamId) -> Self {
+        Self {
+            id,
+            appended: Cell::new(0),
+            appended_end: Cell::new(Position::ORIGIN),
+            touched: Cell::new(false),
+            readers: RefCell::default(),
+            stream: RefCell::default(),
+            kept_bytes: Cell::new(0),
+        }
+    }
+
+    #[must_use]
+    pub fn appended(&self) -> u64 {
+        self.appended.get()
+    }
+
+    /// Takes the table's newest word; what is kept counts against the quota in it.
+    pub(super) fn follow(&self, stream: &Arc<Stream>) {
+        let kept = self.kept_bytes();
+        self.account(0);
+        self.stream.replace(Some(Arc::clone(stream)));
+        self.account(kept);
+    }
+
+    /// What this log keeps of the stream because somebody needs it.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.get()
+    }
+
+    pub(super) fn account(&self, now: u64) {
+        let Some(stream) = &*self.stream.borrow() else { return };
+        let before = self.kept_bytes.replace(now);
+        if before != now {
+            stream.tally.kept_bytes.fetch_add(now.wrapping_sub(before), Relaxed); // wraps to a subtraction
+            stream.quota.account(before, now);
+        }
+    }
+
+    pub(super) fn subscribe(&self, bell: &Rc<Bell>) {
+        self.readers.borrow_mut().push(Rc::clone(bell));
+    }
+
+    pub(super) fn unsubscribe(&self, bell: &Rc<Bell>) {
+        self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, bell));
+    }
+
+    pub(super) fn tell(&self) {
+        for bell in &*self.readers.borrow() {
+            bell.ring();
+        }
+    }
+}
