@@ -102,8 +102,8 @@ impl<K: Serialize + DeserializeOwned> Cache<K> {
         let mut cache = Self::found_by(words);
         let kept = cache.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
         kept.packer = Some(Packer {
-            pack: |object, samples| Some(samples.pack(&(), serde_json::to_vec(object).ok()?)),
-            open: |text| serde_json::from_slice(&text.bytes()).expect("a kind reads what it wrote"),
+            pack: |object, samples| Some(samples.pack(&(), &[], serde_json::to_vec(object).ok()?)),
+            open: |text| serde_json::from_slice(&text.bytes(&[])).expect("a kind reads what it wrote"),
             samples: Samples::default(),
             opened: VecDeque::new(),
         });
