@@ -72,7 +72,8 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
                 "kind": format!("{}List", meta.kind),
                 "metadata": metadata,
             });
-            accept::json(StatusCode::OK, join(&head, items.iter().map(|object| object.json())))
+            let bytes = items.iter().map(|object| object.json_bytes() + 1).sum();
+            accept::json(StatusCode::OK, join(&head, bytes, items.iter().map(|object| object.json())))
         }
         Format::Metadata => {
             let head = json!({
@@ -82,7 +83,8 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
             });
             let items: Vec<String> =
                 items.iter().map(|object| accept::metadata_only(object).to_string()).collect();
-            accept::json(StatusCode::OK, join(&head, items.iter()))
+            let bytes = items.iter().map(|item| item.len() + 1).sum();
+            accept::json(StatusCode::OK, join(&head, bytes, items.iter()))
         }
         Format::Table => {
             let items: Vec<&Stored> = items.iter().map(|object| &**object).collect();
@@ -94,11 +96,13 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
     }
 }
 
-/// Puts items that are already written out into a list's `items`.
-fn join(head: &Value, items: impl Iterator<Item = impl AsRef<[u8]>>) -> Vec<u8> {
+/// Puts items that are already written out into a list's `items`: so many bytes, for which there is room from the
+/// beginning, because a list of megabytes that grows leaves holes of its own size in the heap.
+fn join(head: &Value, bytes: usize, items: impl Iterator<Item = impl AsRef<[u8]>>) -> Vec<u8> {
     let mut body = head.to_string().into_bytes();
     body.pop();
     body.extend_from_slice(b",\"items\":[");
+    body.reserve_exact(bytes + b"]}".len());
     for (index, item) in items.enumerate() {
         if index > 0 {
             body.push(b',');

@@ -102,8 +102,8 @@ impl<K: Serialize + DeserializeOwned> Cache<K> {
         let mut cache = Self::found_by(words);
         let kept = cache.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
         kept.packer = Some(Packer {
-            pack: |object, samples| Some(samples.pack(&(), serde_json::to_vec(object).ok()?)),
-            open: |text| serde_json::from_slice(&text.bytes()).expect("a kind reads what it wrote"),
+            pack: |object, samples| Some(samples.pack(&(), &[], serde_json::to_vec(object).ok()?)),
+            open: |text| serde_json::from_slice(&text.bytes(&[])).expect("a kind reads what it wrote"),
             samples: Samples::default(),
             opened: VecDeque::new(),
         });
@@ -178,6 +178,11 @@ impl<K: Resource> Cache<K> {
         let _ = self.dress.set(Dress(Box::new(dress)));
     }
 
+    /// Nobody works with any: those of sleepers are packed.
+    pub(super) fn rest(&self) {
+        self.lock().close(0);
+    }
+
     /// An object as it is kept.
     fn taken_in(&self, object: K) -> Arc<K> {
         let mut object = without_owners(object);
@@ -250,11 +255,19 @@ impl<K> Kept<K> {
     /// Keeps an object open, and packs who was so for the longest time.
     fn put(&mut self, key: Key, object: Arc<K>) -> Option<Slot<K>> {
         let before = self.objects.insert(key.clone(), Slot::Open(object));
-        let Some(packer) = &mut self.packer else { return before };
-        if !matches!(before, Some(Slot::Open(_))) {
+        if let Some(packer) = &mut self.packer
+            && !matches!(before, Some(Slot::Open(_)))
+        {
             packer.opened.push_back(key);
         }
-        while packer.opened.len() > OPEN_MAX {
+        self.close(OPEN_MAX);
+        before
+    }
+
+    /// Until no more than so many are open.
+    fn close(&mut self, open_max: usize) {
+        let Some(packer) = &mut self.packer else { return };
+        while packer.opened.len() > open_max {
             let Some(key) = packer.opened.pop_front() else { break };
             let Some(slot @ Slot::Open(_)) = self.objects.get_mut(&key) else { continue };
             if let Slot::Open(object) = slot
@@ -263,7 +276,6 @@ impl<K> Kept<K> {
                 *slot = Slot::Packed(text);
             }
         }
-        before
     }
 
     fn insert(&mut self, key: Key, object: Arc<K>) -> Option<Arc<K>> {
@@ -475,5 +487,8 @@ mod tests {
         cache.delete(labelled(2, ""), |(before, _)| assert_eq!(before.unwrap().as_ref(), &labelled(2, "y")));
         assert!(cache.get("ns", "b002").is_none());
         assert_eq!(cache.names_having("ns", "z"), ["b000", "b001", &format!("b{last:03}")]);
+        cache.rest();
+        assert_eq!((open(), cache.get("ns", "b000").as_deref()), (0, Some(&labelled(0, "z"))));
+        assert_eq!(open(), 1);
     }
 }

@@ -31,6 +31,7 @@ pub mod policies;
 pub mod queue;
 pub mod reference;
 pub mod resolve;
+mod rest;
 pub mod revision;
 pub mod route;
 pub mod service;
@@ -150,6 +151,7 @@ pub async fn run(
     tasks.push(Box::pin(keys::tend(&world)));
     tasks.push(Box::pin(passes::tend(&world)));
     tasks.push(Box::pin(sugar::tend(&world)));
+    tasks.push(Box::pin(rest::tend(&world)));
     if let Some(me) = &world.config.holder {
         tasks.push(Box::pin(duty::keep(&world, me)));
     }

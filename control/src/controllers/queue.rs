@@ -75,6 +75,8 @@ impl Item {
 pub struct Queue {
     state: Mutex<State>,
     bell: Notify,
+    /// Rung for whoever waits until nothing is looked at any more.
+    worked: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -141,6 +143,7 @@ impl Queue {
                 let mut state = self.lock();
                 state.wake(Instant::now());
                 if let Some(item) = state.pop() {
+                    self.worked.notify_one();
                     return item;
                 }
                 state.later.first_key_value().map(|((at, _), ())| *at)
@@ -153,6 +156,21 @@ impl Queue {
                 None => self.bell.notified().await,
             }
         }
+    }
+
+    /// Returns when an item was taken since the last time.
+    pub async fn worked(&self) {
+        self.worked.notified().await;
+    }
+
+    /// Gives back the room of many items, when few are left.
+    pub fn rest(&self) {
+        let mut state = self.lock();
+        state.waiting.shrink_to_fit();
+        state.busy.shrink_to_fit();
+        state.again.shrink_to_fit();
+        state.failures.shrink_to_fit();
+        state.put_off.shrink_to_fit();
     }
 
     pub fn done(&self, item: &Item) {

@@ -12,8 +12,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::task::coop::consume_budget;
 
 use super::limits::{LINE_BYTES_MAX, LOG_BYTES_MAX, LOGS_KEPT_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES_MAX};
 
@@ -33,17 +33,25 @@ impl Origin {
     }
 }
 
-/// Reads `pipe` to its end into `log`.
-pub(super) async fn pump(mut pipe: pipe::Receiver, origin: Origin, log: Rc<RefCell<InstanceLog>>) {
-    let mut held = Vec::with_capacity(2 * LINE_BYTES_MAX);
-    loop {
-        match pipe.read_buf(&mut held).await {
-            Ok(0) | Err(_) => break,
+/// Reads `pipe` to its end into `log`. Has a buffer only while there is something in it: most programs are silent most of
+/// the time, and two for each would be a third of what an instance costs.
+pub(super) async fn pump(pipe: pipe::Receiver, origin: Origin, log: Rc<RefCell<InstanceLog>>) {
+    let mut held = Vec::new();
+    while pipe.readable().await.is_ok() {
+        held.reserve_exact(2 * LINE_BYTES_MAX - held.len());
+        match pipe.try_read_buf(&mut held) {
+            Ok(0) => break,
             Ok(_) => {
                 let used = cut(&held, |line, whole| log.borrow_mut().keep(origin, line, whole));
                 held.drain(..used);
             }
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
         }
+        if held.is_empty() {
+            held = Vec::new();
+        }
+        consume_budget().await; // who writes without end must not keep the others from being read
     }
     if !held.is_empty() {
         log.borrow_mut().keep(origin, &held, true);

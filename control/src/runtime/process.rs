@@ -156,14 +156,19 @@ async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
     let mut lives = JoinSet::new();
     drop(spawn_local(seats::keep(Rc::clone(&room)))); // these end with this thread
     room.cgroups.iter().for_each(|cgroups| drop(spawn_local(strays::clear(cgroups.clone()))));
-    while let Some(job) = jobs.recv().await {
+    loop {
+        let job = tokio::select! {
+            job = jobs.recv() => job,
+            // A life that has ended holds 5.6 KB until it is asked how that went.
+            Some(_) = lives.join_next() => continue,
+        };
         match job {
-            Job::Live(life) => drop(lives.spawn_local(live(Rc::clone(&room), life))),
-            Job::Refresh(spec) => refresh(&room, &spec),
-            Job::Forget { namespace, revision } => room.records.clear(&namespace, &revision),
-            Job::Rest => seats::dismiss(&room),
+            Some(Job::Live(life)) => drop(lives.spawn_local(live(Rc::clone(&room), life))),
+            Some(Job::Refresh(spec)) => refresh(&room, &spec),
+            Some(Job::Forget { namespace, revision }) => room.records.clear(&namespace, &revision),
+            Some(Job::Rest) => seats::dismiss(&room),
+            None => break,
         }
-        while lives.try_join_next().is_some() {}
     }
     // The runtime was dropped; each life ends when its handle is dropped too.
     while lives.join_next().await.is_some() {}

@@ -45,13 +45,10 @@ pub struct Head {
     pub deleting: bool,
 }
 
-/// Words in one piece: a dozen boxes for a dozen words take more than the words.
+/// Words in one piece, each behind its length: a dozen boxes for a dozen words take more than the words. A length has seven
+/// bits in a byte, the lowest first, and 128 more in each but the last.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
-struct Words {
-    text: Box<str>,
-    /// Where each word ends.
-    ends: Box<[u32]>,
-}
+struct Words(Box<[u8]>);
 
 /// What objects have in common, and memory holds once.
 #[derive(Debug, Default)]
@@ -84,11 +81,11 @@ impl Stored {
         common: &mut Common,
         before: Option<&Self>,
     ) -> Self {
+        let head = Head::of(value);
         let text = match &*key.resource {
             NEVER_A_SAMPLE => Text::plain(json),
-            _ => common.samples.pack(&key.resource, json),
+            _ => common.samples.pack(&key.resource, &head.words.0, json),
         };
-        let head = Head::of(value);
         let same = before.filter(|before| *before.head == head);
         let head = match same {
             Some(before) => Arc::clone(&before.head),
@@ -99,7 +96,7 @@ impl Stored {
 
     #[must_use]
     pub fn json(&self) -> Bytes {
-        self.text.bytes()
+        self.text.bytes(&self.head.words.0)
     }
 
     /// Bytes of the JSON.
@@ -134,24 +131,24 @@ impl Head {
         let mut labels: Vec<&String> =
             metadata["labels"].as_object().into_iter().flatten().filter_map(text).collect();
         labels.sort_unstable();
-        let mut words = Sentence::default();
-        words.add(metadata["uid"].as_str().unwrap_or(""));
-        let mut names = Sentence::default();
+        let mut words = Vec::new();
+        add(&mut words, metadata["uid"].as_str().unwrap_or(""));
+        let mut names = Vec::new();
         for name in labels {
-            names.add(name);
-            words.add(metadata["labels"][name.as_str()].as_str().unwrap_or(""));
+            add(&mut names, name);
+            add(&mut words, metadata["labels"][name.as_str()].as_str().unwrap_or(""));
         }
         let mut finalizers = 0;
         for name in list(&metadata["finalizers"]).filter_map(Value::as_str).take(usize::from(u16::MAX)) {
-            words.add(name);
+            add(&mut words, name);
             finalizers += 1;
         }
         for owner in list(&metadata["ownerReferences"]).filter_map(|reference| reference["uid"].as_str()) {
-            words.add(owner);
+            add(&mut words, owner);
         }
         Self {
-            names: Arc::new(names.into()),
-            words: words.into(),
+            names: Arc::new(Words(names.into())),
+            words: Words(words.into()),
             finalizers,
             deleting: metadata["deletionTimestamp"].is_string(),
         }
@@ -159,39 +156,26 @@ impl Head {
 
     #[must_use]
     pub fn uid(&self) -> &str {
-        self.words.at(0)
+        self.words.all().next().unwrap_or_default()
     }
 
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
-        let (mut low, mut high) = (0, self.names.count());
-        while low < high {
-            let middle = (low + high) / 2;
-            match self.names.at(middle).cmp(name) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Some(self.words.at(1 + middle)),
-                Ordering::Greater => high = middle,
-            }
-        }
-        None
+        let at = self.names.all().position(|known| known == name)?;
+        self.words.all().nth(1 + at)
     }
 
     #[must_use]
     pub fn has_finalizer(&self, name: &str) -> bool {
-        let first = self.first_finalizer();
-        (first..self.first_owner()).any(|at| self.words.at(at) == name)
+        self.after_labels().take(self.finalizers.into()).any(|known| known == name)
     }
 
     pub fn owners(&self) -> impl Iterator<Item = &str> {
-        (self.first_owner()..self.words.count()).map(|at| self.words.at(at))
+        self.after_labels().skip(self.finalizers.into())
     }
 
-    fn first_finalizer(&self) -> usize {
-        1 + self.names.count()
-    }
-
-    fn first_owner(&self) -> usize {
-        self.first_finalizer() + usize::from(self.finalizers)
+    fn after_labels(&self) -> impl Iterator<Item = &str> {
+        self.words.all().skip(1 + self.names.all().count())
     }
 }
 
@@ -212,36 +196,34 @@ impl Common {
 }
 
 impl Words {
-    fn count(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn at(&self, at: usize) -> &str {
-        let end = |at: usize| self.ends.get(at).map_or(0, |end| *end as usize);
-        let start = at.checked_sub(1).map_or(0, end);
-        &self.text[start..end(at)]
-    }
-}
-
-/// Words that are still added to.
-#[derive(Default)]
-struct Sentence {
-    text: String,
-    ends: Vec<u32>,
-}
-
-impl From<Sentence> for Words {
-    fn from(Sentence { text, ends }: Sentence) -> Self {
-        Self { text: text.into(), ends: ends.into() }
+    fn all(&self) -> impl Iterator<Item = &str> {
+        let mut rest = &*self.0;
+        std::iter::from_fn(move || {
+            let (mut length, mut shift) = (0, 0);
+            while let Some((byte, after)) = rest.split_first() {
+                rest = after;
+                length |= usize::from(byte & 0x7f) << shift;
+                shift += 7;
+                if *byte < 0x80 {
+                    let (word, after) = rest.split_at(length);
+                    rest = after;
+                    return str::from_utf8(word).ok();
+                }
+            }
+            None
+        })
     }
 }
 
-impl Sentence {
-    fn add(&mut self, word: &str) {
-        self.text.push_str(word);
-        // An object is at most 3 MiB.
-        self.ends.push(u32::try_from(self.text.len()).unwrap_or(u32::MAX));
+/// One more of [`Words`].
+fn add(words: &mut Vec<u8>, word: &str) {
+    let mut length = word.len();
+    while length >= 0x80 {
+        words.push((length & 0x7f) as u8 | 0x80);
+        length >>= 7;
     }
+    words.push(length as u8);
+    words.extend_from_slice(word.as_bytes());
 }
 
 impl Deref for Opened {
@@ -329,6 +311,15 @@ mod tests {
         assert_eq!(head.owners().collect::<Vec<_>>(), ["o"]);
         let bare = Head::of(&Value::Null);
         assert!(bare.uid().is_empty() && !bare.deleting && bare.owners().next().is_none());
+    }
+
+    #[test]
+    fn words_of_any_length_come_back() {
+        let lengths = [0, 1, 127, 128, 300, 16_383, 16_384, 70_000, 0];
+        let words: Vec<String> = lengths.iter().map(|length| "ü".repeat(*length)).collect();
+        let mut bytes = Vec::new();
+        words.iter().for_each(|word| add(&mut bytes, word));
+        assert_eq!(Words(bytes.into()).all().collect::<Vec<_>>(), words);
     }
 
     #[test]
