@@ -3,11 +3,14 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use kit::wait::until;
 use kit::{Appliance, Setup};
 use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn tool(verb: &str, file: &Path, appliance: &Appliance) -> Output {
     let api = appliance.api().address().to_string();
@@ -52,6 +55,44 @@ fn a_restore_makes_the_objects_what_they_were() {
     assert!(version(&back) > version(&newest), "versions never go back");
     assert!(api.get("ConfigMap", "default", "lost").is_some());
     assert!(api.get("ConfigMap", "default", "new").is_none());
+}
+
+/// APP-39: a Service that comes back has the Configuration and the Revision that it had: children that came back
+/// before their owners were cleared away, and made anew under other uids.
+#[test]
+fn children_come_back_with_their_owners() {
+    let appliance = Setup::new(BINARY).start();
+    let api = appliance.api();
+    const SERVICES: usize = 200; // so many that they are not all back in one commit
+    let service = |name: &str| {
+        json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service",
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": { "template": { "spec": { "containers": [{ "image": "nobody.example/knows-it" }] } } } })
+    };
+    let names: Vec<String> = (0..SERVICES).map(|number| format!("s{number}")).collect();
+    names.iter().for_each(|name| drop(api.create(&service(name))));
+    let uid = |kind: &str, name: &str| {
+        let found = api.get(kind, "default", name)?;
+        Some(found["metadata"]["uid"].as_str().unwrap().to_owned())
+    };
+    let all = || -> Vec<Option<String>> {
+        let one = |name: &String| [uid("Configuration", name), uid("Revision", &format!("{name}-00001"))];
+        names.iter().flat_map(one).collect()
+    };
+    until(PATIENCE, "all Revisions", || all().iter().all(Option::is_some).then_some(()));
+    let before = all();
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("objects.jsonl");
+    assert!(tool("backup", &file, &appliance).status.success());
+    names.iter().for_each(|name| api.delete("Service", "default", name));
+    until(PATIENCE, "no Revision", || all().iter().all(Option::is_none).then_some(()));
+
+    let told = tool("restore", &file, &appliance);
+    assert!(told.status.success(), "{told:?}");
+    // What is written now is looked at by the collector and the controllers after all that came back.
+    api.create(&service("later"));
+    until(PATIENCE, "one more Revision", || uid("Revision", "later-00001"));
+    assert_eq!(all(), before);
 }
 
 /// APP-39: a store that its disk has damaged is not opened; the start ends with a message that
