@@ -260,7 +260,7 @@ async fn a_schema_in_a_definition_is_described_by_reference() {
     }
 }
 
-/// APP-21: a namespace on an object that belongs to none is dropped, as Argo CD relies on when it replaces a
+/// A namespace on an object that belongs to none is dropped, as Argo CD relies on when it replaces a
 /// definition; on one that belongs to another namespace it is refused.
 #[tokio::test]
 async fn a_namespace_that_means_nothing_is_dropped() {
