@@ -3,11 +3,13 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use kit::{Appliance, Setup};
 use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn tool(verb: &str, file: &Path, appliance: &Appliance) -> Output {
     let api = appliance.api().address().to_string();
@@ -52,6 +54,50 @@ fn a_restore_makes_the_objects_what_they_were() {
     assert!(version(&back) > version(&newest), "versions never go back");
     assert!(api.get("ConfigMap", "default", "lost").is_some());
     assert!(api.get("ConfigMap", "default", "new").is_none());
+}
+
+/// APP-39: children that come back beside their owner stay. They stand before it in the file, are too many for one
+/// commit, and were cleared away while it was not back.
+#[test]
+fn children_come_back_with_their_owner() {
+    const CHILDREN: usize = 600;
+    let appliance = Setup::new(BINARY).start();
+    let api = appliance.api();
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("objects.jsonl");
+    assert!(tool("backup", &file, &appliance).status.success());
+
+    let row = |resource: &str, object: &Value| {
+        let name = &object["metadata"]["name"];
+        let row = json!({ "resource": resource, "namespace": "default", "name": name, "object": object });
+        row.to_string()
+    };
+    let owned = |name: &str, owner: &str| {
+        let mut child = map(name, "red");
+        child["metadata"]["ownerReferences"] =
+            json!([{ "apiVersion": "v1", "kind": "Secret", "name": "owner", "uid": owner }]);
+        child
+    };
+    let owner = json!({ "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "owner", "namespace": "default", "uid": "the-owner" } });
+    let whole = std::fs::read_to_string(&file).unwrap();
+    let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
+    lines.pop();
+    let children =
+        (0..CHILDREN).map(|number| row("/configmaps", &owned(&format!("child-{number}"), "the-owner")));
+    lines.splice(1..1, children);
+    lines.push(row("/secrets", &owner));
+    lines.push(json!({ "objects": lines.len() - 1 }).to_string());
+    std::fs::write(&file, lines.join("\n") + "\n").unwrap();
+    let told = tool("restore", &file, &appliance);
+    assert!(told.status.success(), "{told:?}");
+
+    // When this one is gone, the collector has looked at all that changed before it.
+    api.create(&owned("of-nobody", "nobody"));
+    api.wait_gone("ConfigMap", "default", "of-nobody", PATIENCE);
+    let kept =
+        (0..CHILDREN).filter(|number| api.get("ConfigMap", "default", &format!("child-{number}")).is_some());
+    assert_eq!(kept.count(), CHILDREN);
 }
 
 /// APP-39: a store that its disk has damaged is not opened; the start ends with a message that

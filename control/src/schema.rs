@@ -24,6 +24,12 @@ pub fn of<T: JsonSchema>() -> Value {
     schema
 }
 
+/// The schema of what may have any type.
+#[must_use]
+pub fn anything() -> Value {
+    json!({ ANYTHING: true })
+}
+
 /// Keeps only the named properties of an object's schema, and asks for none of them.
 pub fn keep_properties(schema: &mut Value, names: &[&str]) {
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
@@ -37,7 +43,7 @@ pub fn keep_properties(schema: &mut Value, names: &[&str]) {
 fn straighten(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else {
         // `true`: no constraint at all.
-        *schema = json!({ ANYTHING: true });
+        *schema = anything();
         return;
     };
     for foreign in ["$schema", "$defs", "title", "default"] {

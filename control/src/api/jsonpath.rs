@@ -1,7 +1,8 @@
 //! The part of JSONPath that printer columns use: `.a.b`, `.a['b.c']`, `[0]`, `[*]` and
 //! `[?(@.type=="Ready")]`.
 //!
-//! Paths come from the registry, not from clients. A path that is not understood finds nothing.
+//! Paths come from the registry, those of clients' own kinds from their definitions. A path that is not understood
+//! finds nothing.
 
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ enum Step<'a> {
 pub(super) fn find<'a>(path: &str, value: &'a Value) -> Vec<&'a Value> {
     let mut found = vec![value];
     let mut rest = path.trim_start_matches('$');
-    while !rest.is_empty() {
+    while !rest.is_empty() && !found.is_empty() {
         let Some((step, behind)) = next_step(rest) else { return Vec::new() };
         rest = behind;
         found = found.into_iter().flat_map(|value| follow(step, value)).collect();

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use crate::kind::{Entry, KindMeta, Registry};
+use crate::kind::{Entry, KindMeta, Registry, Resource as _};
 use crate::schema;
 
 use super::Server;
@@ -26,6 +29,13 @@ const TITLE: &str = "Sluicegate";
 const SCHEMAS: &str = "#/components/schemas/";
 /// The one schema that all kinds share.
 pub(super) const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// What a definition says of a version's objects, by the name that Kubernetes has for it: it contains itself, and
+/// Terraform, whose types cannot, looks for the name.
+const SCHEMA_OF_A_SCHEMA: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+/// Where it stands in the schema of definitions.
+const SCHEMA_OF_A_VERSION: &str =
+    "/properties/spec/properties/versions/items/properties/schema/properties/openAPIV3Schema";
 
 /// `rest` is the path behind `/openapi/`.
 pub(super) fn answer(server: &Server, rest: &[&str], head: &Parts) -> Result<Response, Refusal> {
@@ -109,7 +119,7 @@ fn paths(meta: &'static KindMeta) -> [(String, Value); 2] {
     let space = if meta.namespaced { "/namespaces/{namespace}" } else { "" };
     let collection = format!("/{}{space}/{}", root(meta), meta.plural);
     let one = format!("{collection}/{{name}}");
-    let reference = format!("{SCHEMAS}{}", schema_name(meta));
+    let schema = reference(SCHEMAS, &schema_name(meta));
     let operation = |action: &str| {
         json!({
             "x-kubernetes-action": action,
@@ -121,7 +131,7 @@ fn paths(meta: &'static KindMeta) -> [(String, Value); 2] {
             ],
             "responses": { "200": {
                 "description": "OK",
-                "content": { "application/json": { "schema": { "$ref": reference } } },
+                "content": { "application/json": { "schema": schema } },
             } },
         })
     };
@@ -150,7 +160,38 @@ pub(super) fn schemas(entries: &[&Entry], at: &str) -> Map<String, Value> {
     let of_kinds = entries.iter().map(|entry| (schema_name(entry.meta), schema(entry, at)));
     let mut schemas: Map<String, Value> = of_kinds.collect();
     schemas.insert(METADATA.into(), schema::of::<ObjectMeta>());
+    if let Some(definition) = schemas.get_mut(&schema_name(&CustomResourceDefinition::META))
+        && let Some(inside) = definition.pointer_mut(SCHEMA_OF_A_VERSION)
+    {
+        *inside =
+            json!({ "description": inside["description"], "allOf": [reference(at, SCHEMA_OF_A_SCHEMA)] });
+        schemas.insert(SCHEMA_OF_A_SCHEMA.into(), schema_of_a_schema(at));
+    }
     schemas
+}
+
+fn reference(at: &str, name: &str) -> Value {
+    json!({ "$ref": format!("{at}{name}") })
+}
+
+/// It contains itself, and what stands for any value has no type.
+fn schema_of_a_schema(at: &str) -> Value {
+    let mut schema = schema::of::<JSONSchemaProps>();
+    let inner = json!({ "allOf": [reference(at, SCHEMA_OF_A_SCHEMA)] });
+    let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, field) in fields.into_iter().flatten() {
+        match name.as_str() {
+            "allOf" | "anyOf" | "oneOf" => field["items"] = inner.clone(),
+            "definitions" | "patternProperties" | "properties" => {
+                field["additionalProperties"] = inner.clone();
+            }
+            "not" => *field = inner.clone(),
+            "default" | "example" => *field = schema::anything(),
+            "enum" => field["items"] = schema::anything(),
+            _ => {}
+        }
+    }
+    schema
 }
 
 fn schema(entry: &Entry, at: &str) -> Value {
@@ -164,7 +205,7 @@ fn schema(entry: &Entry, at: &str) -> Value {
     }
     properties["metadata"] = json!({
         "description": "Name, labels, annotations and what the server keeps about the object.",
-        "allOf": [{ "$ref": format!("{at}{METADATA}") }],
+        "allOf": [reference(at, METADATA)],
     });
     // As Kubernetes has it: who asks a question (a SelfSubjectReview) need not name it.
     if let Some(required) = schema["required"].as_array_mut() {

@@ -142,12 +142,13 @@ fn updates_blindly(meta: &KindMeta) -> bool {
     }
 }
 
+/// What belongs to no namespace may name one, and it is dropped: tools that put a namespace into everything do.
 pub(super) fn check_namespace(
     metadata: &mut Map<String, Value>,
     namespace: Option<&str>,
 ) -> Result<(), Refusal> {
     let found = text(metadata, "namespace")?.unwrap_or("");
-    if !found.is_empty() && Some(found) != namespace {
+    if namespace.is_some_and(|wanted| !found.is_empty() && found != wanted) {
         return Err(Refusal::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));

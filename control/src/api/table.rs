@@ -198,8 +198,11 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A duration the way kubectl writes it: two units while they matter, then one.
+/// A duration the way kubectl writes it: two units while they matter, then one. A second into the future is still now.
 fn age(seconds: i64) -> String {
+    if seconds < -1 {
+        return "<invalid>".into();
+    }
     let seconds = seconds.max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     let pair = |big: i64, unit: &str, small: i64, small_unit: &str| {
@@ -293,7 +296,8 @@ mod tests {
     #[test]
     fn an_age_is_written_as_kubectl_writes_it() {
         for (seconds, text) in [
-            (-5, "0s"),
+            (-2, "<invalid>"),
+            (-1, "0s"),
             (119, "119s"),
             (120, "2m"),
             (125, "2m5s"),

@@ -97,6 +97,12 @@ fn places_of(memory: &Memory, object: &Stored) -> impl Iterator<Item = Place> + 
 fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     let object = &event.object;
     let mut places = Vec::new();
+    // A restore may put another object of the same name into its place.
+    let replaced =
+        event.before.as_ref().map(|before| before.head.uid()).filter(|uid| *uid != object.head.uid());
+    if let Some(uid) = replaced {
+        places.extend(memory.dependents(uid).map(|child| Place::Child(child.key.clone())));
+    }
     if event.deleted {
         places.extend(memory.dependents(object.head.uid()).map(|child| Place::Child(child.key.clone())));
         let home = lifecycle::namespace_key(&object.key.namespace);

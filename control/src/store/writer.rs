@@ -221,13 +221,15 @@ impl Writer<'_> {
     fn batch(&mut self, first: Job) {
         let mut answers = Vec::new();
         let mut next = Some(first);
-        while let Some(job) = next {
+        // Refused ones count too, so that they cannot put the others' commit off for ever.
+        for taken in 1.. {
+            let Some(job) = next else { break };
             // A decision that panics costs its own caller an error (its channel closes) and nobody
             // else anything: it changes nothing before its last step, `stage`.
             if let Ok(Some(answer)) = catch_unwind(AssertUnwindSafe(|| job(Ok(&mut self.view)))) {
                 answers.push(answer);
             }
-            next = if answers.len() < BATCH_WRITES_MAX { self.jobs.try_recv().ok() } else { None };
+            next = if taken < BATCH_WRITES_MAX { self.jobs.try_recv().ok() } else { None };
         }
 
         let outcome = if self.view.events.is_empty() { Ok(()) } else { self.commit() };

@@ -232,3 +232,53 @@ async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
         "{refusal}"
     );
 }
+
+/// APP-18: the schema of a definition's schema goes by Kubernetes' name and contains itself, and where any value may
+/// stand it has no type: Terraform's provider makes types of it, and can make one of no other.
+#[tokio::test]
+async fn a_schema_in_a_definition_is_described_by_reference() {
+    let house = House::real().await;
+    const NAME: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+    for (path, at, schemas) in [
+        ("/openapi/v2", "#/definitions/", "/definitions"),
+        ("/openapi/v3/apis/apiextensions.k8s.io/v1", "#/components/schemas/", "/components/schemas"),
+    ] {
+        let (_, document) = house.get(path).await;
+        let schemas = document.pointer(schemas).unwrap();
+        let definition = &schemas["io.k8s.apiextensions.v1.CustomResourceDefinition"];
+        let version = &definition["properties"]["spec"]["properties"]["versions"]["items"]["properties"];
+        let wanted = json!(format!("{at}{NAME}"));
+        let refers = |field: &Value| field["$ref"] == wanted || field["allOf"][0]["$ref"] == wanted;
+        assert!(refers(&version["schema"]["properties"]["openAPIV3Schema"]), "{path}");
+        let inside = &schemas[NAME]["properties"];
+        assert!(refers(&inside["properties"]["additionalProperties"]), "{path}");
+        assert!(refers(&inside["not"]) && refers(&inside["anyOf"]["items"]), "{path}");
+        assert_eq!(
+            (&inside["default"]["type"], &inside["maximum"]["type"]),
+            (&Value::Null, &json!("number"))
+        );
+    }
+}
+
+/// A namespace on an object that belongs to none is dropped, as Argo CD relies on when it replaces a
+/// definition; on one that belongs to another namespace it is refused.
+#[tokio::test]
+async fn a_namespace_that_means_nothing_is_dropped() {
+    let house = House::real().await;
+    let mut wanted = definition();
+    wanted["metadata"]["namespace"] = "default".into();
+    let (code, mut made) = house.ask(Method::POST, DEFINITIONS, &wanted).await;
+    assert_eq!((code, &made["metadata"]["namespace"]), (201, &Value::Null), "{made}");
+    made["metadata"]["namespace"] = "default".into();
+    made["spec"]["names"]["shortNames"] = json!(["cx"]);
+    let (code, changed) = house.ask(Method::PUT, &format!("{DEFINITIONS}/crons.example.com"), &made).await;
+    assert_eq!((code, &changed["metadata"]["namespace"]), (200, &Value::Null), "{changed}");
+
+    let mut foreign = cron("a", json!({ "cron": "* * * * *" }));
+    foreign["metadata"]["namespace"] = "elsewhere".into();
+    let (code, refusal) = house.ask(Method::POST, CRONS, &foreign).await;
+    assert!(
+        code == 400 && refusal["message"].as_str().unwrap().contains("does not match the namespace"),
+        "{refusal}"
+    );
+}
