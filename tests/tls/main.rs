@@ -9,6 +9,7 @@ mod domain_mapping;
 mod events;
 mod handshakes;
 mod ingress;
+mod inside;
 mod instances;
 mod reload;
 mod subscribers;

@@ -33,7 +33,9 @@ pub(super) fn refresh(model: &mut Model) -> Table {
         model.streams.fill(&mut model.table);
     }
     if take(&mut model.certificates_stale) {
-        model.table.certificates = Arc::new(model.merged_certificates());
+        let (everybody, inside) = model.merged_certificates();
+        model.table.certificates = Arc::new(everybody);
+        model.table.inner_certificates = Arc::new(inside);
     }
     model.table.clone()
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dataplane::table::{Edits, Manners};
+use dataplane::tls::Identity;
 
 /// Hosts that share one division of their requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +22,14 @@ pub struct HostRule {
     pub hash: Option<Arc<str>>,
     /// What is done beyond the division.
     pub manners: Option<Arc<Manners>>,
+}
+
+/// The certificates that an object brings, by host.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Shown {
+    pub everybody: Vec<(String, Identity)>,
+    /// Callers inside alone.
+    pub inside: Vec<(String, Identity)>,
 }
 
 /// Requests whose path begins with these segments and that bring these headers.

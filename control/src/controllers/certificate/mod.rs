@@ -3,7 +3,7 @@
 //!
 //! Ours are signed by an authority of our own (`issue`). What the operator gave with `--tls-cert` needs none.
 
-mod authority;
+pub(super) mod authority;
 mod issue;
 pub mod standing;
 pub mod wanted;
@@ -27,6 +27,8 @@ use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     HasConditions as _, Verdict, controller, is_controlled_by, label, name, namespace,
 };
+use authority::CA;
+use issue::part;
 use standing::{Held, Standing, Tls};
 
 pub use issue::reconcile;
@@ -47,9 +49,26 @@ pub(super) fn of_route(world: &World, route: &Route, naming: Naming<'_>) -> Tls 
     }
 }
 
-/// The Certificates that a Route needs.
-pub(super) fn wanted_by_route(world: &World, route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
+/// The certificates of a Route's names inside; none unless the operator wants them.
+pub(super) fn inside_of_route(world: &World, route: &Route, naming: Naming<'_>) -> Vec<Held> {
+    look(world, &route.metadata, naming.domain, &wanted_inside(route, naming))
+}
+
+/// The Certificates that a Route needs for the hosts that everybody reaches.
+fn wanted_by_route(world: &World, route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
     if is_on(world, &route.metadata) { wanted::of_route(route, naming) } else { Vec::new() }
+}
+
+/// ... and for its names inside, which no annotation declines.
+fn wanted_inside(route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
+    if naming.network.tls_for.local_domains { wanted::inside_of_route(route, naming) } else { Vec::new() }
+}
+
+/// Asks for all that a Route needs.
+pub(super) async fn ask_for_route(world: &World, route: &Route, naming: Naming<'_>) -> Result<(), Error> {
+    let mut wanted = wanted_by_route(world, route, naming);
+    wanted.extend(wanted_inside(route, naming));
+    ask(world, &route.metadata, naming.domain, &wanted).await
 }
 
 /// Whether the hosts of such an object are to have certificates.
@@ -151,7 +170,7 @@ fn provided(world: &World, ns: &str, domain: &str, wanted: &Certificate) -> Opti
     let hosts = &wanted.spec.dns_names;
     if hosts.iter().all(|host| world.publisher.vouches_for(host)) {
         let name = name(&wanted.metadata).to_owned();
-        return Some(Held { name, hosts: hosts.clone(), standing: Standing::Ready(None) });
+        return Some(Held { name, hosts: hosts.clone(), standing: Standing::Ready(None), ca_certs: None });
     }
     let wild = world.certificates.having(ns, &wildcard_in(domain)).into_iter().find(|wild| {
         let parents: Vec<_> = wild.spec.dns_names.iter().filter_map(|name| name.split_once('.')).collect();
@@ -161,7 +180,7 @@ fn provided(world: &World, ns: &str, domain: &str, wanted: &Certificate) -> Opti
         hosts.iter().all(is_below)
     })?;
     let (name, standing) = (name(&wild.metadata).to_owned(), standing(world, &wild));
-    Some(Held { name, hosts: hosts.clone(), standing })
+    Some(Held { name, hosts: hosts.clone(), standing, ca_certs: None })
 }
 
 fn held(world: &World, owner: &ObjectMeta, wanted: &Certificate) -> Held {
@@ -173,7 +192,10 @@ fn held(world: &World, owner: &ObjectMeta, wanted: &Certificate) -> Held {
         Some(there) if there.spec != wanted.spec => Standing::Coming(String::new()),
         Some(there) => standing(world, &there),
     };
-    Held { name: own.to_owned(), hosts: wanted.spec.dns_names.clone(), standing }
+    let secret = world.ingress.secrets.get(namespace(owner), &wanted.spec.secret_name);
+    let ca = secret.as_ref().map(|secret| part(secret, CA)).unwrap_or_default();
+    let ca_certs = (!ca.is_empty()).then(|| String::from_utf8_lossy(ca).into_owned());
+    Held { name: own.to_owned(), hosts: wanted.spec.dns_names.clone(), standing, ca_certs }
 }
 
 fn standing(world: &World, certificate: &Certificate) -> Standing {

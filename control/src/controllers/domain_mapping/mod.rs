@@ -23,7 +23,7 @@ use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERE
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::HttpProtocol;
 use crate::kinds::shared::{Destination, HasConditions, Verdict, name, namespace};
-use crate::publish::HostRule;
+use crate::publish::{HostRule, Shown};
 use reconcile::{Claim, Findings, local_name, status};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
@@ -49,7 +49,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     }
     findings.tls = tls(world, &mapping, &findings.claim);
     let flows = findings.flows();
-    world.publisher.set_certificates_of(&owner(item), if flows { findings.tls.shown() } else { Vec::new() });
+    let everybody = if flows { findings.tls.shown() } else { Vec::new() };
+    world.publisher.set_certificates_of(&owner(item), Shown { everybody, ..Shown::default() });
     if !flows {
         world.publisher.remove_route(&owner(item));
     }
@@ -150,7 +151,7 @@ async fn claim(world: &World, item: &Item) -> Result<Claim, Error> {
 /// The domain is free for whoever was refused it.
 async fn leave(world: &World, item: &Item) -> Result<(), Error> {
     world.publisher.remove_route(&owner(item));
-    world.publisher.set_certificates_of(&owner(item), Vec::new());
+    world.publisher.set_certificates_of(&owner(item), Shown::default());
     world.resolver.forget(item);
     world.publisher.flow().await;
     let claim = world.domain_claims.get("", &item.name);
@@ -206,8 +207,8 @@ pub(super) fn restore(world: &World) {
             tracing::warn!(domain, owner, "domain is taken");
         } else {
             let item = Item::new(Kind::DomainMapping, ns, domain);
-            let shown = tls(world, &mapping, &Claim::Ours).shown();
-            world.publisher.set_certificates_of(&owner(&item), shown);
+            let everybody = tls(world, &mapping, &Claim::Ours).shown();
+            world.publisher.set_certificates_of(&owner(&item), Shown { everybody, ..Shown::default() });
         }
     }
 }

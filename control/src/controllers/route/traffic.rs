@@ -225,6 +225,7 @@ mod tests {
             domain: "test",
             ports: Ports { http: 80, https: None },
             tls: &Tls::Unasked,
+            inside: &[],
             network: &NETWORK,
             services: &SERVICES,
         }
