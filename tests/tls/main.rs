@@ -4,6 +4,7 @@
 mod automatic;
 mod backends;
 mod bodies;
+mod challenges;
 mod client;
 mod domain_mapping;
 mod events;

@@ -61,6 +61,7 @@ fn compiled(rule: &HostRule, backends: &mut Backends) -> Option<Route> {
             path: path.path.trim_end_matches('/').into(),
             headers: path.headers.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect(),
             splits: shares(&path.splits, backends),
+            by_any_scheme: path.by_any_scheme,
         })
         .filter(|branch| !branch.splits.is_empty())
         .collect();

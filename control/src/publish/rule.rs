@@ -38,6 +38,8 @@ pub struct PathRule {
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub splits: Vec<Share>,
+    /// Whatever `https_redirect` says.
+    pub by_any_scheme: bool,
 }
 
 /// A backend's share.

@@ -4,6 +4,7 @@
 //! Ours are signed by an authority of our own (`issue`). What the operator gave with `--tls-cert` needs none.
 
 pub(super) mod authority;
+pub mod challenges;
 mod issue;
 pub mod standing;
 pub mod wanted;
@@ -170,7 +171,7 @@ fn provided(world: &World, ns: &str, domain: &str, wanted: &Certificate) -> Opti
     let hosts = &wanted.spec.dns_names;
     if hosts.iter().all(|host| world.publisher.vouches_for(host)) {
         let name = name(&wanted.metadata).to_owned();
-        return Some(Held { name, hosts: hosts.clone(), standing: Standing::Ready(None), ca_certs: None });
+        return Some(Held::new(name, hosts.clone(), Standing::Ready(None)));
     }
     let wild = world.certificates.having(ns, &wildcard_in(domain)).into_iter().find(|wild| {
         let parents: Vec<_> = wild.spec.dns_names.iter().filter_map(|name| name.split_once('.')).collect();
@@ -180,22 +181,31 @@ fn provided(world: &World, ns: &str, domain: &str, wanted: &Certificate) -> Opti
         hosts.iter().all(is_below)
     })?;
     let (name, standing) = (name(&wild.metadata).to_owned(), standing(world, &wild));
-    Some(Held { name, hosts: hosts.clone(), standing, ca_certs: None })
+    Some(Held::new(name, hosts.clone(), standing))
 }
 
 fn held(world: &World, owner: &ObjectMeta, wanted: &Certificate) -> Held {
     let own = name(&wanted.metadata);
+    let mut challenges = Vec::new();
     let standing = match world.certificates.get(namespace(owner), own) {
         None => Standing::Coming(String::new()),
         Some(there) if !is_controlled_by(&there.metadata, owner) => Standing::NotOwned,
         // Set back a moment ago: what its status says is not of what is wanted.
         Some(there) if there.spec != wanted.spec => Standing::Coming(String::new()),
-        Some(there) => standing(world, &there),
+        Some(there) => {
+            let standing = standing(world, &there);
+            let renews = there.condition("Renewing").is_some_and(|c| c.status == Verdict::True);
+            if renews || !matches!(standing, Standing::Ready(_)) {
+                challenges = there.status.as_ref().map(|s| s.http01_challenges.clone()).unwrap_or_default();
+            }
+            standing
+        }
     };
     let secret = world.ingress.secrets.get(namespace(owner), &wanted.spec.secret_name);
     let ca = secret.as_ref().map(|secret| part(secret, CA)).unwrap_or_default();
     let ca_certs = (!ca.is_empty()).then(|| String::from_utf8_lossy(ca).into_owned());
-    Held { name: own.to_owned(), hosts: wanted.spec.dns_names.clone(), standing, ca_certs }
+    let held = Held::new(own, wanted.spec.dns_names.clone(), standing);
+    Held { ca_certs, challenges, ..held }
 }
 
 fn standing(world: &World, certificate: &Certificate) -> Standing {
@@ -218,7 +228,13 @@ pub fn words(certificate: &Certificate) -> Vec<String> {
     let owner = controller(meta).map(|owner| format!("owned by {}", owner.uid));
     let wildcard = label(meta, WILDCARD_LABEL).map(wildcard_in);
     let secret = kept_in(&certificate.spec.secret_name);
-    owner.into_iter().chain(wildcard).chain([secret]).collect()
+    let challenges = certificate.status.iter().flat_map(|status| &status.http01_challenges);
+    let answered = challenges.map(|challenge| answered_by(&challenge.service_name));
+    owner.into_iter().chain(wildcard).chain([secret]).chain(answered).collect()
+}
+
+fn answered_by(service: &str) -> String {
+    format!("answered by {service}")
 }
 
 fn owned_by(owner: &ObjectMeta) -> String {
@@ -258,6 +274,12 @@ pub(super) fn of_secret(world: &World, ns: &str, secret: &str) -> Vec<Item> {
         items.extend(world.certificates.all().iter().map(|certificate| item(certificate)));
     }
     items
+}
+
+/// Whose challenges a core Service answers.
+pub(super) fn of_service(world: &World, ns: &str, service: &str) -> Vec<Item> {
+    let asked = world.certificates.having(ns, &answered_by(service));
+    asked.iter().flat_map(|certificate| concerned(world, certificate)).collect()
 }
 
 fn concerned(world: &World, certificate: &Certificate) -> Vec<Item> {

@@ -4,6 +4,7 @@ use dataplane::tls::Identity;
 
 use crate::controllers::ingress::backends::Unresolved;
 use crate::kinds::conditions::Conditions;
+use crate::kinds::networking::certificate::Http01Challenge;
 use crate::kinds::settings::HttpProtocol;
 use crate::kinds::shared::Verdict;
 
@@ -37,6 +38,16 @@ pub struct Held {
     pub standing: Standing,
     /// By whom it is believed beside the system's authorities (PEM), as its Secret says.
     pub ca_certs: Option<String>,
+    /// What whoever provides it has to be answered.
+    pub challenges: Vec<Http01Challenge>,
+}
+
+impl Held {
+    /// One of which nothing else is known.
+    #[must_use]
+    pub fn new(name: impl Into<String>, hosts: Vec<String>, standing: Standing) -> Self {
+        Self { name: name.into(), hosts, standing, ca_certs: None, challenges: Vec::new() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -195,7 +206,7 @@ mod tests {
     const SET: ConditionSet = ConditionSet { dependents: &["C"] };
 
     fn held(name: &str, standing: Standing) -> Held {
-        Held { name: name.to_owned(), hosts: vec![format!("{name}.test")], standing, ca_certs: None }
+        Held::new(name, vec![format!("{name}.test")], standing)
     }
 
     fn told(tls: &Tls, usual: HttpProtocol) -> (Verdict, String, String) {

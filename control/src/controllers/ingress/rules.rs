@@ -113,7 +113,7 @@ fn path_rule(path: &HttpPath, backends: Backends<'_>) -> Result<PathRule, String
         }
     }
     let headers = path.headers.iter().map(|(name, value)| (name.clone(), value.exact.clone())).collect();
-    Ok(PathRule { path: path.path.clone(), headers, splits })
+    Ok(PathRule { path: path.path.clone(), headers, splits, ..PathRule::default() })
 }
 
 /// X-KI-07: the path's headers, then the split's, which win.

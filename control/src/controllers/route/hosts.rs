@@ -204,7 +204,7 @@ mod tests {
         let mut route = Route::new("ns", "app", RouteSpec::default());
         let held = |standing: Standing| {
             let hosts = vec!["app.ns.svc.cluster.local".to_owned()];
-            [Held { name: "c".into(), hosts, standing, ca_certs: Some("pem".into()) }]
+            [Held { ca_certs: Some("pem".into()), ..Held::new("c", hosts, standing) }]
         };
         let (coming, there) = (held(Standing::Coming(String::new())), held(Standing::Ready(None)));
         let with = |inside| Naming { inside, ..naming(80) };

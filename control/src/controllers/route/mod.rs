@@ -14,6 +14,7 @@ use futures_util::future::join;
 use k8s_openapi::api::core::v1::Service;
 
 use super::cache::Change;
+use super::certificate::challenges::{answers, put_in};
 use super::certificate::standing::{self, Held, Tls};
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
@@ -52,6 +53,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
             let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
             let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
             let rules = rules(&route, &division.targets, ways(naming, &settings, protocol));
+            let (rules, _) = put_in(rules, answers(world, &item.namespace, &tls));
             match placeholder::foreign(world, &route, &division.targets, naming) {
                 Some(foreign) => Outcome::Foreign(foreign),
                 None => match world.publisher.set_route(&owner, rules) {
@@ -131,10 +133,12 @@ pub fn restore(world: &World) {
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
         let ways = ways(naming(world, &settings, &route), &settings, protocol(&route, &settings));
-        if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, ways)) {
+        let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
+        let answers = answers(world, namespace(&route.metadata), &tls);
+        let (rules, _) = put_in(rules(&route, assigned, ways), answers);
+        if let Err(taken) = world.publisher.set_route(&owner, rules) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         } else {
-            let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
             world.publisher.set_certificates_of(&owner, shown(&tls, &inside));
         }
     }
