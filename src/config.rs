@@ -53,6 +53,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", env = "SLUICEGATE_PRIVATE")]
     pub(crate) private: Option<SocketAddr>,
 
+    /// Address for callers inside by TLS; `cluster-local-domain-tls` in ConfigMap `config-network` makes certificates for
+    /// it [default: none]
+    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_PRIVATE_HTTPS")]
+    pub(crate) private_https: Option<SocketAddr>,
+
     /// The oldest version of TLS that clients may speak: 1.2 or 1.3 [default: 1.2]
     #[arg(long, value_name = "VERSION", value_enum, env = "SLUICEGATE_TLS_MIN_VERSION")]
     pub(crate) tls_min_version: Option<TlsVersion>,
@@ -211,10 +216,11 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     pub(crate) workers: usize,
     pub(crate) http: SocketAddr,
-    /// `certificates` are never without it or `events_https`.
+    /// `certificates` are never without it, `private_https` or `events_https`.
     pub(crate) https: Option<SocketAddr>,
     pub(crate) certificates: Vec<CertificateRule>,
     pub(crate) private: Option<SocketAddr>,
+    pub(crate) private_https: Option<SocketAddr>,
     pub(crate) tls_min_version: TlsVersion,
     pub(crate) events: SocketAddr,
     pub(crate) events_https: Option<SocketAddr>,
@@ -262,6 +268,7 @@ impl Config {
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
             https: given.https.or(file.https),
             private: given.private.or(file.private),
+            private_https: given.private_https.or(file.private_https),
             certificates: either(given.tls_cert, file.tls_cert),
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
@@ -310,7 +317,8 @@ impl Config {
             return Err(format!("otlp: {url}: is no URL like http://127.0.0.1:4318/v1/traces"));
         }
         self.check_api()?;
-        if let (None, Some(rule)) = (self.https.or(self.events_https), self.certificates.first()) {
+        let by_tls = self.https.or(self.private_https).or(self.events_https);
+        if let (None, Some(rule)) = (by_tls, self.certificates.first()) {
             return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
         }
         for (name, paths) in

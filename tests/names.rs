@@ -72,6 +72,15 @@ fn an_instance_reaches_other_services_by_name() {
     }
 }
 
+/// X-RTE-07: port 443 of a name leads to callers' own listener for TLS, whose certificates are in tests/tls/inside.rs.
+#[test]
+fn an_instance_meets_tls_at_the_usual_port() {
+    let appliance = appliance();
+    deploy(&appliance, &service("hidden", HELLO, "neighbour"));
+    let Some(said) = calls(&appliance, &["http://hidden.default:443/".to_owned()]) else { return };
+    assert_eq!(said, ["http://hidden.default:443/ 400 this port speaks HTTPS only"]);
+}
+
 /// EV-ADR-02: a core Service is reached by its name, at the ports of those who stand behind it.
 #[test]
 fn an_instance_reaches_a_core_service_by_name() {

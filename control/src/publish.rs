@@ -26,13 +26,13 @@ use dataplane::table::{
     Backend, Begin, Delivery, Endpoint, EventsBy, Filter, Keeping, Protocol, Reply, Route, Split, Table,
     Target, Timeouts, WhenEmpty,
 };
-use dataplane::tls::{Certificates, Identity, Trust};
+use dataplane::tls::{Certificates, Trust};
 use tokio::sync::Notify;
 
 use crate::fleet::EndpointSink;
 use model::{Model, REST_MIN};
 pub use quotas::{QuotaRules, Quotas};
-pub use rule::{HostRule, PathRule, Share};
+pub use rule::{HostRule, PathRule, Share, Shown};
 
 /// Weight of the only backend of a host.
 const WEIGHT_WHOLE: u32 = 100;
@@ -221,16 +221,16 @@ impl Publisher {
     }
 
     /// The certificates that an object brings; none takes them away.
-    pub fn set_certificates_of(&self, owner: &str, certificates: Vec<(String, Identity)>) {
+    pub fn set_certificates_of(&self, owner: &str, shown: Shown) {
         self.change(|model| {
-            let known = model.certificates_of.get(owner).map(Vec::as_slice).unwrap_or_default();
-            if known == certificates {
+            let none = shown == Shown::default();
+            if model.certificates_of.get(owner).map_or(none, |known| *known == shown) {
                 return false;
             }
-            if certificates.is_empty() {
+            if none {
                 model.certificates_of.remove(owner);
             } else {
-                model.certificates_of.insert(owner.to_owned(), certificates);
+                model.certificates_of.insert(owner.to_owned(), shown);
             }
             model.certificates_stale = true;
             true

@@ -158,6 +158,7 @@ fn run(events: u64, tokens: Tokens) -> Duration {
         events: Some(listen()),
         https: None,
         private: None,
+        private_https: None,
         events_tls: None,
         inside: None,
         make_events: Some(make(service)),

@@ -53,9 +53,10 @@ pub struct CoreConfig {
     pub https: Option<Https>,
     /// ... and one for callers inside, who reach what is not for the public as well.
     pub private: Option<TcpListener>,
-    /// ... and one for instances of ours that call each other. It is closed last: what is still being answered may
-    /// need it.
-    pub inside: Option<(TcpListener, Arc<Domains>)>,
+    /// ... and one for those who do so by TLS.
+    pub private_https: Option<Https>,
+    /// ... and some for instances of ours that call each other.
+    pub inside: Option<Inside>,
     /// ... and one for events, served by what `make_events` makes.
     pub events: Option<TcpListener>,
     /// ... and one for events by TLS.
@@ -88,6 +89,15 @@ pub fn check_kernel() -> Result<(), Unsupported> {
 pub struct Https {
     pub listener: TcpListener,
     pub terms: Terms,
+}
+
+/// Listeners for instances that call each other by names. They are closed last: what is still being answered may need
+/// them.
+pub struct Inside {
+    pub http: TcpListener,
+    pub https: Https,
+    /// What names without a dot are completed by.
+    pub domains: Arc<Domains>,
 }
 
 #[derive(Debug, Clone)]
@@ -191,24 +201,29 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         Ok(())
     };
     take("the http listener", &proxy.roster, config.http, everybody(&proxy))?;
+    let door = |terms| Rc::new(Door::new(ring, terms, config.limits.tls, Arc::clone(&proxy.counters)));
     if let Some(private) = config.private {
         take("the private listener", &proxy.roster, private, those_inside(&proxy))?;
     }
+    if let Some(Https { listener, terms }) = config.private_https {
+        let serve = neighbours_by_tls(&proxy, door(terms), Arc::default());
+        take("the private listener for TLS", &proxy.roster, listener, serve)?;
+    }
     let callees = Rc::<Roster>::default();
-    if let Some((inside, domains)) = config.inside {
-        take("the listener for instances", &callees, inside, neighbours(&proxy, domains))?;
+    if let Some(Inside { http, https, domains }) = config.inside {
+        take("the listener for instances", &callees, http, neighbours(&proxy, Arc::clone(&domains)))?;
+        let serve = neighbours_by_tls(&proxy, door(https.terms), domains);
+        take("the listener for instances by TLS", &callees, https.listener, serve)?;
     }
     if let Some(Https { listener, terms }) = config.https {
-        let door = Door::new(ring, terms, config.limits.tls, Arc::clone(&proxy.counters));
-        take("the https listener", &proxy.roster, listener, behind_tls(&proxy, door))?;
+        take("the https listener", &proxy.roster, listener, behind_tls(&proxy, door(terms)))?;
     }
     let senders = Rc::<Roster>::default();
     if let (Some(listener), Some(events)) = (config.events, &events) {
         take("the events listener", &senders, listener, senders_plain(events))?;
     }
     if let (Some(Https { listener, terms }), Some(events)) = (config.events_tls, &events) {
-        let door = Door::new(ring, terms, config.limits.tls, Arc::clone(&proxy.counters));
-        take("the events listener for TLS", &senders, listener, senders_by_tls(events, door))?;
+        take("the events listener for TLS", &senders, listener, senders_by_tls(events, door(terms)))?;
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     (config.up)();
@@ -234,13 +249,32 @@ fn those_inside(proxy: &Rc<Proxy>) -> Serve {
 fn neighbours(proxy: &Rc<Proxy>, domains: Arc<Domains>) -> Serve {
     let proxy = Rc::clone(proxy);
     Box::new(move |stream, seat| {
-        let domain = stream.local_addr().ok().and_then(|address| domains.at(address.ip()));
+        let domain = called(&stream, &domains);
         Box::pin(serve_inside(Rc::clone(&proxy), stream, seat, domain))
     })
 }
 
-fn behind_tls(proxy: &Rc<Proxy>, door: Door) -> Serve {
-    let (proxy, door) = (Rc::clone(proxy), Rc::new(door));
+/// Also those who name a listener of their own: its address stands for no domain.
+fn neighbours_by_tls(proxy: &Rc<Proxy>, door: Rc<Door>, domains: Arc<Domains>) -> Serve {
+    let proxy = Rc::clone(proxy);
+    Box::new(move |stream, seat| {
+        let domain = called(&stream, &domains);
+        let (proxy, door) = (Rc::clone(&proxy), Rc::clone(&door));
+        Box::pin(async move {
+            if let Some(stream) = door.open(stream).await {
+                serve_inside(proxy, stream, seat, domain).await;
+            }
+        })
+    })
+}
+
+/// The domain that the address stands for which was called.
+fn called(stream: &Stream, domains: &Domains) -> Option<Arc<str>> {
+    stream.local_addr().ok().and_then(|address| domains.at(address.ip()))
+}
+
+fn behind_tls(proxy: &Rc<Proxy>, door: Rc<Door>) -> Serve {
+    let proxy = Rc::clone(proxy);
     Box::new(move |stream, seat| Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&door), stream, seat)))
 }
 
@@ -249,8 +283,8 @@ fn senders_plain(events: &Rc<dyn Events>) -> Serve {
     Box::new(move |stream, seat| Rc::clone(&events).connection(stream.into(), seat))
 }
 
-fn senders_by_tls(events: &Rc<dyn Events>, door: Door) -> Serve {
-    let (events, door) = (Rc::clone(events), Rc::new(door));
+fn senders_by_tls(events: &Rc<dyn Events>, door: Rc<Door>) -> Serve {
+    let events = Rc::clone(events);
     Box::new(move |stream, seat| Box::pin(take_by_tls(Rc::clone(&events), Rc::clone(&door), stream, seat)))
 }
 

@@ -7,6 +7,7 @@
 mod hosts;
 mod manners;
 mod route;
+mod shown;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub struct Table {
     pub streams: Map<Arc<Stream>>,
     /// By server name, for TLS.
     pub certificates: Arc<Certificates>,
+    /// Those for callers inside alone, who are shown the others too.
+    pub inner_certificates: Arc<Certificates>,
     /// At which of the events listeners streams take events.
     pub events_by: EventsBy,
     /// The lines that requests are to have, beside those of the access log.

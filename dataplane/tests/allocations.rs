@@ -121,6 +121,7 @@ impl House {
             seed: 1,
             https: None,
             private: None,
+            private_https: None,
             inside: None,
             up: Box::new(|| ()),
         };

@@ -65,6 +65,7 @@ pub fn night(
         http,
         https: None,
         private: None,
+        private_https: None,
         inside: None,
         up: Box::new(|| {}),
     };

@@ -5,6 +5,7 @@ mod api;
 mod certificates;
 mod control;
 mod cores;
+mod doors;
 mod events_tls;
 pub(super) mod folder;
 mod inside;
@@ -16,7 +17,6 @@ mod sockets;
 mod takeover;
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,23 +30,24 @@ use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
 use anyhow::{Context, Result, anyhow};
-use dataplane::core::{CoreLimits, Https, Stop};
-use dataplane::names::Domains;
+use dataplane::core::{CoreLimits, Stop};
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::spans::Queue;
 use dataplane::table::Table;
-use dataplane::tls::{Certificates, Oldest, Terms};
+use dataplane::tls::Certificates;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tokio::sync::{Notify, watch};
 
 use crate::admin::Health;
-use crate::config::{Config, ServerTiming, Settings, TlsVersion};
+use crate::config::{Config, ServerTiming, Settings};
 use control::{Control, Parts};
-use cores::{Cores, Place, Shared};
+use cores::{Cores, Shared};
+use doors::Doors;
 use events_tls::EventsTls;
 use folder::Folder;
+use inside::Inside;
 use logs::{Logs, Opening};
 use otlp::Exporter;
 use sockets::Sockets;
@@ -101,7 +102,7 @@ fn serve(config: Config) -> Result<()> {
 
     let tables = Tables::new(Table::default());
     let publisher = publisher(&config, &tables, certificates)?;
-    let inside = inside::open(&config, &tables);
+    let Inside { doors: inside, gateway } = inside::open(&config, &tables);
     let health = Arc::new(Health::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
@@ -134,12 +135,12 @@ fn serve(config: Config) -> Result<()> {
         handed,
         events_tls: events_tls.clone(),
         first_instance,
-        gateway: inside.gateway,
+        gateway,
         beside: predecessor.is_some(),
     })?;
     synced.blocking_recv().context("the control thread ended at its start")??;
-    let Sockets { http, https, private, events, events_https, .. } = sockets;
-    let doors = Doors { http, https, private, inside: inside.doors, events, events_https, events_tls };
+    let Sockets { http, https, private, private_https, events, events_https, .. } = sockets;
+    let doors = Doors { http, https, private, private_https, inside, events, events_https, events_tls };
     let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans), say.clone())?;
     drop(admin.send(Arc::new(cores.admin(tables, &health))));
     open_door(&config, say.clone());
@@ -286,18 +287,6 @@ fn clear_up(data: PathBuf, first_instance: u64, stop: Arc<Stop>) -> impl FnOnce(
     }
 }
 
-/// What the cores listen on.
-struct Doors {
-    http: Vec<TcpListener>,
-    https: Vec<TcpListener>,
-    private: Vec<TcpListener>,
-    inside: (Vec<TcpListener>, Arc<Domains>),
-    events: Vec<TcpListener>,
-    events_https: Vec<TcpListener>,
-    /// What is shown at the last ones.
-    events_tls: Option<EventsTls>,
-}
-
 fn start_cores(
     config: &Config,
     shared: &Shared,
@@ -306,31 +295,10 @@ fn start_cores(
     (access, spans): (dataplane::access::Setup, Option<Queue>),
     say: mpsc::Sender<Event>,
 ) -> Result<Cores> {
-    let oldest = match config.tls_min_version {
-        TlsVersion::V12 => Oldest::Tls12,
-        TlsVersion::V13 => Oldest::Tls13,
-    };
-    let terms = Terms::from(&shared.tables, oldest).context("TLS")?;
-    let mut https = doors.https.into_iter().map(|listener| Https { listener, terms: terms.clone() });
-    let mut private = doors.private.into_iter();
-    let own = doors.events_tls.as_ref().map(EventsTls::own).unwrap_or_default();
-    let terms = Terms::with_own(&shared.tables, &own, oldest).context("TLS")?;
-    let by_tls = |listener| Https { listener, terms: terms.clone() };
-    let mut events_tls = doors.events_https.into_iter().map(by_tls);
-    let (inside, domains) = doors.inside;
-    let mut inside = inside.into_iter().map(|listener| (listener, Arc::clone(&domains)));
-    let places = doors.http.into_iter().zip(doors.events).zip(logs).map(|((http, events), logs)| Place {
-        http,
-        https: https.next(),
-        private: private.next(),
-        inside: inside.next(),
-        events,
-        events_tls: events_tls.next(),
-        logs,
-    });
+    let places = doors.places(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let limits = CoreLimits { access: Some(access), tells_timing, spans, ..CoreLimits::default() };
-    Cores::start(shared, &limits, places, move || {
+    Cores::start(shared, &limits, places.into_iter(), move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })
 }
@@ -380,6 +348,11 @@ fn control_config(
         listeners: Listeners {
             public: Some(sockets.http[0].local_addr()?),
             private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
+            private_https: sockets
+                .private_https
+                .first()
+                .map(std::net::TcpListener::local_addr)
+                .transpose()?,
             https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
         },
         events_url_base: format!("http://{events}"),

@@ -23,7 +23,7 @@ fn start(settings: &Value) -> Appliance {
     appliance
 }
 
-fn set(api: Api, settings: &Value) {
+pub(super) fn set(api: Api, settings: &Value) {
     api.patch("ConfigMap", SERVING, "config-network", &json!({ "data": settings }));
 }
 

@@ -4,11 +4,13 @@
 mod automatic;
 mod backends;
 mod bodies;
+mod challenges;
 mod client;
 mod domain_mapping;
 mod events;
 mod handshakes;
 mod ingress;
+mod inside;
 mod instances;
 mod reload;
 mod subscribers;

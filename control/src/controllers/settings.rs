@@ -8,6 +8,7 @@ use kube::api::ListParams;
 
 use super::Task;
 use super::cache::{Cache, Change, follow};
+use super::certificate::authority;
 use super::ingress::inner_tls;
 use super::queue::{Item, Kind};
 use super::trusts::BUNDLE_LABEL;
@@ -38,9 +39,12 @@ impl Maps {
     }
 
     /// The authorities that backends of Ingresses are believed by. Upstream asks for the label alone, whatever it says.
+    /// Ours is for names that developers choose, and says nothing of who a backend is.
     pub(super) fn serving_bundles(&self) -> Vec<String> {
         let maps = self.serving.all();
-        let bundles = maps.iter().filter(|map| label(&map.metadata, BUNDLE_LABEL).is_some());
+        let bundles = maps.iter().filter(|map| {
+            label(&map.metadata, BUNDLE_LABEL).is_some() && !authority::is_it(SERVING, name(&map.metadata))
+        });
         bundles.flat_map(|map| map.data.iter().flatten().map(|(_, pem)| pem.clone())).collect()
     }
 

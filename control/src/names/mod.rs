@@ -3,8 +3,8 @@
 //!
 //! A small name server on an address of loopback that is this appliance's own. It answers for names below
 //! `cluster.local` out of the table that the cores read, leaves all others to the host's name servers, and is what
-//! `/etc/resolv.conf` says in an instance. Routes' names lead to an address of their namespace, whose port 80
-//! the instance's control group takes to the gateway (see [`dataplane::group_port`]). Needs port 53, so mostly root.
+//! `/etc/resolv.conf` says in an instance. Routes' names lead to an address of their namespace, whose ports 80
+//! and 443 the instance's control group takes to the gateway (see [`dataplane::group_port`]). Needs port 53, so mostly root.
 //! Deliberately absent: caches, and anything that a request waits for.
 
 mod answer;
@@ -50,8 +50,8 @@ const TTL_S: u32 = 5;
 pub struct Gateway {
     /// Whom it asks for names.
     pub server: Ipv4Addr,
-    /// What port 80 is of the addresses that names lead to.
-    pub real: u16,
+    /// What ports 80 and 443 are of the addresses that names lead to.
+    pub real: (u16, u16),
 }
 
 /// A name server that has its address and does not serve yet.

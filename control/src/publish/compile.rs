@@ -33,7 +33,9 @@ pub(super) fn refresh(model: &mut Model) -> Table {
         model.streams.fill(&mut model.table);
     }
     if take(&mut model.certificates_stale) {
-        model.table.certificates = Arc::new(model.merged_certificates());
+        let (everybody, inside) = model.merged_certificates();
+        model.table.certificates = Arc::new(everybody);
+        model.table.inner_certificates = Arc::new(inside);
     }
     model.table.clone()
 }
@@ -59,6 +61,7 @@ fn compiled(rule: &HostRule, backends: &mut Backends) -> Option<Route> {
             path: path.path.trim_end_matches('/').into(),
             headers: path.headers.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect(),
             splits: shares(&path.splits, backends),
+            by_any_scheme: path.by_any_scheme,
         })
         .filter(|branch| !branch.splits.is_empty())
         .collect();

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use dataplane::load::BackendLoad;
 use dataplane::table::{Backend, Endpoint, Route, Table};
-use dataplane::tls::{Certificates, Identity, Trust};
+use dataplane::tls::{Certificates, Trust};
 
 use super::BackendSpec;
-use super::rule::HostRule;
+use super::rule::{HostRule, Shown};
 use super::streams::Streams;
 
 /// What a new table costs a core for each subscriber, in round figures: tables that change streams follow
@@ -37,7 +37,7 @@ pub(super) struct Model {
     /// From the operator's files.
     pub(super) own_certificates: Arc<Certificates>,
     /// From objects, by their owners.
-    pub(super) certificates_of: BTreeMap<String, Vec<(String, Identity)>>,
+    pub(super) certificates_of: BTreeMap<String, Shown>,
     /// Some of either have changed since the last table.
     pub(super) certificates_stale: bool,
     pub(super) streams: Streams,
@@ -115,13 +115,15 @@ impl Model {
         }
     }
 
-    /// Both kinds of certificates together.
-    pub(super) fn merged_certificates(&self) -> Certificates {
-        let mut merged = (*self.own_certificates).clone();
-        for (host, identity) in self.certificates_of.values().flatten() {
-            merged.insert(host, identity.clone());
+    /// What everybody is shown, the operator's and that of objects; and what callers inside are shown besides.
+    pub(super) fn merged_certificates(&self) -> (Certificates, Certificates) {
+        let (mut everybody, mut inside) = ((*self.own_certificates).clone(), Certificates::default());
+        for shown in self.certificates_of.values() {
+            for (merged, named) in [(&mut everybody, &shown.everybody), (&mut inside, &shown.inside)] {
+                named.iter().for_each(|(host, identity)| merged.insert(host, identity.clone()));
+            }
         }
-        merged
+        (everybody, inside)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dataplane::table::{Edits, Manners};
+use dataplane::tls::Identity;
 
 /// Hosts that share one division of their requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,12 +24,22 @@ pub struct HostRule {
     pub manners: Option<Arc<Manners>>,
 }
 
+/// The certificates that an object brings, by host.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Shown {
+    pub everybody: Vec<(String, Identity)>,
+    /// Callers inside alone.
+    pub inside: Vec<(String, Identity)>,
+}
+
 /// Requests whose path begins with these segments and that bring these headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathRule {
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub splits: Vec<Share>,
+    /// Whatever `https_redirect` says.
+    pub by_any_scheme: bool,
 }
 
 /// A backend's share.

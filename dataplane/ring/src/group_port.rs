@@ -19,8 +19,8 @@ pub struct GroupPort<'a> {
     pub real: u16,
     /// Ports of loopback that its processes may not connect to.
     pub closed: &'a [u16],
-    /// What port 80 of every address of [`NAMES`] is, if they are anybody's.
-    pub gateway: Option<u16>,
+    /// What ports 80 and 443 of every address of [`NAMES`] are, if they are anybody's.
+    pub gateway: Option<(u16, u16)>,
 }
 
 /// Addresses of loopback that names lead to: 127.64.0.0/10. None of them is a process's own.
@@ -69,16 +69,16 @@ impl GroupPort<'_> {
         // Its own port first: it means itself, whoever else has that port on the host.
         steps.push(Step::IfGo(network(self.named), Place::Own));
         steps.extend([Step::Go(Place::Other), Step::Here(Place::Named), Step::Load(PORT)]);
-        steps.extend(self.gateway.map(|_| Step::IfGo(network(HTTP), Place::Web)));
+        if self.gateway.is_some() {
+            steps.extend([Step::IfGo(network(HTTP), Place::Web), Step::IfGo(network(HTTPS), Place::Secure)]);
+        }
         steps.push(Step::Here(Place::Other));
         steps.extend(self.closed.iter().map(|port| Step::IfGo(network(*port), Place::Deny)));
         steps.extend([Step::Go(Place::Allow), Step::Here(Place::Own), Step::Store(PORT, network(self.real))]);
-        if let Some(gateway) = self.gateway {
-            steps.extend([
-                Step::Go(Place::Allow),
-                Step::Here(Place::Web),
-                Step::Store(PORT, network(gateway)),
-            ]);
+        for (place, port) in
+            self.gateway.into_iter().flat_map(|(web, secure)| [(Place::Web, web), (Place::Secure, secure)])
+        {
+            steps.extend([Step::Go(Place::Allow), Step::Here(place), Step::Store(PORT, network(port))]);
         }
         steps
     }
@@ -114,8 +114,9 @@ fn loopback6() -> Vec<Step> {
     steps
 }
 
-/// The port that a URL need not name.
+/// The ports that URLs need not name.
 const HTTP: u16 = 80;
+const HTTPS: u16 = 443;
 
 /// Bytes of an address as a value at hand.
 fn bytes(bytes: [u8; 4]) -> u32 {
@@ -156,6 +157,7 @@ enum Place {
     /// With any other port, which is at hand.
     Other,
     Web,
+    Secure,
     /// Behind the last step: the call goes on.
     Allow,
     /// Behind that: the call fails with EPERM.
@@ -347,7 +349,7 @@ mod tests {
 
     const RULE: GroupPort<'_> =
         GroupPort { named: 8080, real: 20_001, closed: &[8001, 9090], gateway: GATEWAY };
-    const GATEWAY: Option<u16> = Some(20_002);
+    const GATEWAY: Option<(u16, u16)> = Some((20_002, 20_003));
 
     #[test]
     fn only_the_named_port_of_tcp_is_bound_elsewhere() {
@@ -394,13 +396,15 @@ mod tests {
             ("127.0.0.1:80", Some("127.0.0.1:80")),
             // Names lead to no port of its own, and to nothing that is closed.
             ("127.71.3.5:80", Some("127.71.3.5:20002")),
-            ("127.71.3.5:443", Some("127.71.3.5:443")),
+            ("127.71.3.5:443", Some("127.71.3.5:20003")),
+            ("127.0.0.1:443", Some("127.0.0.1:443")),
             ("127.63.255.255:80", Some("127.63.255.255:80")),
             ("127.71.3.6:8080", Some("127.71.3.6:8080")),
             ("127.127.255.255:8080", Some("127.127.255.255:8080")),
             ("127.128.0.0:8080", Some("127.128.0.0:20001")),
             ("127.71.3.6:9090", None),
             ("[::ffff:127.71.3.5]:80", Some("[::ffff:127.71.3.5]:20002")),
+            ("[::ffff:127.71.3.5]:443", Some("[::ffff:127.71.3.5]:20003")),
             ("[::ffff:127.1.3.6]:80", Some("[::ffff:127.1.3.6]:80")),
             ("[::ffff:127.71.3.6]:8001", None),
         ] {

@@ -90,7 +90,8 @@ impl Connection {
     ) -> Option<Self> {
         let address = stream.peer_addr().ok()?;
         let (scheme, listener) = match (stream.is_tls(), inside) {
-            (true, _) => (Scheme::Https, "https"),
+            (true, true) => (Scheme::Https, "private-https"),
+            (true, false) => (Scheme::Https, "https"),
             (false, true) => (Scheme::Http, "private"),
             (false, false) => (Scheme::Http, "http"),
         };

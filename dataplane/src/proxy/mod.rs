@@ -158,8 +158,8 @@ impl Proxy {
             if let Some(answer) = probed(route, ask) {
                 return Err(answer);
             }
-            if let Some(port) = route.https_redirect
-                && ask.plain
+            if ask.plain
+                && let Some(port) = route.redirect(splits)
                 && !table.certificates.is_empty()
                 && ask.path.starts_with('/')
             {

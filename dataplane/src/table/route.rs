@@ -34,6 +34,8 @@ pub struct Branch {
     /// Names with the values that the request has to bring, all of them. A name's case does not matter.
     pub headers: Vec<(Box<str>, Box<str>)>,
     pub splits: Vec<Split>,
+    /// Clients without TLS are answered too, whatever `https_redirect` says.
+    pub by_any_scheme: bool,
 }
 
 /// A backend's share.
@@ -168,6 +170,15 @@ impl Route {
         self.branches.iter().find(|branch| branch.takes(ask)).map_or(&self.splits, |branch| &branch.splits)
     }
 
+    /// At which port clients without TLS have to come again with it whose requests fall to these shares.
+    #[must_use]
+    pub fn redirect(&self, splits: &[Split]) -> Option<u16> {
+        let port = self.https_redirect?;
+        let is_exempt =
+            |branch: &Branch| branch.by_any_scheme && std::ptr::eq(branch.splits.as_slice(), splits);
+        (!self.branches.iter().any(is_exempt)).then_some(port)
+    }
+
     /// Whether these shares are the route's own, and not a branch's.
     #[must_use]
     pub fn divides_by(&self, splits: &[Split]) -> bool {
@@ -286,7 +297,7 @@ mod tests {
 
     fn branch(path: &str, headers: &[(&str, &str)]) -> Branch {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Branch { path: path.into(), headers, splits: Vec::new() }
+        Branch { path: path.into(), headers, splits: Vec::new(), by_any_scheme: false }
     }
 
     /// The branch, by its place after sorting, that takes a request.

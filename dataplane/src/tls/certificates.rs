@@ -28,6 +28,11 @@ impl Identity {
     pub(super) fn shown(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.0)
     }
+
+    /// Whether clients see the same chain.
+    pub(crate) fn shows_the_same(&self, other: &Self) -> bool {
+        self.0.cert == other.0.cert
+    }
 }
 
 /// Why there is no identity in what was given.
@@ -96,7 +101,8 @@ impl Certificates {
     }
 
     /// The same without anybody's.
-    pub(super) fn named(&self, name: Option<&str>) -> Option<&Identity> {
+    #[must_use]
+    pub fn named(&self, name: Option<&str>) -> Option<&Identity> {
         let name = name?.to_ascii_lowercase(); // once a handshake
         let name = name.strip_suffix('.').unwrap_or(&name);
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
@@ -107,23 +113,6 @@ impl Certificates {
     #[must_use]
     pub fn vouch_for(&self, host: &str) -> bool {
         self.find(Some(host)).is_some_and(|identity| identity.is_for(host))
-    }
-
-    /// Whether a connection that was opened for `name` may carry requests for `host`: what it was shown is what
-    /// `host` would show.
-    #[must_use]
-    pub fn covers(&self, name: &str, host: &str) -> bool {
-        if name.eq_ignore_ascii_case(host) {
-            return true;
-        }
-        match (self.find(Some(name)), self.find(Some(host))) {
-            (Some(shown), Some(own)) => shown.0.cert == own.0.cert,
-            _ => false,
-        }
-    }
-
-    pub(super) fn key(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
-        self.find(name).map(Identity::shown)
     }
 
     #[must_use]
@@ -212,23 +201,6 @@ mod tests {
             ("no name", false),
         ] {
             assert_eq!(certificates.vouch_for(host), vouched, "{host}");
-        }
-    }
-
-    #[test]
-    fn a_connection_carries_what_its_certificate_is_for() {
-        let mut certificates = Certificates::default();
-        let both = identity("x");
-        for (host, identity) in [("a.test", &both), ("b.test", &both), ("c.test", &identity("c"))] {
-            certificates.insert(host, identity.clone());
-        }
-        for (name, host, covered) in [
-            ("a.test", "A.test", true),
-            ("a.test", "b.test", true),
-            ("a.test", "c.test", false),
-            ("a.test", "d.test", false),
-        ] {
-            assert_eq!(certificates.covers(name, host), covered, "{name} for {host}");
         }
     }
 

@@ -40,7 +40,12 @@ impl Terms {
     }
 
     pub fn from(tables: &Arc<Tables>, oldest: Oldest) -> Result<Self, rustls::Error> {
-        Self::by(Arc::new(FromTable(Arc::clone(tables))), oldest)
+        Self::by(Arc::new(FromTable { tables: Arc::clone(tables), inside: false }), oldest)
+    }
+
+    /// For callers inside, who are shown what is for them before what is for everybody.
+    pub fn inside(tables: &Arc<Tables>, oldest: Oldest) -> Result<Self, rustls::Error> {
+        Self::by(Arc::new(FromTable { tables: Arc::clone(tables), inside: true }), oldest)
     }
 
     /// What the table has is shown by name alone, and else `own`.
@@ -67,11 +72,14 @@ impl Terms {
 
 /// Also asked for a resumption: a name without a certificate is refused whatever its ticket.
 #[derive(Debug)]
-struct FromTable(Arc<Tables>);
+struct FromTable {
+    tables: Arc<Tables>,
+    inside: bool,
+}
 
 impl ResolvesServerCert for FromTable {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.load().certificates.key(hello.server_name())
+        self.tables.load().identity(hello.server_name(), self.inside).map(Identity::shown)
     }
 }
 

@@ -65,6 +65,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         events: Some(listen()),
         https: None,
         private: None,
+        private_https: None,
         events_tls: None,
         inside: None,
         make_events: Some(make(events)),

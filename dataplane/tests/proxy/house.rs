@@ -115,6 +115,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         events: None,
         https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
         private: None,
+        private_https: None,
         events_tls: None,
         inside: None,
         make_events: None,

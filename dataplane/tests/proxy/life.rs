@@ -75,6 +75,7 @@ impl Process {
                     events: None,
                     https: None,
                     private: None,
+                    private_https: None,
                     events_tls: None,
                     inside: None,
                     make_events: None,

@@ -6,12 +6,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
-use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Stop};
+use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Inside, Stop};
 use dataplane::counters::CoreCounters;
 use dataplane::events::relay::{Relay, Ways};
 use dataplane::events::service::EventsConfig;
 use dataplane::inquiry;
-use dataplane::names::Domains;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use rustix::thread::CpuSet;
@@ -40,7 +39,8 @@ pub(super) struct Place {
     pub(super) http: TcpListener,
     pub(super) https: Option<Https>,
     pub(super) private: Option<TcpListener>,
-    pub(super) inside: Option<(TcpListener, Arc<Domains>)>,
+    pub(super) private_https: Option<Https>,
+    pub(super) inside: Option<Inside>,
     pub(super) events: TcpListener,
     pub(super) events_tls: Option<Https>,
     pub(super) logs: Logs,
@@ -75,7 +75,7 @@ impl Cores {
         let relays = Relay::among(places.len());
         let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
         for (index, (place, relay)) in places.zip(relays).enumerate() {
-            let Place { http, https, private, inside, events, events_tls, logs: open } = place;
+            let Place { http, https, private, private_https, inside, events, events_tls, logs: open } = place;
             let counted = Arc::new(CoreCounters::default());
             logs.push(open.folder.clone());
             let config = CoreConfig {
@@ -83,6 +83,7 @@ impl Cores {
                 http,
                 https,
                 private,
+                private_https,
                 inside,
                 events: Some(events),
                 events_tls,

@@ -18,8 +18,9 @@ const LOOPBACK: &[u8] = b"lo";
 
 /// Where callers inside come in.
 pub(super) struct Inside {
-    /// A listener for each core, none where names lead nowhere; and what names without a dot are in.
-    pub(super) doors: (Vec<TcpListener>, Arc<Domains>),
+    /// Two listeners for each core, in the clear and for TLS, none where names lead nowhere; and what names without a
+    /// dot are in.
+    pub(super) doors: (Vec<(TcpListener, TcpListener)>, Arc<Domains>),
     /// As instances are told, or why they cannot be.
     pub(super) gateway: Result<Gateway, String>,
 }
@@ -28,7 +29,7 @@ pub(super) struct Inside {
 pub(super) fn open(config: &Config, tables: &Arc<Tables>) -> Inside {
     let domains = Arc::default();
     match make(config, tables, &domains) {
-        Ok((listeners, gateway)) => Inside { doors: (listeners, domains), gateway: Ok(gateway) },
+        Ok((doors, gateway)) => Inside { doors: (doors, domains), gateway: Ok(gateway) },
         Err(why) => Inside { doors: (Vec::new(), domains), gateway: Err(why) },
     }
 }
@@ -37,15 +38,16 @@ fn make(
     config: &Config,
     tables: &Arc<Tables>,
     domains: &Arc<Domains>,
-) -> Result<(Vec<TcpListener>, Gateway), String> {
+) -> Result<(Vec<(TcpListener, TcpListener)>, Gateway), String> {
     if !may_mount() {
         return Err("the appliance is not root".to_owned());
     }
     let server = NameServer::bind(&config.data)?;
-    let (listeners, real) = listeners(config.workers).map_err(|why| format!("on loopback: {why}"))?;
-    let gateway = Gateway { server: server.address(), real };
+    let listeners = || listeners(config.workers).map_err(|why| format!("on loopback: {why}"));
+    let ((plain, http), (by_tls, https)) = (listeners()?, listeners()?);
+    let gateway = Gateway { server: server.address(), real: (http, https) };
     server.serve(Arc::clone(tables), Arc::clone(domains)).map_err(|why| why.to_string())?;
-    Ok((listeners, gateway))
+    Ok((plain.into_iter().zip(by_tls).collect(), gateway))
 }
 
 /// Of a free port, one for each core. On every address, because names lead to many, and of this interface alone, so

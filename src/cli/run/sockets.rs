@@ -42,6 +42,8 @@ pub(super) struct Sockets {
     pub(super) https: Vec<TcpListener>,
     /// Likewise; empty without `--private`.
     pub(super) private: Vec<TcpListener>,
+    /// Likewise; empty without `--private-https`.
+    pub(super) private_https: Vec<TcpListener>,
     pub(super) events: Vec<TcpListener>,
     /// Likewise; empty without `--events-https`.
     pub(super) events_https: Vec<TcpListener>,
@@ -66,6 +68,7 @@ impl Sockets {
             http: for_cores("http", config.http, config.workers)?,
             https: wanted("https", config.https)?,
             private: wanted("private", config.private)?,
+            private_https: wanted("private-https", config.private_https)?,
             events: for_cores("events", config.events, config.workers)?,
             events_https: wanted("events-https", config.events_https)?,
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
@@ -85,6 +88,7 @@ impl Sockets {
             http: all(Name::Http),
             https: all(Name::Https),
             private: all(Name::Private),
+            private_https: all(Name::PrivateHttps),
             events: all(Name::Events),
             events_https: all(Name::EventsHttps),
             api: all(Name::Api).pop(),
@@ -101,6 +105,7 @@ impl Sockets {
         let mut all = named(Name::Http, &self.http)?;
         all.extend(named(Name::Https, &self.https)?);
         all.extend(named(Name::Private, &self.private)?);
+        all.extend(named(Name::PrivateHttps, &self.private_https)?);
         all.extend(named(Name::Events, &self.events)?);
         all.extend(named(Name::EventsHttps, &self.events_https)?);
         all.extend(named(Name::Api, self.api.as_slice())?);
@@ -115,8 +120,12 @@ impl Sockets {
             None => "-".to_owned(),
         };
         let mut further = String::new();
-        let optional =
-            [("https", &self.https), ("private", &self.private), ("events-https", &self.events_https)];
+        let optional = [
+            ("https", &self.https),
+            ("private", &self.private),
+            ("private-https", &self.private_https),
+            ("events-https", &self.events_https),
+        ];
         for (name, listeners) in optional {
             if let Some(listener) = listeners.first() {
                 further.push_str(&format!(" {name}={}", listener.local_addr()?));

@@ -73,6 +73,7 @@ pub(super) enum Name {
     Http,
     Https,
     Private,
+    PrivateHttps,
     Events,
     EventsHttps,
     Api,

@@ -141,8 +141,9 @@ impl Setup {
         };
         match Ports::parse(&line) {
             Some(ports) => {
-                let [https, private] = ["https", "private"].map(|name| address(&line, name));
-                Ok(Appliance { setup: self.clone(), ports, https, private, process })
+                let [https, private, private_https] =
+                    ["https", "private", "private-https"].map(|name| address(&line, name));
+                Ok(Appliance { setup: self.clone(), ports, https, private, private_https, process })
             }
             None => panic!("cannot read {line:?}"),
         }
@@ -197,6 +198,7 @@ pub struct Appliance {
     ports: Ports,
     https: Option<SocketAddr>,
     private: Option<SocketAddr>,
+    private_https: Option<SocketAddr>,
     process: Process,
 }
 
@@ -219,6 +221,14 @@ impl Appliance {
         match self.private {
             Some(address) => address,
             None => panic!("the ready line names no private address"),
+        }
+    }
+
+    /// The same for TLS, which `--private-https` must have asked for.
+    pub fn private_https(&self) -> SocketAddr {
+        match self.private_https {
+            Some(address) => address,
+            None => panic!("the ready line names no private-https address"),
         }
     }
 

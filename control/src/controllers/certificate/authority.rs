@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::issue::{CERTIFICATE, KEY, LIFE_DAYS, RENEW_DAYS, part};
 use crate::access::signing::{Signed, ends_within, make_authority};
+use crate::controllers::trusts::BUNDLE_LABEL;
 use crate::controllers::world::{Error, World};
 use crate::kinds::settings::SERVING;
 use crate::kinds::shared::annotation;
@@ -22,8 +23,8 @@ const SELF_MADE: &str = "sluicegate.dev/self-made";
 /// An authority lives this many days: whoever believes it has to be told of the next one.
 const AUTHORITY_DAYS: i64 = 3_650;
 
-/// Whether that Secret is the authority's.
-pub(super) fn is_it(ns: &str, name: &str) -> bool {
+/// Whether that Secret or ConfigMap is the authority's.
+pub(in crate::controllers) fn is_it(ns: &str, name: &str) -> bool {
     (ns, name) == (SERVING, NAME)
 }
 
@@ -72,10 +73,16 @@ pub(super) async fn open(world: &World, now: Timestamp) -> Result<Result<Signed,
 /// Tells everybody whom to believe.
 async fn publish(world: &World, authority: &Signed) -> Result<(), Error> {
     let data = Some([(CA.to_owned(), authority.certificate.clone())].into());
-    match world.maps.get(SERVING, NAME) {
-        Some(there) if there.data == data => Ok(()),
-        Some(there) => world.replace(&ConfigMap { data, ..(*there).clone() }).await.map(drop),
-        None => world.create(&ConfigMap { metadata: home(), data, ..ConfigMap::default() }).await.map(drop),
+    let there = world.maps.get(SERVING, NAME);
+    let mut map = match &there {
+        Some(there) => ConfigMap { data, ..(**there).clone() },
+        None => ConfigMap { metadata: home(), data, ..ConfigMap::default() },
+    };
+    map.metadata.labels.get_or_insert_default().insert(BUNDLE_LABEL.to_owned(), "true".to_owned());
+    match there {
+        Some(there) if *there == map => Ok(()),
+        Some(_) => world.replace(&map).await.map(drop),
+        None => world.create(&map).await.map(drop),
     }
 }
 

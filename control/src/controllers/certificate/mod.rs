@@ -3,7 +3,8 @@
 //!
 //! Ours are signed by an authority of our own (`issue`). What the operator gave with `--tls-cert` needs none.
 
-mod authority;
+pub(super) mod authority;
+pub mod challenges;
 mod issue;
 pub mod standing;
 pub mod wanted;
@@ -27,6 +28,8 @@ use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     HasConditions as _, Verdict, controller, is_controlled_by, label, name, namespace,
 };
+use authority::CA;
+use issue::part;
 use standing::{Held, Standing, Tls};
 
 pub use issue::reconcile;
@@ -47,9 +50,26 @@ pub(super) fn of_route(world: &World, route: &Route, naming: Naming<'_>) -> Tls 
     }
 }
 
-/// The Certificates that a Route needs.
-pub(super) fn wanted_by_route(world: &World, route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
+/// The certificates of a Route's names inside; none unless the operator wants them.
+pub(super) fn inside_of_route(world: &World, route: &Route, naming: Naming<'_>) -> Vec<Held> {
+    look(world, &route.metadata, naming.domain, &wanted_inside(route, naming))
+}
+
+/// The Certificates that a Route needs for the hosts that everybody reaches.
+fn wanted_by_route(world: &World, route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
     if is_on(world, &route.metadata) { wanted::of_route(route, naming) } else { Vec::new() }
+}
+
+/// ... and for its names inside, which no annotation declines.
+fn wanted_inside(route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
+    if naming.network.tls_for.local_domains { wanted::inside_of_route(route, naming) } else { Vec::new() }
+}
+
+/// Asks for all that a Route needs.
+pub(super) async fn ask_for_route(world: &World, route: &Route, naming: Naming<'_>) -> Result<(), Error> {
+    let mut wanted = wanted_by_route(world, route, naming);
+    wanted.extend(wanted_inside(route, naming));
+    ask(world, &route.metadata, naming.domain, &wanted).await
 }
 
 /// Whether the hosts of such an object are to have certificates.
@@ -151,7 +171,7 @@ fn provided(world: &World, ns: &str, domain: &str, wanted: &Certificate) -> Opti
     let hosts = &wanted.spec.dns_names;
     if hosts.iter().all(|host| world.publisher.vouches_for(host)) {
         let name = name(&wanted.metadata).to_owned();
-        return Some(Held { name, hosts: hosts.clone(), standing: Standing::Ready(None) });
+        return Some(Held::new(name, hosts.clone(), Standing::Ready(None)));
     }
     let wild = world.certificates.having(ns, &wildcard_in(domain)).into_iter().find(|wild| {
         let parents: Vec<_> = wild.spec.dns_names.iter().filter_map(|name| name.split_once('.')).collect();
@@ -161,19 +181,31 @@ fn provided(world: &World, ns: &str, domain: &str, wanted: &Certificate) -> Opti
         hosts.iter().all(is_below)
     })?;
     let (name, standing) = (name(&wild.metadata).to_owned(), standing(world, &wild));
-    Some(Held { name, hosts: hosts.clone(), standing })
+    Some(Held::new(name, hosts.clone(), standing))
 }
 
 fn held(world: &World, owner: &ObjectMeta, wanted: &Certificate) -> Held {
     let own = name(&wanted.metadata);
+    let mut challenges = Vec::new();
     let standing = match world.certificates.get(namespace(owner), own) {
         None => Standing::Coming(String::new()),
         Some(there) if !is_controlled_by(&there.metadata, owner) => Standing::NotOwned,
         // Set back a moment ago: what its status says is not of what is wanted.
         Some(there) if there.spec != wanted.spec => Standing::Coming(String::new()),
-        Some(there) => standing(world, &there),
+        Some(there) => {
+            let standing = standing(world, &there);
+            let renews = there.condition("Renewing").is_some_and(|c| c.status == Verdict::True);
+            if renews || !matches!(standing, Standing::Ready(_)) {
+                challenges = there.status.as_ref().map(|s| s.http01_challenges.clone()).unwrap_or_default();
+            }
+            standing
+        }
     };
-    Held { name: own.to_owned(), hosts: wanted.spec.dns_names.clone(), standing }
+    let secret = world.ingress.secrets.get(namespace(owner), &wanted.spec.secret_name);
+    let ca = secret.as_ref().map(|secret| part(secret, CA)).unwrap_or_default();
+    let ca_certs = (!ca.is_empty()).then(|| String::from_utf8_lossy(ca).into_owned());
+    let held = Held::new(own, wanted.spec.dns_names.clone(), standing);
+    Held { ca_certs, challenges, ..held }
 }
 
 fn standing(world: &World, certificate: &Certificate) -> Standing {
@@ -196,7 +228,13 @@ pub fn words(certificate: &Certificate) -> Vec<String> {
     let owner = controller(meta).map(|owner| format!("owned by {}", owner.uid));
     let wildcard = label(meta, WILDCARD_LABEL).map(wildcard_in);
     let secret = kept_in(&certificate.spec.secret_name);
-    owner.into_iter().chain(wildcard).chain([secret]).collect()
+    let challenges = certificate.status.iter().flat_map(|status| &status.http01_challenges);
+    let answered = challenges.map(|challenge| answered_by(&challenge.service_name));
+    owner.into_iter().chain(wildcard).chain([secret]).chain(answered).collect()
+}
+
+fn answered_by(service: &str) -> String {
+    format!("answered by {service}")
 }
 
 fn owned_by(owner: &ObjectMeta) -> String {
@@ -236,6 +274,12 @@ pub(super) fn of_secret(world: &World, ns: &str, secret: &str) -> Vec<Item> {
         items.extend(world.certificates.all().iter().map(|certificate| item(certificate)));
     }
     items
+}
+
+/// Whose challenges a core Service answers.
+pub(super) fn of_service(world: &World, ns: &str, service: &str) -> Vec<Item> {
+    let asked = world.certificates.having(ns, &answered_by(service));
+    asked.iter().flat_map(|certificate| concerned(world, certificate)).collect()
 }
 
 fn concerned(world: &World, certificate: &Certificate) -> Vec<Item> {

@@ -4,7 +4,9 @@ use dataplane::tls::Identity;
 
 use crate::controllers::ingress::backends::Unresolved;
 use crate::kinds::conditions::Conditions;
+use crate::kinds::networking::certificate::Http01Challenge;
 use crate::kinds::settings::HttpProtocol;
+use crate::kinds::shared::Verdict;
 
 pub const NOT_ENABLED: &str = "external-domain-tls is not enabled";
 pub const NOT_FOR_LOCAL: &str = "TLS is not enabled for cluster-local";
@@ -34,6 +36,18 @@ pub struct Held {
     pub name: String,
     pub hosts: Vec<String>,
     pub standing: Standing,
+    /// By whom it is believed beside the system's authorities (PEM), as its Secret says.
+    pub ca_certs: Option<String>,
+    /// What whoever provides it has to be answered.
+    pub challenges: Vec<Http01Challenge>,
+}
+
+impl Held {
+    /// One of which nothing else is known.
+    #[must_use]
+    pub fn new(name: impl Into<String>, hosts: Vec<String>, standing: Standing) -> Self {
+        Self { name: name.into(), hosts, standing, ca_certs: None, challenges: Vec::new() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -60,14 +74,7 @@ impl Tls {
     pub fn shown(&self) -> Vec<(String, Identity)> {
         match self {
             Self::Given(host, Ok(identity)) => vec![(host.clone(), identity.clone())],
-            Self::Asked(all) => {
-                let each = all.iter().filter_map(|held| match &held.standing {
-                    Standing::Ready(Some(identity)) => Some((&held.hosts, identity)),
-                    _ => None,
-                });
-                each.flat_map(|(hosts, identity)| hosts.iter().map(|host| (host.clone(), identity.clone())))
-                    .collect()
-            }
+            Self::Asked(all) => shown(all),
             _ => Vec::new(),
         }
     }
@@ -102,12 +109,50 @@ impl Tls {
                 conditions.mark_true_because(condition, "CertificateExternallyProvided", PROVIDED_OUTSIDE);
             }
             Self::Given(_, Err(why)) => conditions.mark_false(condition, why.reason, &why.message),
-            Self::Asked(all) => match all.iter().max_by_key(|held| held.standing.badness()) {
+            Self::Asked(all) => match worst(all) {
                 None => conditions.mark_true(condition),
                 Some(worst) => worst.tell(conditions, condition, usual),
             },
         }
     }
+
+    /// The same of a Route whose names inside have certificates too. A missing one of those is told whatever clients
+    /// without TLS are answered, as upstream does.
+    pub fn tell_with(
+        &self,
+        inside: &[Held],
+        conditions: &mut Conditions<'_>,
+        condition: &str,
+        usual: HttpProtocol,
+    ) {
+        self.tell(conditions, condition, usual);
+        let Some(worst) = worst(inside) else { return };
+        let is_missing = !matches!(worst.standing, Standing::Ready(_));
+        if matches!(self, Self::Off(_)) || is_missing && conditions.verdict(condition) != Verdict::False {
+            worst.tell(conditions, condition, HttpProtocol::Disabled);
+        }
+    }
+}
+
+/// The certificates that clients are to be shown, by host.
+#[must_use]
+pub fn shown(all: &[Held]) -> Vec<(String, Identity)> {
+    let each = all.iter().filter_map(|held| match &held.standing {
+        Standing::Ready(Some(identity)) => Some((&held.hosts, identity)),
+        _ => None,
+    });
+    each.flat_map(|(hosts, identity)| hosts.iter().map(|host| (host.clone(), identity.clone()))).collect()
+}
+
+/// The one for a host, if it is there.
+#[must_use]
+pub fn ready<'a>(all: &'a [Held], host: &str) -> Option<&'a Held> {
+    let is_for = |held: &&Held| held.hosts.iter().any(|known| known == host);
+    all.iter().find(is_for).filter(|held| matches!(held.standing, Standing::Ready(_)))
+}
+
+fn worst(all: &[Held]) -> Option<&Held> {
+    all.iter().max_by_key(|held| held.standing.badness())
 }
 
 impl Standing {
@@ -157,12 +202,11 @@ mod tests {
 
     use super::*;
     use crate::kinds::conditions::ConditionSet;
-    use crate::kinds::shared::Verdict;
 
     const SET: ConditionSet = ConditionSet { dependents: &["C"] };
 
     fn held(name: &str, standing: Standing) -> Held {
-        Held { name: name.to_owned(), hosts: vec![format!("{name}.test")], standing }
+        Held::new(name, vec![format!("{name}.test")], standing)
     }
 
     fn told(tls: &Tls, usual: HttpProtocol) -> (Verdict, String, String) {
@@ -218,6 +262,39 @@ mod tests {
             (no_listener(), Enabled, False, "HTTPSNotEnabled", NO_LISTENER),
         ] {
             assert_eq!(told(&tls, usual), (status, reason.to_owned(), message.to_owned()), "{tls:?}");
+        }
+    }
+
+    /// X-RTE-07: a name inside without its certificate keeps a Route from Ready, unless something is worse.
+    #[test]
+    fn names_inside_are_told_of_after_those_outside() {
+        use HttpProtocol::Enabled;
+        let ready = || held("r", Standing::Ready(None));
+        let coming = || held("c", Standing::Coming("Pending".into()));
+        let off = || Tls::Off(NOT_ENABLED);
+        for (public, inside, status, reason) in [
+            (off(), vec![], Verdict::True, "TLSNotEnabled"),
+            (off(), vec![ready()], Verdict::True, ""),
+            (off(), vec![ready(), coming()], Verdict::Unknown, "CertificateNotReady"),
+            (Tls::Asked(vec![coming()]), vec![ready()], Verdict::True, "HTTPDowngrade"),
+            (Tls::Asked(vec![coming()]), vec![coming()], Verdict::Unknown, "CertificateNotReady"),
+            (
+                Tls::Asked(vec![held("n", Standing::NotOwned)]),
+                vec![coming()],
+                Verdict::False,
+                "CertificateNotOwned",
+            ),
+            (
+                Tls::Asked(vec![ready()]),
+                vec![held("f", Standing::Failed(String::new()))],
+                Verdict::False,
+                "CertificateProvisionFailed",
+            ),
+        ] {
+            let mut conditions = SET.manage(&[], Timestamp::UNIX_EPOCH);
+            public.tell_with(&inside, &mut conditions, "C", Enabled);
+            let found = conditions.finish().into_iter().find(|c| c.kind == "C").unwrap();
+            assert_eq!((found.status, &*found.reason), (status, reason), "{public:?} and {inside:?}");
         }
     }
 

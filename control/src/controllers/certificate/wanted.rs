@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use crate::child_name::child_name;
+use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::controllers::route::hosts::{self, Naming};
 use crate::controllers::service::children::owner;
 use crate::kinds::networking::certificate::{
@@ -19,6 +20,9 @@ use crate::kinds::shared::{annotation, name, namespace};
 /// By which a Certificate says whose domain it is for; the name is upstream's.
 const DOMAIN_MAPPING: &str = "serving.knative.dev/domainMappingUID";
 const EXTERNAL: &str = "external-domain";
+const INSIDE: &str = "cluster-local-domain";
+/// What the names of those end in.
+const INSIDE_SUFFIX: &str = "-local";
 /// Not for Certificates.
 const INGRESS_CLASS: &str = "networking.knative.dev/ingress-class";
 /// Longer values are no labels.
@@ -27,12 +31,8 @@ const LABEL_BYTES_MAX: usize = 63;
 /// Those of the hosts of a Route that everybody reaches: its own, and one a tag.
 #[must_use]
 pub fn of_route(route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
-    let mut tags: Vec<_> = route.spec.traffic.iter().filter_map(|target| target.tag()).map(Some).collect();
-    tags.sort_unstable();
-    tags.dedup();
     let class = class(&route.metadata, naming.network);
-    let names = std::iter::once(None).chain(tags);
-    let public = names.filter(|tag| !hosts::is_local(route, *tag, naming));
+    let public = tags(route).filter(|tag| !hosts::is_local(route, *tag, naming));
     let made = public.map(|tag| {
         let host = hosts::public(route, tag, naming).to_ascii_lowercase();
         let spec = CertificateSpec {
@@ -40,9 +40,34 @@ pub fn of_route(route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
             domain: naming.domain.to_ascii_lowercase(),
             secret_name: route_name(route, tag),
         };
-        certificate(route, (ROUTE, name(&route.metadata)), class, spec)
+        certificate(route, [(TYPE_LABEL, EXTERNAL), (ROUTE, name(&route.metadata))], class, spec)
     });
     made.collect()
+}
+
+/// Those of its names inside, of which each has three spellings.
+#[must_use]
+pub fn inside_of_route(route: &Route, naming: Naming<'_>) -> Vec<Certificate> {
+    let class = class(&route.metadata, naming.network);
+    let made = tags(route).map(|tag| {
+        let mut dns_names = hosts::inside_hosts(route, tag, naming);
+        dns_names.sort_unstable();
+        let spec = CertificateSpec {
+            dns_names,
+            domain: format!("svc.{CLUSTER_DOMAIN}"),
+            secret_name: route_name(route, tag) + INSIDE_SUFFIX,
+        };
+        certificate(route, [(TYPE_LABEL, INSIDE), (ROUTE, name(&route.metadata))], class, spec)
+    });
+    made.collect()
+}
+
+/// `None` for the Route itself, and its tags.
+fn tags(route: &Route) -> impl Iterator<Item = Option<&str>> {
+    let mut tags: Vec<_> = route.spec.traffic.iter().filter_map(|target| target.tag()).map(Some).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    std::iter::once(None).chain(tags)
 }
 
 /// That of a mapped domain.
@@ -54,7 +79,8 @@ pub fn of_domain_mapping(mapping: &DomainMapping, network: &Network) -> Certific
         domain: domain.to_owned(),
         secret_name: child_name(domain, ""),
     };
-    certificate(mapping, (DOMAIN_MAPPING, domain), &network.certificate_class, spec)
+    let labels = [(TYPE_LABEL, EXTERNAL), (DOMAIN_MAPPING, domain)];
+    certificate(mapping, labels, &network.certificate_class, spec)
 }
 
 /// Those of all names of a namespace, one a domain; none where the template makes names that no wildcard stands for.
@@ -94,14 +120,13 @@ fn class<'a>(meta: &'a ObjectMeta, network: &'a Network) -> &'a str {
 
 fn certificate<K: Resource<DynamicType = ()>>(
     of: &K,
-    (label, value): (&str, &str),
+    labels: [(&str, &str); 2],
     class: &str,
     spec: CertificateSpec,
 ) -> Certificate {
     let mut annotations =
         inherited(of.meta().annotations.as_ref(), &[LAST_APPLIED, CLASS_ANNOTATIONS[1], INGRESS_CLASS]);
     annotations.insert(CLASS_ANNOTATIONS[0].to_owned(), class.to_owned());
-    let labels = [(TYPE_LABEL, EXTERNAL), (label, value)];
     let labels = labels.into_iter().filter(|(_, value)| value.len() <= LABEL_BYTES_MAX);
     let mut made = Certificate::new(namespace(of.meta()), &spec.secret_name.clone(), spec);
     made.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
@@ -139,22 +164,26 @@ mod tests {
     use crate::kinds::settings::Setting as _;
     use crate::kinds::shared::label;
 
-    fn made(metadata: Value) -> Vec<Certificate> {
+    fn made_by(metadata: Value, make: fn(&Route, Naming<'_>) -> Vec<Certificate>) -> Vec<Certificate> {
         let mut route = json!({ "metadata": { "name": "app", "namespace": "ns", "uid": "u" }, "spec": { "traffic": [
             { "revisionName": "a", "percent": 100 }, { "revisionName": "a", "tag": "blue" },
             { "revisionName": "b", "tag": "blue" }
         ] } });
         json_patch::merge(&mut route["metadata"], &metadata);
         let (network, services) = (Network::default(), Cache::default());
-        let ports = Ports { http: 80, https: Some(443) };
         let naming = Naming {
             domain: "Example.com",
-            ports,
+            ports: Ports { http: 80, https: Some(443) },
             tls: &Tls::Unasked,
+            inside: &[],
             network: &network,
             services: &services,
         };
-        of_route(&serde_json::from_value(route).unwrap(), naming)
+        make(&serde_json::from_value(route).unwrap(), naming)
+    }
+
+    fn made(metadata: Value) -> Vec<Certificate> {
+        made_by(metadata, of_route)
     }
 
     /// X-RTE-07: one for each public host, named and labelled as upstream does.
@@ -176,6 +205,25 @@ mod tests {
         assert_eq!(serde_json::to_value(&own.metadata.labels).unwrap(), labels);
         let annotations = json!({ "mine": "1", CLASS_ANNOTATIONS[0]: "other.example.com" });
         assert_eq!(serde_json::to_value(&own.metadata.annotations).unwrap(), annotations);
+    }
+
+    /// X-RTE-07: one for each name inside, be it for the public too or not, with all its spellings.
+    #[test]
+    fn a_route_asks_for_a_certificate_for_each_name_inside() {
+        for labels in [json!({}), json!({ "networking.knative.dev/visibility": "cluster-local" })] {
+            let found = made_by(json!({ "labels": labels }), inside_of_route);
+            let [own, blue] = found.as_slice() else { panic!("{found:?}") };
+            let spec = json!({
+                "dnsNames": ["app.ns", "app.ns.svc", "app.ns.svc.cluster.local"],
+                "domain": "svc.cluster.local", "secretName": "route-u-local",
+            });
+            assert_eq!(serde_json::to_value(&own.spec).unwrap(), spec);
+            assert_eq!(own.metadata.name.as_deref(), Some("route-u-local"));
+            assert_eq!(blue.metadata.name.as_deref(), Some("route-u-69140905-local"));
+            assert_eq!(blue.spec.dns_names[0], "blue-app.ns");
+            let labels = json!({ "serving.knative.dev/route": "app", TYPE_LABEL: "cluster-local-domain" });
+            assert_eq!(serde_json::to_value(&own.metadata.labels).unwrap(), labels);
+        }
     }
 
     /// X-RTE-07

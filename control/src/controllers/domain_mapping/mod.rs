@@ -9,6 +9,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 
 use super::cache::{Change, follow};
+use super::certificate::challenges::{answers, put_in};
 use super::certificate::standing::{NOT_ENABLED, Tls};
 use super::certificate::wanted::of_domain_mapping;
 use super::managers;
@@ -23,7 +24,7 @@ use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERE
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::HttpProtocol;
 use crate::kinds::shared::{Destination, HasConditions, Verdict, name, namespace};
-use crate::publish::HostRule;
+use crate::publish::{HostRule, Shown};
 use reconcile::{Claim, Findings, local_name, status};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
@@ -32,6 +33,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     };
     world.resolver.forget(item);
     let mut findings = Findings { claim: claim(world, item).await?, ..Findings::default() };
+    findings.tls = tls(world, &mapping, &findings.claim);
     if findings.claim == Claim::Ours {
         let destination =
             Destination { reference: Some(mapping.spec.reference.clone()), ..Destination::default() };
@@ -40,16 +42,18 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
             Some(resolved.map_err(|why| why.0).and_then(|found| local_name(&found.url, &item.namespace)));
         if let Some(Ok(target)) = &findings.target {
             match http_protocol(&mapping.metadata, world.settings().network.http_protocol) {
-                Ok(protocol) => findings.taken = serve(world, &mapping, target, protocol).err(),
+                Ok(protocol) => {
+                    findings.taken = serve(world, &mapping, target, protocol, &findings.tls).err()
+                }
                 Err(why) => findings.misnoted = Some(why),
             }
             findings.is_routed =
                 world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
         }
     }
-    findings.tls = tls(world, &mapping, &findings.claim);
     let flows = findings.flows();
-    world.publisher.set_certificates_of(&owner(item), if flows { findings.tls.shown() } else { Vec::new() });
+    let everybody = if flows { findings.tls.shown() } else { Vec::new() };
+    world.publisher.set_certificates_of(&owner(item), Shown { everybody, ..Shown::default() });
     if !flows {
         world.publisher.remove_route(&owner(item));
     }
@@ -108,7 +112,13 @@ const ORIGINAL_HOST: &str = "K-Original-Host";
 
 /// Gives the domain the division of the Route's own host, under which instances see it (X-RTE-13); the error
 /// is who has the domain.
-fn serve(world: &World, mapping: &DomainMapping, target: &str, protocol: HttpProtocol) -> Result<(), String> {
+fn serve(
+    world: &World,
+    mapping: &DomainMapping,
+    target: &str,
+    protocol: HttpProtocol,
+    tls: &Tls,
+) -> Result<(), String> {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
     let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
@@ -125,8 +135,16 @@ fn serve(world: &World, mapping: &DomainMapping, target: &str, protocol: HttpPro
             tracing::warn!(domain, inside, %why, "instances see the host as it came"); // DNS names, so never
         }
     }
-    let item = Item::new(Kind::DomainMapping, ns, domain);
-    world.publisher.set_route(&owner(&item), vec![rule]).map_err(|taken| taken.owner)
+    let owner = owner(&Item::new(Kind::DomainMapping, ns, domain));
+    let mut asked = answers(world, ns, tls);
+    // For a domain too long for a certificate's own name one below it is asked. If it is somebody else's it stays his.
+    asked.retain(|(host, _)| {
+        host.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.'))
+    });
+    let (own, strange) = put_in(vec![rule], asked);
+    let all = [own.clone(), strange].concat();
+    let set = world.publisher.set_route(&owner, all);
+    set.or_else(|_| world.publisher.set_route(&owner, own)).map_err(|taken| taken.owner)
 }
 
 /// Who may have the domain, made to be us where the operator lets us.
@@ -150,7 +168,7 @@ async fn claim(world: &World, item: &Item) -> Result<Claim, Error> {
 /// The domain is free for whoever was refused it.
 async fn leave(world: &World, item: &Item) -> Result<(), Error> {
     world.publisher.remove_route(&owner(item));
-    world.publisher.set_certificates_of(&owner(item), Vec::new());
+    world.publisher.set_certificates_of(&owner(item), Shown::default());
     world.resolver.forget(item);
     world.publisher.flow().await;
     let claim = world.domain_claims.get("", &item.name);
@@ -202,12 +220,13 @@ pub(super) fn restore(world: &World) {
         let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
         let usual = world.settings().network.http_protocol;
         let protocol = http_protocol(&mapping.metadata, usual).unwrap_or(usual);
-        if let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name, protocol) {
+        let tls = tls(world, &mapping, &Claim::Ours);
+        if let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name, protocol, &tls) {
             tracing::warn!(domain, owner, "domain is taken");
         } else {
             let item = Item::new(Kind::DomainMapping, ns, domain);
-            let shown = tls(world, &mapping, &Claim::Ours).shown();
-            world.publisher.set_certificates_of(&owner(&item), shown);
+            let everybody = tls.shown();
+            world.publisher.set_certificates_of(&owner(&item), Shown { everybody, ..Shown::default() });
         }
     }
 }

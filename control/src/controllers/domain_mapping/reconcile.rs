@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(case(well.clone()), outcome("True", "", plain));
         let held = |standing: Standing| {
             let hosts = vec!["app.example.com".to_owned()];
-            let tls = Tls::Asked(vec![Held { name: "c".into(), hosts, standing }]);
+            let tls = Tls::Asked(vec![Held::new("c", hosts, standing)]);
             Findings { tls, ..well.clone() }
         };
         assert_eq!(case(held(Standing::Ready(None))), outcome("True", "", "https://app.example.com"));

@@ -21,14 +21,12 @@ const FIELD_MANAGER: &str = "sluicegate";
 pub async fn show(world: &World) -> Result<(), Error> {
     let api: Api<Service> = Api::namespaced(world.client.clone(), SERVING);
     let listeners = world.config.listeners;
-    let tls = listeners.https.map(|address| ("https", address));
-    for (host, ports) in [
-        (
-            PUBLIC_NAME,
-            listeners.public.map(|address| ("http2", address)).into_iter().chain(tls).collect::<Vec<_>>(),
-        ),
-        (PRIVATE_NAME, listeners.private.map(|address| ("http2", address)).into_iter().collect()),
+    for (host, plain, by_tls) in [
+        (PUBLIC_NAME, listeners.public, listeners.https),
+        (PRIVATE_NAME, listeners.private, listeners.private_https),
     ] {
+        let ports = [("http2", plain), ("https", by_tls)];
+        let ports: Vec<_> = ports.into_iter().filter_map(|(name, address)| Some((name, address?))).collect();
         let name = host.split('.').next().unwrap_or(host);
         let Some(reached) = listeners.named(host).flatten() else {
             match api.delete(name, &DeleteParams::default()).await {

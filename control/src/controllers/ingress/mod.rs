@@ -24,6 +24,7 @@ use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{HasConditions, label, name, namespace};
+use crate::publish::Shown;
 use backends::{Backing, Lookup, Unresolved, backing};
 use inner_tls::InnerTrusts;
 use reconcile::{Outcome, status};
@@ -59,7 +60,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let Some(ingress) = ingress.filter(|ingress| ingress.is_ours()) else {
         let owner = owner(&item.namespace, &item.name);
         world.publisher.remove_route(&owner);
-        world.publisher.set_certificates_of(&owner, Vec::new());
+        world.publisher.set_certificates_of(&owner, Shown::default());
         world.ingress.set_loose(item, false);
         world.publisher.flow().await;
         refused(world).into_iter().for_each(|item| world.look_at(item));
@@ -176,14 +177,18 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
     Ok(addresses)
 }
 
-/// X-KI-12: the certificates that the Ingress names, for their hosts.
-fn certificates(world: &World, ingress: &Ingress) -> Result<Vec<(String, Identity)>, Unresolved> {
-    let mut all = Vec::new();
+/// X-KI-12: the certificates that the Ingress names, for their hosts: those that only rules for callers inside have are
+/// shown to nobody else.
+fn certificates(world: &World, ingress: &Ingress) -> Result<Shown, Unresolved> {
+    let (mut shown, inside) = (Shown::default(), rules::inside_hosts(ingress));
     for tls in &ingress.spec.tls {
         let identity = world.ingress.identity(&tls.secret_namespace, &tls.secret_name)?;
-        all.extend(tls.hosts.iter().map(|host| (host.to_ascii_lowercase(), identity.clone())));
+        for host in tls.hosts.iter().map(|host| host.to_ascii_lowercase()) {
+            let to = if inside.contains(&host) { &mut shown.inside } else { &mut shown.everybody };
+            to.push((host, identity.clone()));
+        }
     }
-    Ok(all)
+    Ok(shown)
 }
 
 impl Room {

@@ -33,6 +33,8 @@ pub enum Outcome {
 pub struct Listeners {
     pub public: Option<SocketAddr>,
     pub private: Option<SocketAddr>,
+    /// ... and for TLS.
+    pub private_https: Option<SocketAddr>,
     /// For TLS.
     pub https: Option<SocketAddr>,
 }
@@ -130,6 +132,7 @@ mod tests {
         let listeners = Listeners {
             public: "127.0.0.1:80".parse().ok(),
             private: "0.0.0.0:81".parse().ok(),
+            private_https: None,
             https: None,
         };
         let mut step = |outcome: &Outcome| {

@@ -1,5 +1,6 @@
 //! From an Ingress's rules to what the publisher wants: values in, values out.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataplane::table::{Edits, HTTPS_PORT};
@@ -61,6 +62,20 @@ pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>,
     Ok(rules.into_iter().map(|(_, rule)| whole(rule)).collect())
 }
 
+/// The hosts that no rule has for the public.
+#[must_use]
+pub fn inside_hosts(ingress: &Ingress) -> BTreeSet<String> {
+    let named = |local: bool| {
+        let rules = ingress.spec.rules.iter().filter(move |rule| rule.is_local() == local);
+        rules.flat_map(move |rule| rule.hosts.iter().flat_map(move |host| spellings(host, local)))
+    };
+    let mut inside: BTreeSet<_> = named(true).collect();
+    named(false).for_each(|host| {
+        inside.remove(&host);
+    });
+    inside
+}
+
 /// A host whose only path takes everything needs no looking through paths.
 fn whole(mut rule: HostRule) -> HostRule {
     if let [only] = rule.paths.as_slice()
@@ -98,7 +113,7 @@ fn path_rule(path: &HttpPath, backends: Backends<'_>) -> Result<PathRule, String
         }
     }
     let headers = path.headers.iter().map(|(name, value)| (name.clone(), value.exact.clone())).collect();
-    Ok(PathRule { path: path.path.clone(), headers, splits })
+    Ok(PathRule { path: path.path.clone(), headers, splits, ..PathRule::default() })
 }
 
 /// X-KI-07: the path's headers, then the split's, which win.
@@ -166,6 +181,17 @@ mod tests {
         assert_eq!(inside.splits, [Share::new("one", 10_000)]);
         let paths: Vec<_> = public.paths.iter().map(|path| path.path.as_str()).collect();
         assert_eq!(paths, ["/x", ""]);
+    }
+
+    /// X-KI-12: which certificates are for callers inside alone.
+    #[test]
+    fn a_host_is_inside_if_no_rule_has_it_for_the_public() {
+        let found = inside_hosts(&ingress(json!({"rules": [
+            {"hosts": ["A.ns.svc.cluster.local", "both.test"], "visibility": "ClusterLocal"},
+            {"hosts": ["both.test", "a.example.com"]}
+        ]})));
+        let found: Vec<_> = found.iter().map(String::as_str).collect();
+        assert_eq!(found, ["a.ns", "a.ns.svc", "a.ns.svc.cluster.local"]);
     }
 
     /// X-KI-06, X-KI-07, X-KI-08: shares in proportion, headers of path and split, the other Host.

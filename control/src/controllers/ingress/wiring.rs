@@ -90,13 +90,14 @@ pub fn look_again(world: &World) {
     world.ingress.loose().into_iter().for_each(|item| world.look_at(item));
 }
 
-/// The Ingresses that send to a Service: of its namespace, for they may send nowhere else.
+/// The Ingresses that send to a Service: of its namespace, for they may send nowhere else. And whose challenges it answers.
 fn of_service(world: &World, ns: &str, service: &str) -> Vec<Item> {
     let sends = |ingress: &Ingress| {
         splits(ingress).any(|split| split.service_namespace == ns && split.service_name == service)
     };
     let ingresses = world.ingress.ingresses.list(ns);
-    ingresses.iter().filter(|ingress| ingress.is_ours() && sends(ingress)).map(|i| item(i)).collect()
+    let ours = ingresses.iter().filter(|ingress| ingress.is_ours() && sends(ingress)).map(|i| item(i));
+    ours.chain(certificate::of_service(world, ns, service)).collect()
 }
 
 fn of_secret(world: &World, ns: &str, secret: &str) -> Vec<Item> {

@@ -5,12 +5,12 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::controllers::cache::Cache;
-use crate::controllers::certificate::standing::Tls;
+use crate::controllers::certificate::standing::{Held, Tls, ready};
 use crate::controllers::resolve::CLUSTER_DOMAIN;
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::{HttpProtocol, Network};
-use crate::kinds::shared::{label, name, namespace};
+use crate::kinds::shared::{Addressable, label, name, namespace};
 
 /// The port that URLs need not name; the other is [`HTTPS_PORT`].
 const HTTP_PORT: u16 = 80;
@@ -22,6 +22,8 @@ pub struct Naming<'a> {
     pub ports: Ports,
     /// What TLS there is for its public hosts.
     pub tls: &'a Tls,
+    /// The certificates of its names inside; none unless the operator wants them.
+    pub inside: &'a [Held],
     /// The operator's templates.
     pub network: &'a Network,
     /// Core Services, among them placeholders.
@@ -70,34 +72,45 @@ pub fn is_local(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> bool {
 /// All hosts of the Route, or of one of its tags.
 #[must_use]
 pub fn hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String> {
-    let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
-    let mut hosts = vec![
-        format!("{first}.{ns}.svc.{CLUSTER_DOMAIN}"),
-        format!("{first}.{ns}.svc"),
-        format!("{first}.{ns}"),
-    ];
+    let mut hosts = inside_hosts(route, tag, naming);
     if !is_local(route, tag, naming) {
         hosts.push(public(route, tag, naming).to_ascii_lowercase());
     }
     hosts
 }
 
+/// Those that only callers inside use.
+#[must_use]
+pub fn inside_hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String> {
+    let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
+    vec![format!("{first}.{ns}.svc.{CLUSTER_DOMAIN}"), format!("{first}.{ns}.svc"), format!("{first}.{ns}")]
+}
+
 /// The URL that clients use.
 #[must_use]
 pub fn url(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
     if is_local(route, tag, naming) {
-        let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
-        return format!("http://{first}.{ns}.svc.{CLUSTER_DOMAIN}");
+        let host = inside_by(&first_label(route, tag, naming), namespace(&route.metadata));
+        return inside_url(&host, naming).0;
     }
     let host = public(route, tag, naming);
     let scheme = naming.tls.scheme(&host.to_ascii_lowercase(), naming.network.http_protocol);
     naming.ports.url(scheme.unwrap_or(&naming.network.default_external_scheme), &host)
 }
 
-/// The URL by which other objects reach it.
+/// How other objects reach it.
 #[must_use]
-pub fn address(route: &Route) -> String {
-    format!("http://{}", inside(route))
+pub fn address(route: &Route, naming: Naming<'_>) -> Addressable {
+    let (url, ca_certs) = inside_url(&inside(route), naming);
+    Addressable { url: Some(url), ca_certs, ..Addressable::default() }
+}
+
+/// The URL of a name inside, and by whom it is believed there.
+fn inside_url(host: &str, naming: Naming<'_>) -> (String, Option<String>) {
+    match ready(naming.inside, host) {
+        Some(held) => (format!("https://{host}"), held.ca_certs.clone()),
+        None => (format!("http://{host}"), None),
+    }
 }
 
 /// Its name for callers inside.
@@ -128,6 +141,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
+    use crate::controllers::certificate::standing::Standing;
     use crate::kind::Problems;
     use crate::kinds::serving::route::RouteSpec;
     use crate::kinds::settings::Setting as _;
@@ -137,7 +151,14 @@ mod tests {
 
     fn naming(http_port: u16) -> Naming<'static> {
         let ports = Ports { http: http_port, https: None };
-        Naming { domain: "localhost", ports, tls: &Tls::Unasked, network: &NETWORK, services: &SERVICES }
+        Naming {
+            domain: "localhost",
+            ports,
+            tls: &Tls::Unasked,
+            inside: &[],
+            network: &NETWORK,
+            services: &SERVICES,
+        }
     }
 
     /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag stands in front.
@@ -147,7 +168,7 @@ mod tests {
         assert_eq!(url(&route, None, naming(8080)), "http://app.ns.localhost:8080");
         assert_eq!(url(&route, Some("blue"), naming(8080)), "http://blue-app.ns.localhost:8080");
         assert_eq!(url(&route, None, naming(80)), "http://app.ns.localhost");
-        assert_eq!(address(&route), "http://app.ns.svc.cluster.local");
+        assert_eq!(address(&route, naming(80)).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
         assert!(hosts(&route, None, naming(8080)).contains(&"app.ns.localhost".to_owned()));
         assert!(hosts(&route, None, naming(8080)).contains(&"app.ns".to_owned()));
     }
@@ -165,8 +186,8 @@ mod tests {
         ] {
             let naming = Naming { network: &network, ports: Ports { http: 8080, https }, ..naming(80) };
             assert_eq!(url(&route, None, naming), wanted);
+            assert_eq!(address(&route, naming).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
         }
-        assert_eq!(address(&route), "http://app.ns.svc.cluster.local");
     }
 
     #[test]
@@ -175,6 +196,25 @@ mod tests {
         route.metadata.labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
         assert!(!hosts(&route, None, naming(8080)).contains(&"app.ns.localhost".to_owned()));
         assert_eq!(url(&route, None, naming(8080)), "http://app.ns.svc.cluster.local");
+    }
+
+    /// X-RTE-07: https inside as soon as there is a certificate, and by whom it is believed.
+    #[test]
+    fn names_inside_are_shown_by_tls_when_they_have_certificates() {
+        let mut route = Route::new("ns", "app", RouteSpec::default());
+        let held = |standing: Standing| {
+            let hosts = vec!["app.ns.svc.cluster.local".to_owned()];
+            [Held { ca_certs: Some("pem".into()), ..Held::new("c", hosts, standing) }]
+        };
+        let (coming, there) = (held(Standing::Coming(String::new())), held(Standing::Ready(None)));
+        let with = |inside| Naming { inside, ..naming(80) };
+        assert_eq!(address(&route, with(&coming)).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
+        assert_eq!(address(&route, with(&coming)).ca_certs, None);
+        assert_eq!(address(&route, with(&there)).url.as_deref(), Some("https://app.ns.svc.cluster.local"));
+        assert_eq!(address(&route, with(&there)).ca_certs.as_deref(), Some("pem"));
+        assert_eq!(url(&route, None, with(&there)), "http://app.ns.localhost");
+        route.metadata.labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
+        assert_eq!(url(&route, None, with(&there)), "https://app.ns.svc.cluster.local");
     }
 
     /// X-RTE-05: one name alone, by the label of its placeholder.

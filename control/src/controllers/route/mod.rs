@@ -14,7 +14,8 @@ use futures_util::future::join;
 use k8s_openapi::api::core::v1::Service;
 
 use super::cache::Change;
-use super::certificate::standing::Tls;
+use super::certificate::challenges::{answers, put_in};
+use super::certificate::standing::{self, Held, Tls};
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
 use super::{certificate, ingress};
@@ -25,7 +26,7 @@ use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
 use crate::kinds::settings::{HttpProtocol, Settings};
 use crate::kinds::shared::{Condition, HasConditions, Verdict, annotation, label, name, namespace};
-use crate::publish::HostRule;
+use crate::publish::{HostRule, Shown};
 use hosts::{Naming, Ports};
 use reconcile::{NOT_CONFIGURED, Outcome, ROLLOUT_IN_PROGRESS, status};
 use rollout::divide;
@@ -35,7 +36,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let owner = format!("{}/{}", item.namespace, item.name);
     let Some(route) = world.routes.get(&item.namespace, &item.name) else {
         world.publisher.remove_route(&owner);
-        world.publisher.set_certificates_of(&owner, Vec::new());
+        world.publisher.set_certificates_of(&owner, Shown::default());
         world.publisher.flow().await;
         // Its hosts are free for whoever was refused them.
         refused(world, &item.namespace).for_each(|item| world.look_at(item));
@@ -43,8 +44,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         return Ok(());
     };
     let settings = world.settings();
-    let tls = certificate::of_route(world, &route, naming(world, &settings, &route));
-    let naming = Naming { tls: &tls, ..naming(world, &settings, &route) };
+    let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
+    let naming = Naming { tls: &tls, inside: &inside, ..naming(world, &settings, &route) };
     let protocol = http_protocol(&route.metadata, settings.network.http_protocol);
     let resolved = resolve(&route, &Here { world, namespace: &item.namespace }, naming);
     let outcome = match (resolved, protocol) {
@@ -52,6 +53,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
             let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
             let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
             let rules = rules(&route, &division.targets, ways(naming, &settings, protocol));
+            let (rules, _) = put_in(rules, answers(world, &item.namespace, &tls));
             match placeholder::foreign(world, &route, &division.targets, naming) {
                 Some(foreign) => Outcome::Foreign(foreign),
                 None => match world.publisher.set_route(&owner, rules) {
@@ -64,15 +66,16 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         (Err(why), _) => Outcome::Unassigned(why),
     };
     match &outcome {
-        Outcome::Flowing(_) => world.publisher.set_certificates_of(&owner, tls.shown()),
-        Outcome::Taken(_) | Outcome::Foreign(_) => world.publisher.set_certificates_of(&owner, Vec::new()),
+        Outcome::Flowing(_) => world.publisher.set_certificates_of(&owner, shown(&tls, &inside)),
+        Outcome::Taken(_) | Outcome::Foreign(_) => {
+            world.publisher.set_certificates_of(&owner, Shown::default());
+        }
         Outcome::Unassigned(_) | Outcome::Misnoted(_) => {}
     }
     // COND-12: Ready is said after the swap, never before.
     let named = async {
         let Outcome::Flowing(division) = &outcome else { return Ok(()) };
-        let wanted = certificate::wanted_by_route(world, &route, naming);
-        certificate::ask(world, &route.metadata, naming.domain, &wanted).await?;
+        certificate::ask_for_route(world, &route, naming).await?;
         placeholder::keep(world, &route, &division.targets, naming).await
     };
     let ((), named) = join(world.publisher.flow(), named).await;
@@ -130,11 +133,13 @@ pub fn restore(world: &World) {
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
         let ways = ways(naming(world, &settings, &route), &settings, protocol(&route, &settings));
-        if let Err(taken) = world.publisher.set_route(&owner, rules(&route, assigned, ways)) {
+        let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
+        let answers = answers(world, namespace(&route.metadata), &tls);
+        let (rules, _) = put_in(rules(&route, assigned, ways), answers);
+        if let Err(taken) = world.publisher.set_route(&owner, rules) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         } else {
-            let tls = certificate::of_route(world, &route, naming(world, &settings, &route));
-            world.publisher.set_certificates_of(&owner, tls.shown());
+            world.publisher.set_certificates_of(&owner, shown(&tls, &inside));
         }
     }
 }
@@ -230,9 +235,19 @@ fn naming<'a>(world: &'a World, settings: &'a Settings, route: &Route) -> Naming
         domain: chosen.unwrap_or(&world.config.domain),
         ports: ports(world),
         tls: &Tls::Unasked,
+        inside: &[],
         network: &settings.network,
         services: world.core_names.services(),
     }
+}
+
+/// What TLS there is for its public hosts, and the certificates of its names inside.
+fn tls(world: &World, route: &Route, naming: Naming<'_>) -> (Tls, Vec<Held>) {
+    (certificate::of_route(world, route, naming), certificate::inside_of_route(world, route, naming))
+}
+
+fn shown(tls: &Tls, inside: &[Held]) -> Shown {
+    Shown { everybody: tls.shown(), inside: standing::shown(inside) }
 }
 
 /// Where everybody's requests come in.

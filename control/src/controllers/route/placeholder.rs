@@ -160,6 +160,7 @@ mod tests {
             domain: "localhost",
             ports: Ports { http: 80, https: None },
             tls: &Tls::Unasked,
+            inside: &[],
             network,
             services,
         }

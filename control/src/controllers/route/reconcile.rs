@@ -9,7 +9,7 @@ use crate::kinds::serving::route::{
     ALL_TRAFFIC_ASSIGNED, CERTIFICATE_PROVISIONED, CONDITIONS, INGRESS_READY, Route, RouteStatus,
 };
 use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{Addressable, Status, Verdict};
+use crate::kinds::shared::{Status, Verdict};
 use crate::publish::HostTaken;
 
 /// The newest Revision has not got its whole share yet.
@@ -38,7 +38,8 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
     let mut status = route.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
-    naming.tls.tell(&mut conditions, CERTIFICATE_PROVISIONED, naming.network.http_protocol);
+    let usual = naming.network.http_protocol;
+    naming.tls.tell_with(naming.inside, &mut conditions, CERTIFICATE_PROVISIONED, usual);
     match outcome {
         Outcome::Flowing(division) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
@@ -93,7 +94,7 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
         }
     }
     status.url = Some(hosts::url(route, None, naming));
-    status.address = Some(Addressable { url: Some(hosts::address(route)), ..Addressable::default() });
+    status.address = Some(hosts::address(route, naming));
     status.base = Status {
         observed_generation: route.metadata.generation,
         conditions: conditions.finish(),

@@ -166,7 +166,7 @@ fn by_header(header: &str, value: &str, backend: String, edits: Edits) -> PathRu
     PathRule {
         headers: vec![(header.to_owned(), value.to_owned())],
         splits: vec![Share { edits, ..Share::new(backend, 100) }],
-        path: String::new(),
+        ..PathRule::default()
     }
 }
 
@@ -225,6 +225,7 @@ mod tests {
             domain: "test",
             ports: Ports { http: 80, https: None },
             tls: &Tls::Unasked,
+            inside: &[],
             network: &NETWORK,
             services: &SERVICES,
         }

@@ -29,6 +29,8 @@ pub enum HttpProtocol {
 pub struct TlsFor {
     /// Hosts that everybody reaches get a certificate.
     pub external_domains: bool,
+    /// So do names inside.
+    pub local_domains: bool,
     /// Ingresses reach their backends by it.
     pub backends: bool,
 }
@@ -98,6 +100,8 @@ tag-template: \"{{.Tag}}-{{.Name}}\"
 http-protocol: \"Enabled\"
 # Whether hosts that everybody reaches get certificates, and of which class.
 external-domain-tls: \"Disabled\"
+# Whether the names by which Services call each other do.
+cluster-local-domain-tls: \"Disabled\"
 # Namespaces with these labels have one certificate for all their names; {} means all of them.
 namespace-wildcard-cert-selector: \"\"
 # Whether Ingresses reach their Services by TLS.
@@ -138,6 +142,7 @@ autocreate-cluster-domain-claims: \"false\"
         for key in ["autoTLS", "auto-tls", "external-domain-tls"] {
             read.switch(key, &mut config.tls_for.external_domains);
         }
+        read.switch("cluster-local-domain-tls", &mut config.tls_for.local_domains);
         read.flag("internal-encryption", &mut config.tls_for.backends);
         // Unlike the others, it says nothing against the older key.
         let mut backends = false;
@@ -215,6 +220,20 @@ mod tests {
 
     /// X-RTE-07
     #[test]
+    fn tls_for_names_inside_is_switched_on() {
+        for (value, on) in [("Enabled", true), ("enabled", true), ("Disabled", false), ("", false)] {
+            let (network, problems) = parse("cluster-local-domain-tls", value);
+            let TlsFor { local_domains, external_domains, backends } = network.tls_for;
+            assert_eq!(
+                (local_domains, external_domains, backends, problems),
+                (on, false, false, 0),
+                "{value}"
+            );
+        }
+    }
+
+    /// X-RTE-07
+    #[test]
     fn tls_to_backends_is_switched_on() {
         for (key, value, on) in [
             ("system-internal-tls", "Enabled", true),
@@ -239,6 +258,7 @@ mod tests {
             ("http-protocol", "Sometimes"),
             ("httpProtocol", "Sometimes"),
             ("external-domain-tls", "true"),
+            ("cluster-local-domain-tls", "true"),
             ("system-internal-tls", "true"),
             ("internal-encryption", "Enabled"),
             ("certificate-class", "no class"),

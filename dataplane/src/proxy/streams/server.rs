@@ -61,7 +61,8 @@ impl Shared {
     pub(super) fn misdirected(&self, authority: &str) -> Option<Refusal> {
         let name = self.server_name.as_deref()?;
         let host = host_name(authority);
-        let covered = self.proxy.with_table(|table| table.certificates.covers(name, host));
+        let inside = self.peer.is_inside();
+        let covered = self.proxy.with_table(|table| table.covers(name, host, inside));
         (!covered).then(|| Refusal::Misdirected(host.chars().take(255).collect::<String>().into()))
     }
 }

@@ -57,6 +57,7 @@ fn hello(config: &Config) -> Hello {
         vec![(Name::Http, config.http), (Name::Events, config.events), (Name::Admin, config.admin)];
     addresses.extend(config.https.map(|address| (Name::Https, address)));
     addresses.extend(config.private.map(|address| (Name::Private, address)));
+    addresses.extend(config.private_https.map(|address| (Name::PrivateHttps, address)));
     addresses.extend(config.events_https.map(|address| (Name::EventsHttps, address)));
     if config.kubeconfig.is_none() {
         addresses.push((Name::Api, config.api));

@@ -1,0 +1,132 @@
+//! Challenges by HTTP (RFC 8555, section 8.3): what an authority outside asks a host before it signs for it is answered by
+//! the Service that the Certificate names, until the certificate is there. Never by a redirect: it is asked in the clear.
+
+use http::Uri;
+
+use super::standing::Tls;
+use crate::controllers::ingress::backends::{self, Backing, backing};
+use crate::controllers::world::World;
+use crate::kinds::networking::certificate::Http01Challenge;
+use crate::kinds::networking::ingress::Split;
+use crate::publish::{HostRule, PathRule, Share};
+
+/// Where authorities ask. A Certificate's status takes no other path away from a host.
+const BELOW: &str = "/.well-known/acme-challenge/";
+
+/// Each host with the path that a Service of `namespace` answers for it, where there is one.
+pub(in crate::controllers) fn answers(world: &World, namespace: &str, tls: &Tls) -> Vec<(String, PathRule)> {
+    let Tls::Asked(all) = tls else { return Vec::new() };
+    let open = all.iter().flat_map(|held| &held.challenges);
+    let each = open.filter(|challenge| challenge.service_namespace == namespace).filter_map(|challenge| {
+        let (host, path) = asked(challenge)?;
+        let splits = shares(world, challenge)?;
+        Some((host, PathRule { path, headers: Vec::new(), splits, by_any_scheme: true }))
+    });
+    each.collect()
+}
+
+/// Host and path, if it is a challenge.
+fn asked(challenge: &Http01Challenge) -> Option<(String, String)> {
+    let url: Uri = challenge.url.as_deref()?.parse().ok()?;
+    let token = url.path().strip_prefix(BELOW).filter(|token| !token.is_empty() && !token.contains('/'))?;
+    Some((url.host()?.to_ascii_lowercase(), format!("{BELOW}{token}")))
+}
+
+/// Who answers; `None` while there is no such Service, or one that leads outside.
+fn shares(world: &World, challenge: &Http01Challenge) -> Option<Vec<Share>> {
+    let split = Split {
+        service_namespace: challenge.service_namespace.clone(),
+        service_name: challenge.service_name.clone(),
+        service_port: challenge.service_port.clone(),
+        ..Split::default()
+    };
+    match backing(&split, false, world).ok()? {
+        Backing::Addresses { protocol, addresses } => {
+            let key = backends::key(&split, false);
+            world.publisher.set_addresses(&key, protocol, None, &addresses);
+            Some(vec![Share::new(key, 1)])
+        }
+        Backing::Revisions(shares) => {
+            Some(shares.into_iter().map(|(key, weight)| Share::new(key, weight)).collect())
+        }
+        Backing::Name { .. } => None,
+    }
+}
+
+/// The rules with those paths at their hosts, and rules for hosts that no other has.
+#[must_use]
+pub fn put_in(mut rules: Vec<HostRule>, answers: Vec<(String, PathRule)>) -> (Vec<HostRule>, Vec<HostRule>) {
+    let mut strange: Vec<HostRule> = Vec::new();
+    for (host, path) in answers {
+        if let Some(rule) = own_rule(&mut rules, &host) {
+            rule.paths.push(path);
+        } else if let Some(rule) = own_rule(&mut strange, &host) {
+            rule.paths.push(path);
+        } else {
+            strange.push(HostRule { hosts: vec![host], paths: vec![path], ..HostRule::default() });
+        }
+    }
+    (rules, strange)
+}
+
+/// The rule that has this host alone: other hosts that share it are not asked.
+fn own_rule<'a>(rules: &'a mut Vec<HostRule>, host: &str) -> Option<&'a mut HostRule> {
+    let at = rules.iter().position(|rule| rule.hosts.iter().any(|one| one == host))?;
+    if rules[at].hosts.len() == 1 {
+        return rules.get_mut(at);
+    }
+    rules[at].hosts.retain(|one| one != host);
+    let own = HostRule { hosts: vec![host.to_owned()], ..rules[at].clone() };
+    rules.push(own);
+    rules.last_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// X-RTE-07: what is asked is a file below the one path that the protocol has, of any host.
+    #[test]
+    fn only_what_authorities_ask_is_answered() {
+        let of = |url: &str| asked(&Http01Challenge { url: Some(url.into()), ..Http01Challenge::default() });
+        let token = "/.well-known/acme-challenge/t-1_X";
+        let found = of(&format!("http://App.example.com{token}"));
+        assert_eq!(found, Some(("app.example.com".to_owned(), token.to_owned())));
+        for other in [
+            "http://app.example.com/",
+            "http://app.example.com/.well-known/acme-challenge/",
+            "http://app.example.com/.well-known/acme-challenge/a/b",
+            "http://app.example.com/api/.well-known/acme-challenge/a",
+            "/.well-known/acme-challenge/a",
+            "",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+        assert_eq!(asked(&Http01Challenge::default()), None);
+    }
+
+    /// X-RTE-07: the host that is asked and no other.
+    #[test]
+    fn a_challenge_is_put_at_its_host_alone() {
+        let hosts = |hosts: &[&str]| hosts.iter().map(|&host| host.to_owned()).collect::<Vec<_>>();
+        let rules = vec![HostRule {
+            https_redirect: Some(443),
+            ..HostRule::new(hosts(&["a.ns", "a.test"]), vec![Share::new("one", 100)])
+        }];
+        let answer = |host: &str, path: &str| {
+            let path = PathRule { path: path.to_owned(), by_any_scheme: true, ..PathRule::default() };
+            (host.to_owned(), path)
+        };
+        let answers =
+            [answer("a.test", "/1"), answer("a.test", "/2"), answer("k.test", "/3"), answer("k.test", "/4")];
+        let (rules, strange) = put_in(rules, answers.into());
+        let shown = |rules: &[HostRule]| -> Vec<_> {
+            let paths = |rule: &HostRule| rule.paths.iter().map(|path| path.path.clone()).collect::<Vec<_>>();
+            rules.iter().map(|rule| (rule.hosts.clone(), paths(rule), rule.splits.len())).collect()
+        };
+        let wanted = [(hosts(&["a.ns"]), vec![], 1), (hosts(&["a.test"]), hosts(&["/1", "/2"]), 1)];
+        assert_eq!(shown(&rules), wanted);
+        assert!(rules.iter().all(|rule| rule.https_redirect == Some(443)));
+        assert_eq!(shown(&strange), [(hosts(&["k.test"]), hosts(&["/3", "/4"]), 0)]);
+    }
+}
