@@ -83,8 +83,15 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
     };
     grows(3).await;
     guest.handle.freeze();
-    tokio::time::sleep(Duration::from_millis(300)).await; // the order is on its way, and then some
-    let before = lines();
+    let still = async {
+        let mut seen = 0;
+        while seen != lines() {
+            seen = lines();
+            tokio::time::sleep(Duration::from_millis(300)).await; // six lines, if the order has not come yet
+        }
+        seen
+    };
+    let before = tokio::time::timeout(super::PATIENCE, still).await.expect("it stands still");
     let report = tokio::time::timeout(Duration::from_millis(600), guest.report()).await;
     assert!(report.is_err(), "{report:?}");
     assert_eq!(lines(), before, "it went on");
