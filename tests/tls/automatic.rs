@@ -235,6 +235,45 @@ fn the_operators_certificates_and_authority_come_first() {
     }
 }
 
+/// X-RTE-07: an operator puts his authority in the place of ours in two steps, the certificate and then the key. In
+/// between nothing is signed, nothing of his is overwritten, and what was signed before is served.
+#[test]
+fn an_authority_without_its_key_takes_nothing_away() {
+    let appliance = start(&json!({ "external-domain-tls": "Enabled" }));
+    let api = appliance.api();
+    hello(api);
+    by(&appliance, "https");
+    let believer = believer(api);
+    let own = Authority::new();
+    let put = |key: &str, pem: String| {
+        let data = json!({ "data": { (key): STANDARD.encode(pem) } });
+        api.patch("Secret", SERVING, "sluicegate-domain-authority", &data)
+    };
+    let half = put("tls.crt", own.pem());
+    api.create(&service("later", IMAGE, "tls"));
+    let failed = wait::until(PATIENCE, "a certificate that nobody signs", || {
+        api.list("Certificate", NAMESPACE).into_iter().find(|certificate| {
+            condition(certificate, "Ready").is_some_and(|ready| ready["reason"] == "AuthorityInvalid")
+        })
+    });
+    assert_eq!(failed["spec"]["dnsNames"], json!(["later.default.localhost"]));
+    let answer = believer.call(appliance.https(), HOST, &Call::get("/")).unwrap();
+    assert_eq!(answer.status, 200);
+    let route = by(&appliance, "https");
+    assert_eq!(condition(&route, "CertificateProvisioned").unwrap()["status"], "True");
+    let there = api.get("Secret", SERVING, "sluicegate-domain-authority").unwrap();
+    assert_eq!(there["data"], half["data"]);
+
+    put("tls.key", own.key());
+    let client = own.client(BOTH);
+    for host in [HOST, "later.default.localhost"] {
+        wait::until(PATIENCE, "a certificate of the operator's authority", || {
+            let answer = client.call(appliance.https(), host, &Call::get("/")).ok()?;
+            (answer.status == 200).then_some(())
+        });
+    }
+}
+
 /// X-RTE-07: one certificate for all names of a namespace, which spares the Service one of its own; gone when nobody wants it.
 #[test]
 fn a_namespace_has_one_certificate_for_all_its_names() {

@@ -43,7 +43,7 @@ pub fn make_authority(name: &str, days: i64, now: Timestamp) -> Result<Signed, S
 /// A certificate for servers of these names, signed by `authority`.
 pub fn sign(authority: &Signed, names: &[String], days: i64, now: Timestamp) -> Result<Signed, SigningError> {
     let vouches_for_itself = vouches_for_itself(&authority.certificate).ok_or(SigningError::NoAuthority)?;
-    let issuer = Issuer::from_ca_cert_pem(&authority.certificate, KeyPair::from_pem(&authority.key)?)?;
+    let issuer = issuer(authority)?;
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(names)?;
     if let Some(first) = names.first().filter(|name| name.len() <= COMMON_NAME_BYTES_MAX) {
@@ -60,6 +60,16 @@ pub fn sign(authority: &Signed, names: &[String], days: i64, now: Timestamp) -> 
     Ok(Signed { certificate, key: key.serialize_pem() })
 }
 
+/// Whether it could sign; not whether its key is that of its certificate.
+pub fn check(authority: &Signed) -> Result<(), SigningError> {
+    vouches_for_itself(&authority.certificate).ok_or(SigningError::NoAuthority)?;
+    Ok(issuer(authority).map(drop)?)
+}
+
+fn issuer(authority: &Signed) -> Result<Issuer<'static, KeyPair>, rcgen::Error> {
+    Issuer::from_ca_cert_pem(&authority.certificate, KeyPair::from_pem(&authority.key)?)
+}
+
 /// When a certificate ends; `None`: it cannot be read.
 #[must_use]
 pub fn ends(pem: &[u8]) -> Option<Timestamp> {
@@ -74,11 +84,29 @@ pub fn ends_within(pem: &[u8], days: i64, now: Timestamp) -> bool {
     ends(pem).is_none_or(|ends| ends.as_second() - now.as_second() < days * DAY_SECONDS)
 }
 
-/// Of an authority, whether it is its own; `None`: it is none.
+/// Whether it begins only after `now`: the clock was ahead when it was made, or is behind.
+#[must_use]
+pub fn begins_after(pem: &[u8], now: Timestamp) -> bool {
+    let Ok(der) = CertificateDer::from_pem_slice(pem) else { return false };
+    let parsed = x509_parser::parse_x509_certificate(&der);
+    parsed.is_ok_and(|(_, parsed)| parsed.validity().not_before.timestamp() > now.as_second())
+}
+
+/// Whether its subject has this common name.
+#[must_use]
+pub fn is_called(pem: &[u8], name: &str) -> bool {
+    let Ok(der) = CertificateDer::from_pem_slice(pem) else { return false };
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(&der) else { return false };
+    parsed.subject().iter_common_name().any(|known| known.as_str() == Ok(name))
+}
+
+/// Of an authority, whether it is its own; `None`: it is none, or may not sign.
 fn vouches_for_itself(pem: &str) -> Option<bool> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
-    parsed.is_ca().then(|| parsed.issuer() == parsed.subject())
+    let may_sign =
+        parsed.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    (parsed.is_ca() && may_sign).then(|| parsed.issuer() == parsed.subject())
 }
 
 /// From yesterday, because clocks differ, for so many days.
@@ -118,6 +146,9 @@ mod tests {
         let made = sign(&root, &names, 10, now()).unwrap();
         assert!(!ends_within(made.certificate.as_bytes(), 9, now()));
         assert!(ends_within(made.certificate.as_bytes(), 11, now()));
+        let then = |days: i64| Timestamp::from_second(now().as_second() + days * DAY_SECONDS).unwrap();
+        assert!(!begins_after(made.certificate.as_bytes(), now()));
+        assert!(begins_after(made.certificate.as_bytes(), then(-3)));
         assert_eq!(made.certificate.matches("BEGIN").count(), 1, "the root is left out");
         // An authority between: the operator's own, signed by the company's.
         let key = KeyPair::generate().unwrap();
@@ -140,6 +171,18 @@ mod tests {
         assert!(matches!(sign(&leaf, &names, 10, now()), Err(SigningError::NoAuthority)));
         let torn = Signed { certificate: root.certificate.clone(), key: "no key".into() };
         assert!(matches!(sign(&torn, &names, 10, now()), Err(SigningError::Signing(_))));
+        assert!(check(&root).is_ok());
+        assert!(matches!(check(&leaf), Err(SigningError::NoAuthority)));
+        assert!(matches!(check(&torn), Err(SigningError::Signing(_))));
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let lists_only = Signed { certificate, key: key.serialize_pem() };
+        assert!(matches!(check(&lists_only), Err(SigningError::NoAuthority)));
+        assert!(is_called(root.certificate.as_bytes(), "root"));
+        assert!(!is_called(root.certificate.as_bytes(), "roo") && !is_called(b"", "root"));
         assert!(ends_within(b"no certificate", 0, now()));
         assert!(!format!("{root:?}").contains("PRIVATE"));
     }

@@ -13,6 +13,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
+use super::limits::CHAIN_BYTES_MAX;
+
 /// A certificate chain and its private key, which belong together.
 #[derive(Clone)]
 pub struct Identity(Arc<CertifiedKey>);
@@ -44,6 +46,8 @@ pub enum IdentityError {
     Certificate(pem::Error),
     #[error("no private key to be read: {0}")]
     Key(pem::Error),
+    #[error("the certificates are {0} bytes, limit {CHAIN_BYTES_MAX}")]
+    Long(usize),
     #[error("certificate and key do not fit: {0}")]
     Unfit(rustls::Error),
 }
@@ -56,6 +60,10 @@ impl Identity {
             .map_err(IdentityError::Certificate)?;
         if chain.is_empty() {
             return Err(IdentityError::NoCertificate);
+        }
+        let bytes = chain.iter().map(|one| one.len()).sum();
+        if bytes > CHAIN_BYTES_MAX {
+            return Err(IdentityError::Long(bytes));
         }
         let key = PrivateKeyDer::from_pem_slice(key).map_err(IdentityError::Key)?;
         let both = CertifiedKey::from_der(chain, key, &default_provider()).map_err(IdentityError::Unfit)?;
@@ -213,6 +221,7 @@ mod tests {
         assert!(matches!(parse(&certificate, ""), IdentityError::Key(_)));
         assert!(matches!(parse(&certificate, &other_key), IdentityError::Unfit(_)));
         assert!(matches!(parse(&certificate[..100], &key), IdentityError::Certificate(_)));
+        assert!(matches!(parse(&certificate.repeat(100), &key), IdentityError::Long(_)));
     }
 
     #[test]

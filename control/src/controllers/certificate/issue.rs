@@ -8,14 +8,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::authority;
 use super::wanted::wildcard;
-use crate::access::signing::{DAY_SECONDS, Signed, ends, ends_within, sign};
+use crate::access::signing::{DAY_SECONDS, Signed, begins_after, ends, ends_within, sign};
 use crate::controllers::domain_mapping;
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::service::children::owner;
 use crate::controllers::world::{Error, World, now};
 use crate::kinds::networking::certificate::{CONDITIONS, Certificate, CertificateStatus, UID_LABEL};
 use crate::kinds::settings::SERVING;
-use crate::kinds::shared::{controller, is_controlled_by, label, namespace};
+use crate::kinds::shared::{HasConditions as _, Verdict, controller, is_controlled_by, label, namespace};
 
 pub(super) const CERTIFICATE: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
@@ -53,20 +53,29 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.set_status(&*certificate, &after).await
 }
 
-/// Whether a certificate is to be made anew.
+/// Whether a certificate may have to be made anew. One that ends later than any that we make now may have been made
+/// while the clock was ahead, and not have begun.
 pub(super) fn is_due(certificate: &Certificate, now: Timestamp) -> bool {
     let ends = certificate.status.as_ref().and_then(|status| status.not_after.as_ref());
-    certificate.is_ours()
-        && ends.is_none_or(|ends| ends.0.as_second() - now.as_second() < RENEW_DAYS * DAY_SECONDS)
+    let usual = RENEW_DAYS * DAY_SECONDS..=(LIFE_DAYS + 1) * DAY_SECONDS;
+    let is_ready = certificate.ready().is_some_and(|ready| ready.status == Verdict::True);
+    let lasts = ends.is_some_and(|ends| usual.contains(&(ends.0.as_second() - now.as_second())));
+    certificate.is_ours() && !(is_ready && lasts)
+}
+
+/// How long a certificate lives that is signed now: none is good for longer than its authority.
+fn life_days(authority: &Signed, now: Timestamp) -> i64 {
+    let left = ends(authority.certificate.as_bytes()).map_or(0, |ends| ends.as_second() - now.as_second());
+    LIFE_DAYS.min(left / DAY_SECONDS)
 }
 
 async fn provide(world: &World, certificate: &Certificate, now: Timestamp) -> Result<Outcome, Error> {
     let (ns, secret_name) = (namespace(&certificate.metadata), &certificate.spec.secret_name);
+    let there = world.ingress.secrets.get(ns, secret_name);
     let authority = match authority::open(world, now).await? {
         Ok(authority) => authority,
-        Err(message) => return Ok(Outcome::Failed { reason: "AuthorityInvalid", message }),
+        Err(message) => return Ok(without(there.as_deref(), certificate, "AuthorityInvalid", message, now)),
     };
-    let there = world.ingress.secrets.get(ns, secret_name);
     match there.as_deref().map(|secret| judge(secret, certificate, &authority, now)) {
         Some(Found::Good(ends)) => return Ok(Outcome::Provided(ends)),
         Some(Found::Foreign) => {
@@ -79,20 +88,40 @@ async fn provide(world: &World, certificate: &Certificate, now: Timestamp) -> Re
         let message = "Its names are not those of the Route or DomainMapping that it belongs to.".to_owned();
         return Ok(Outcome::Failed { reason: "NotWanted", message });
     }
-    let made = match sign(&authority, &certificate.spec.dns_names, LIFE_DAYS, now) {
+    let failed = |message| Ok(without(there.as_deref(), certificate, "SigningFailed", message, now));
+    let made = match sign(&authority, &certificate.spec.dns_names, life_days(&authority, now), now) {
         Ok(made) => made,
-        Err(why) => return Ok(Outcome::Failed { reason: "SigningFailed", message: why.to_string() }),
+        Err(why) => return failed(why.to_string()),
     };
-    let ends = ends(made.certificate.as_bytes()).unwrap_or(now);
-    let secret = secret(certificate, &made, &authority);
+    let mut secret = secret(certificate, &made, &authority);
+    if let Some(there) = &there {
+        secret = Secret { data: secret.data, ..(**there).clone() };
+    }
+    // What we would not keep is not written: its Secret's change would bring us here again, and so on.
+    let Found::Good(ends) = judge(&secret, certificate, &authority, now) else {
+        return failed("Signed by this authority it would not be good for all its names.".to_owned());
+    };
     match there {
         None => drop(world.create(&secret).await?),
-        Some(there) => {
-            let kept = Secret { data: secret.data, ..(*there).clone() };
-            drop(world.replace(&kept).await?);
-        }
+        Some(_) => drop(world.replace(&secret).await?),
     }
     Ok(Outcome::Provided(ends))
+}
+
+/// Nothing can be signed. What was signed before serves to its end.
+fn without(
+    there: Option<&Secret>,
+    certificate: &Certificate,
+    reason: &'static str,
+    message: String,
+    now: Timestamp,
+) -> Outcome {
+    let Some(ends) = there.and_then(|secret| good_until(secret, certificate, now)) else {
+        return Outcome::Failed { reason, message };
+    };
+    let (namespace, secret) = (namespace(&certificate.metadata), &certificate.spec.secret_name);
+    tracing::warn!(namespace, secret, reason, message, "a certificate cannot be renewed");
+    Outcome::Provided(ends)
 }
 
 /// Whether the names are of hosts that whoever asks really has: or else a developer could have a certificate for the
@@ -132,18 +161,30 @@ enum Found {
 /// Somebody else's is good too, if it is for all the names: the operator put it there.
 fn judge(secret: &Secret, certificate: &Certificate, authority: &Signed, now: Timestamp) -> Found {
     let chain = part(secret, CERTIFICATE);
-    let is_for_all = Identity::from_pem(chain, part(secret, KEY))
-        .is_ok_and(|identity| certificate.spec.dns_names.iter().all(|name| identity.is_for(name)));
+    let is_for_all = is_for_all(secret, certificate);
     let is_ours = is_controlled_by(&secret.metadata, &certificate.metadata)
         || label(&secret.metadata, UID_LABEL) == certificate.metadata.uid.as_deref();
     let lasts = |days: i64| !ends_within(chain, days, now);
+    // As long as it could be, if its authority ends soon.
+    let lasts_long = lasts(RENEW_DAYS.min(life_days(authority, now) - 1)) && !begins_after(chain, now);
     let is_of_authority = || part(secret, authority::CA) == authority.certificate.as_bytes();
     match ends(chain) {
-        Some(ends) if is_for_all && is_ours && lasts(RENEW_DAYS) && is_of_authority() => Found::Good(ends),
+        Some(ends) if is_for_all && is_ours && lasts_long && is_of_authority() => Found::Good(ends),
         _ if is_ours => Found::Outdated,
         Some(ends) if is_for_all && lasts(0) => Found::Good(ends),
         _ => Found::Foreign,
     }
+}
+
+fn is_for_all(secret: &Secret, certificate: &Certificate) -> bool {
+    Identity::from_pem(part(secret, CERTIFICATE), part(secret, KEY))
+        .is_ok_and(|identity| certificate.spec.dns_names.iter().all(|name| identity.is_for(name)))
+}
+
+/// When what is there ends, if it is good for its names, whoever put it there. Whether it has begun does not count: it
+/// may be the clock that is behind.
+fn good_until(secret: &Secret, certificate: &Certificate, now: Timestamp) -> Option<Timestamp> {
+    ends(part(secret, CERTIFICATE)).filter(|ends| *ends > now && is_for_all(secret, certificate))
 }
 
 fn secret(certificate: &Certificate, made: &Signed, authority: &Signed) -> Secret {
@@ -188,7 +229,6 @@ mod tests {
     use super::*;
     use crate::access::signing::make_authority;
     use crate::kinds::networking::certificate::{CLASS, CLASS_ANNOTATIONS, CertificateSpec};
-    use crate::kinds::shared::Verdict;
 
     fn days(days: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + days * DAY_SECONDS).unwrap()
@@ -220,6 +260,7 @@ mod tests {
         let renewal = days(LIFE_DAYS - RENEW_DAYS + 1);
         for (secret, asked, authority, now, found) in [
             (&ours, &asked, &own, renewal, Found::Outdated),
+            (&ours, &asked, &own, days(-200), Found::Outdated),
             (&ours, &asked, &other, days(0), Found::Outdated),
             (&ours, &elsewhere, &own, days(0), Found::Outdated),
             (&Secret::default(), &asked, &own, days(0), Found::Foreign),
@@ -231,6 +272,20 @@ mod tests {
         }
     }
 
+    /// X-RTE-07: an authority that ends soon signs for as long as it lasts, once and not every hour.
+    #[test]
+    fn a_certificate_ends_with_its_authority() {
+        let (short, asked) = (make_authority("short", 20, days(0)).unwrap(), certificate("a.test"));
+        assert_eq!(life_days(&short, days(0)), 19);
+        let made = sign(&short, &asked.spec.dns_names, life_days(&short, days(0)), days(0)).unwrap();
+        let secret = secret(&asked, &made, &short);
+        let Found::Good(ends) = judge(&secret, &asked, &short, days(1)) else { panic!("made anew") };
+        assert_eq!(good_until(&secret, &asked, days(1)), Some(ends));
+        assert_eq!(good_until(&secret, &asked, days(21)), None);
+        assert_eq!(good_until(&secret, &asked, days(-3)), Some(ends), "the clock is behind");
+        assert_eq!(good_until(&secret, &certificate("b.test"), days(1)), None);
+    }
+
     #[test]
     fn the_status_says_when_it_ends_and_when_it_is_due() {
         let mut asked = certificate("a.test");
@@ -238,8 +293,11 @@ mod tests {
         asked.status = Some(status(&asked, Outcome::Provided(days(LIFE_DAYS)), days(0)));
         assert!(!is_due(&asked, days(LIFE_DAYS - RENEW_DAYS - 1)));
         assert!(is_due(&asked, days(LIFE_DAYS - RENEW_DAYS + 1)));
+        assert!(is_due(&asked, days(-2)), "the clock was ahead");
         let failed = Outcome::Failed { reason: "NotOwned", message: "why".to_owned() };
-        let told = status(&asked, failed, days(1)).base.conditions.remove(0);
+        asked.status = Some(status(&asked, failed, days(1)));
+        assert!(is_due(&asked, days(1)), "looked at again until it is there");
+        let told = asked.status.as_mut().unwrap().base.conditions.remove(0);
         assert_eq!(
             (told.kind.as_str(), told.status, told.reason.as_str()),
             ("Ready", Verdict::False, "NotOwned")
