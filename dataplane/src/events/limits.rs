@@ -38,6 +38,10 @@ pub const RECORDS_PER_TURN_MAX: usize = 64;
 /// the log by itself, and evaluates its own filter, until it has caught up.
 pub const MATCHES_MAX: usize = 1024;
 
+/// Data up to this size is copied behind the head of its request, and kept there until the answer has come: 64 requests to
+/// a subscriber that hangs hold 128 KiB. More of it is a slice of the log, copied only while it is sent.
+pub const JOINED_BODY_BYTES_MAX: usize = 2 << 10;
+
 /// How long a subscriber that wants nothing of what comes may sleep: then its counts and its bookmark
 /// follow. With 10,000 subscribers that is some 2 % of a core; what a crash looks at again is
 /// filtered again, and delivered to nobody.

@@ -11,11 +11,10 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use super::Answer;
 use super::delivery::{Post, PostError, claims_reply};
 use super::encode::Outgoing;
-use super::limits::{ANSWER_BYTES_MAX, PASS_LOOK_EVERY};
+use super::limits::{ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, PASS_LOOK_EVERY};
 use super::resolve::Resolver;
 use crate::http::client::{self, ExchangeError, To};
 use crate::http::codec::Method;
-use crate::http::limits::COPY_BYTES_MAX;
 use crate::http::pool::PoolKey;
 use crate::http::wire::by;
 use crate::names::Found;
@@ -174,7 +173,7 @@ fn refused(why: Refusal) -> PostError {
 /// Request line, Host and Content-Length of most targets, in bytes.
 const FIRST_LINES_BYTES: usize = 256;
 
-/// The request as it goes over the wire; a small body in one piece with its head.
+/// The request as it goes over the wire; a small body in one piece with its head, where it is kept until the answer.
 fn message(
     target: &Target,
     request: &Outgoing,
@@ -182,7 +181,7 @@ fn message(
     edits: Option<&Edits>,
 ) -> client::Outgoing {
     let head_bytes = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
-    let is_small = head_bytes + request.body.len() <= COPY_BYTES_MAX;
+    let is_small = request.body.len() <= JOINED_BODY_BYTES_MAX;
     let (behind, apart) =
         if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
     let mut out = BytesMut::with_capacity(head_bytes + behind.len());
@@ -208,4 +207,26 @@ fn message(
     out.put_slice(behind);
     // Repeatable, because a subscriber is promised at least once anyway.
     client::Outgoing { head: out.freeze(), body: apart, method: Method::Post, repeatable: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::tests::target;
+
+    /// EV-RTE-09: whichever way it goes, head and data are the same bytes.
+    #[test]
+    fn a_small_body_stands_behind_its_head_and_a_large_one_apart() {
+        for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
+            let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
+            let request = Outgoing { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };
+            let sent = message(&target("http://s/"), &request, Some("token"), None);
+            let head = format!(
+                "POST / HTTP/1.1\r\nHost: s\r\nContent-Length: {length}\r\nce-id: 1\r\n\
+                 Authorization: Bearer token\r\n\r\n"
+            );
+            assert_eq!((sent.head.len(), sent.body.len()), (head.len() + behind, length - behind));
+            assert_eq!([sent.head, sent.body].concat(), [head.as_bytes(), &body].concat());
+        }
+    }
 }
