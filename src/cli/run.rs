@@ -19,9 +19,9 @@ mod takeover;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::control::controllers::ControlConfig;
@@ -31,6 +31,7 @@ use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
 use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Stop};
+use dataplane::events::relay::Ways;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::spans::Queue;
@@ -103,7 +104,7 @@ fn serve(config: Config) -> Result<()> {
     let tables = Tables::new(Table::default());
     let publisher = publisher(&config, &tables, certificates)?;
     let Inside { doors: inside, gateway } = inside::open(&config, &tables);
-    let health = Arc::new(Health::default());
+    let (health, ways) = (Arc::new(Health::default()), Arc::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
     let (stop_control, stop) = watch::channel(false);
@@ -121,7 +122,7 @@ fn serve(config: Config) -> Result<()> {
     };
     let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let Control { synced, admin, thread: control } = control::start(Parts {
-        control: control_config(&config, &sockets, events_tls.as_ref(), &health)?,
+        control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
         signals,
@@ -142,7 +143,7 @@ fn serve(config: Config) -> Result<()> {
     let Sockets { http, https, private, private_https, events, events_https, .. } = sockets;
     let doors = Doors { http, https, private, private_https, inside, events, events_https, events_tls };
     let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans), say.clone())?;
-    drop(admin.send(Arc::new(cores.admin(tables, &health))));
+    drop((ways.set(cores.ways()), admin.send(Arc::new(cores.admin(tables, &health)))));
     open_door(&config, say.clone());
     announce(&ready)?;
     if let Some(predecessor) = predecessor {
@@ -340,6 +341,7 @@ fn control_config(
     sockets: &Sockets,
     events_tls: Option<&EventsTls>,
     health: &Health,
+    ways: &Arc<OnceLock<Ways>>,
 ) -> Result<ControlConfig> {
     let events = outward::met_at(sockets.events[0].local_addr()?);
     Ok(ControlConfig {
@@ -362,6 +364,7 @@ fn control_config(
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         quotas: config.quotas.clone(),
         pings: Arc::clone(&health.pings),
+        ways: Arc::clone(ways),
     })
 }
 

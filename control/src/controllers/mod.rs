@@ -47,8 +47,9 @@ pub mod world;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use dataplane::events::relay::Ways;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
@@ -94,6 +95,8 @@ pub struct ControlConfig {
     pub holder: Option<String>,
     /// What the events of PingSources come to.
     pub pings: Arc<sources::Tally>,
+    /// By these the cores send them, once they run.
+    pub ways: Arc<OnceLock<Ways>>,
 }
 
 /// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was

@@ -106,6 +106,7 @@ impl House {
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
             quotas: QuotaRules::default(),
             pings: Arc::default(),
+            ways: Arc::default(),
         };
         let (client_inside, fleet_inside) = (client.clone(), fleet.clone());
         let work = tokio::task::spawn_local(async move {

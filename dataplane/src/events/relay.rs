@@ -3,17 +3,23 @@
 //!
 //! A core's log keeps the order in which events came to it, and two logs have none between them. Only
 //! such streams pay for the way: a copy of the request and two wakes, some 20 µs.
+//!
+//! By the same ways whoever is no core has a core send something for it.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Answer;
+use super::delivery::PostError;
+use super::encode::Outgoing;
 use super::ingress;
 use super::limits::RELAYED_MAX;
+use crate::table::Target;
 
 /// One core's end of the ways to all others.
 #[derive(Debug)]
@@ -23,27 +29,29 @@ pub struct Relay {
     inbox: mpsc::Receiver<Parcel>,
 }
 
-/// Something on its way to another core, whose answer is waited for.
+/// Something on its way to another core, whose answer is waited for; a sender that has gone hears nothing.
 #[derive(Debug)]
-pub struct Parcel {
-    content: Content,
-    answer: oneshot::Sender<Answer>,
-}
-
-#[derive(Debug)]
-pub enum Content {
+pub enum Parcel {
     /// A request for a stream that the core keeps.
-    Request { path: Box<str>, headers: Vec<(Box<str>, Box<[u8]>)>, body: Bytes },
+    Request {
+        path: Box<str>,
+        headers: Vec<(Box<str>, Box<[u8]>)>,
+        body: Bytes,
+        answer: oneshot::Sender<Answer>,
+    },
     /// A record for the stream at this path, as [`super::record::addressed`] makes them.
-    Copy { path: Box<str>, record: Vec<u8> },
+    Copy { path: Box<str>, record: Vec<u8>, answer: oneshot::Sender<Answer> },
+    /// A request to somebody, as deliveries are made.
+    Letter(Box<Letter>),
 }
 
-impl Parcel {
-    /// What it is, and how to answer. A sender that has gone hears nothing.
-    pub fn open(self) -> (Content, impl FnOnce(Answer)) {
-        let Self { content, answer } = self;
-        (content, move |text| drop(answer.send(text)))
-    }
+/// See [`Parcel::Letter`].
+#[derive(Debug)]
+pub struct Letter {
+    pub target: Target,
+    pub request: Outgoing,
+    pub timeout: Duration,
+    pub answer: oneshot::Sender<Result<Answer, PostError>>,
 }
 
 /// The sending half.
@@ -97,17 +105,41 @@ impl Ways {
     pub async fn send(&self, stream: &str, path: &str, headers: &[(&str, &[u8])], body: &[u8]) -> Answer {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let body = Bytes::copy_from_slice(body); // the receive buffers are this thread's own
-        self.hand_over(stream, Content::Request { path: path.into(), headers, body }).await
+        self.hand_over(stream, |answer| Parcel::Request { path: path.into(), headers, body, answer }).await
     }
 
     /// Has a record appended to the stream of this name at this path.
     pub async fn copy(&self, stream: &str, path: &str, record: Vec<u8>) -> Answer {
-        self.hand_over(stream, Content::Copy { path: path.into(), record }).await
+        self.hand_over(stream, |answer| Parcel::Copy { path: path.into(), record, answer }).await
     }
 
-    async fn hand_over(&self, stream: &str, content: Content) -> Answer {
+    /// Has a core make a request as it makes deliveries: to a Service of ours in this process, started if it sleeps, to
+    /// everybody else by address, by TLS if the target says so.
+    ///
+    /// # Errors
+    /// There was no answer; all of these may pass.
+    pub async fn post(
+        &self,
+        target: Target,
+        request: Outgoing,
+        timeout: Duration,
+    ) -> Result<Answer, PostError> {
         let (answer, hear) = oneshot::channel();
-        if self.ways[self.keeper_of(stream)].try_send(Parcel { content, answer }).is_err() {
+        let way = &self.ways[self.keeper_of(&target.url)];
+        let unsent = |why: &str| Err(PostError::Transport(why.into()));
+        if way.try_send(Parcel::Letter(Box::new(Letter { target, request, timeout, answer }))).is_err() {
+            return unsent("the core that would send it has too much to do");
+        }
+        hear.await.unwrap_or_else(|_| unsent("the core that was to send it ends"))
+    }
+
+    async fn hand_over(
+        &self,
+        stream: &str,
+        parcel: impl FnOnce(oneshot::Sender<Answer>) -> Parcel,
+    ) -> Answer {
+        let (answer, hear) = oneshot::channel();
+        if self.ways[self.keeper_of(stream)].try_send(parcel(answer)).is_err() {
             return ingress::unavailable("the core that keeps this stream in order has too much to do");
         }
         hear.await.unwrap_or_else(|_| ingress::unavailable("the core that keeps this stream in order ends"))

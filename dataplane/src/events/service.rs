@@ -12,10 +12,11 @@ use tokio::sync::mpsc;
 use wal::{Hole, Log, Options, Recovery};
 
 use super::Answer;
+use super::delivery::Post as _;
 use super::house::Events;
 use super::ingress::{self, Refusal};
 use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
-use super::relay::{Content, Parcel, Relay, Ways};
+use super::relay::{Letter, Parcel, Relay, Ways};
 use super::resolve::{Resolver, system};
 use super::sender::Sender;
 use crate::core::{self, Local, MakeEvents};
@@ -94,6 +95,7 @@ struct Service {
     /// Room for what is being taken in.
     bodies: Bodies,
     events: Rc<Events<Sender>>,
+    sender: Sender,
     resolver: Rc<Resolver>,
     reader: RefCell<Reader>,
     ways: Ways,
@@ -116,6 +118,7 @@ impl Service {
             counters,
             bodies: Bodies::new(BODY_BYTES_MAX, BODIES_BYTES_MAX),
             events,
+            sender,
             resolver,
             reader: RefCell::new(tables.reader()),
             ways,
@@ -157,16 +160,22 @@ impl Service {
         while let Some(parcel) = inbox.recv().await {
             let service = Rc::clone(&self);
             self.ring.spawn(async move {
-                let (content, tell) = parcel.open();
                 let table = service.table();
-                tell(match content {
-                    Content::Request { path, headers, body } => {
+                match parcel {
+                    Parcel::Request { path, headers, body, answer } => {
                         let headers: Vec<_> =
                             headers.iter().map(|(name, value)| (&**name, &**value)).collect();
-                        service.events.answer(&table, "POST", &path, &headers, &body).await
+                        let said = service.events.answer(&table, "POST", &path, &headers, &body).await;
+                        drop(answer.send(said));
                     }
-                    Content::Copy { path, record } => service.events.copy(&table, &path, &record).await,
-                });
+                    Parcel::Copy { path, record, answer } => {
+                        drop(answer.send(service.events.copy(&table, &path, &record).await));
+                    }
+                    Parcel::Letter(letter) => {
+                        let Letter { target, request, timeout, answer } = *letter;
+                        drop(answer.send(service.sender.post(&target, request, timeout).await));
+                    }
+                }
             });
         }
     }

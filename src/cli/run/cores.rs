@@ -123,6 +123,11 @@ impl Cores {
         cores.join().and_then(|()| bail!("a core ended at its start"))
     }
 
+    /// How whoever is no core has them send something.
+    pub(super) fn ways(&self) -> Ways {
+        self.ways.clone()
+    }
+
     /// What the admin listener shows of them.
     pub(super) fn admin(&self, tables: Arc<Tables>, health: &Arc<Health>) -> Admin {
         let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.ways.clone());

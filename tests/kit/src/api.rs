@@ -18,6 +18,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     ("networking.internal.knative.dev/v1alpha1", "Ingress", "ingresses"),
     ("networking.internal.knative.dev/v1alpha1", "Certificate", "certificates"),
+    ("sources.knative.dev/v1", "PingSource", "pingsources"),
     ("serving.knative.dev/v1", "Service", "services"),
     ("serving.knative.dev/v1", "Configuration", "configurations"),
     ("serving.knative.dev/v1", "Revision", "revisions"),

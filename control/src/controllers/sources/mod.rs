@@ -96,11 +96,10 @@ fn conclude<S: Source>(
         Err(Unresolved(why)) => conditions.mark_false(SINK_PROVIDED, "NotFound", &why),
     }
     status.ce_attributes.clear();
-    let by_tls = status.sink_uri.as_deref().is_some_and(|url| !url.starts_with("http://"));
     match S::NOT_RUN {
         Some((kind, why)) => conditions.mark_false(kind, NOT_RUN, why),
-        None if by_tls || status.sink_audience.is_some() => {
-            let why = "a PingSource here sends by plain HTTP, and to sinks that want no token";
+        None if status.sink_audience.is_some() => {
+            let why = "a PingSource here sends to sinks that want no token";
             conditions.mark_false(ping_kind::DEPLOYED, "SinkNotReached", why);
         }
         None => {
@@ -136,8 +135,12 @@ mod tests {
         let (status, ready) = concluded::<PingSource>(found());
         assert_eq!((ready.status, status.sink_uri.as_deref()), (Verdict::True, Some("http://sink")));
         assert_eq!(status.ce_attributes.len(), 1);
-        let by_tls = Ok(Address { url: "https://sink".into(), audience: None, ca_certs: None });
-        assert_eq!(concluded::<PingSource>(by_tls).1.reason, "SinkNotReached");
+        let by_tls = Ok(Address { url: "https://sink".into(), ca_certs: Some("pem".into()), audience: None });
+        let (status, ready) = concluded::<PingSource>(by_tls);
+        assert_eq!((ready.status, status.sink_ca_certs.as_deref()), (Verdict::True, Some("pem")));
+        let wants_token =
+            Ok(Address { url: "http://sink".into(), audience: Some("a".into()), ca_certs: None });
+        assert_eq!(concluded::<PingSource>(wants_token).1.reason, "SinkNotReached");
         let (status, ready) = concluded::<PingSource>(Err(Unresolved("no such Broker".into())));
         assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "NotFound"));
         assert!(status.sink_uri.is_none() && status.ce_attributes.is_empty());

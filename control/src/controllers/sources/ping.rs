@@ -1,8 +1,8 @@
 //! Runs PingSources: at each time of a schedule one event leaves for the sink, and is sent again until somebody takes it
 //! or its attempts are used up.
 //!
-//! To a Broker or a channel of this appliance it goes by the listener that everybody's events come in by, so it is durable
-//! once that has answered. Times that pass while the appliance is down do not come again.
+//! It is sent as deliveries are: a Service of ours that sleeps is started for it. To a Broker or a channel of this appliance it
+//! goes by the listener that everybody's events come in by, so it is durable once that has answered. Times that pass while the appliance is down do not come again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,12 +10,16 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use dataplane::events::Answer;
+use dataplane::events::delivery::PostError;
+use dataplane::events::encode;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
 use super::send::{self, Outgoing};
+use crate::controllers::resolve::Address;
 use crate::controllers::world::World;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
 use crate::kinds::sources::cron::Schedule;
@@ -57,13 +61,28 @@ impl Due {
 
 /// Runs for ever.
 pub async fn tend(world: &World) {
-    let (domain, tally) = (&world.config.domain, &world.config.pings);
+    let tally = &world.config.pings;
     let ready = || {
         tally.keep(|(namespace, name)| world.sources.pings.get(namespace, name).is_some());
         world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
     };
-    let send = |event| send::send(event, domain.clone(), Arc::clone(tally));
+    let send = |event| {
+        send::send(event, tally, async |sink, request, timeout| post(world, sink, request, timeout).await)
+    };
     run(ready, &world.sources.bell, Timestamp::now, send).await;
+}
+
+/// Sends as deliveries are sent: to a Service of ours without a way over the network.
+async fn post(
+    world: &World,
+    sink: &Address,
+    request: encode::Outgoing,
+    timeout: Duration,
+) -> Result<Answer, PostError> {
+    let transport = |why: String| PostError::Transport(why.into());
+    let ways = world.config.ways.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
+    let target = world.trusts.target(sink).map_err(transport)?;
+    ways.post(target, request, timeout).await
 }
 
 /// The same, of sources, a bell that says that they changed, a clock and a way out that are given.
@@ -141,7 +160,9 @@ impl Diary {
 /// The event of a source at this time.
 fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
     let spec = &ping.spec;
-    let sink = ping.status.as_ref()?.sink_uri.clone()?;
+    let status = ping.status.as_ref()?;
+    let sink =
+        Address { url: status.sink_uri.clone()?, audience: None, ca_certs: status.sink_ca_certs.clone() };
     let body = if spec.data.is_empty() {
         STANDARD.decode(&spec.data_base64).ok()?
     } else {
