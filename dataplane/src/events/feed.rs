@@ -20,7 +20,7 @@ pub struct Feed {
     pub(super) appended_end: Cell<Position>,
     /// In the keeper's list of feeds with events that are not durable.
     pub(super) touched: Cell<bool>,
-    /// One for each subscriber's pump.
+    /// Who is told of new durable events: the sorter, while there is anybody to sort for.
     readers: RefCell<Vec<Rc<Bell>>>,
     /// What the newest table says of it.
     pub(super) stream: RefCell<Option<Arc<Stream>>>,
