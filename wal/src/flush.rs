@@ -29,6 +29,8 @@ pub struct Flush {
     pub file: Arc<File>,
     pub offset: u64,
     pub bytes: Bytes,
+    /// Everything below is durable when this write is.
+    pub end: Position,
     /// Nobody else may open the folder while this write can still reach it, log or no log.
     _lock: Arc<File>,
 }
@@ -57,6 +59,7 @@ pub(crate) struct InFlight {
     offset: u64,
     /// Without the padding.
     length: usize,
+    end: Position,
 }
 
 /// Zeros from a write's end to the end of its page. A partial write to a page that is not cached makes
@@ -99,8 +102,9 @@ impl Log {
         } else {
             self.staged.pop_front();
         }
-        self.in_flight = Some(InFlight { base, offset, length });
-        Some(Flush { file, offset, bytes: Bytes::from(bytes), _lock: Arc::clone(&self.lock) })
+        let end = Position::new(base + offset + length as u64);
+        self.in_flight = Some(InFlight { base, offset, length, end });
+        Some(Flush { file, offset, bytes: Bytes::from(bytes), end, _lock: Arc::clone(&self.lock) })
     }
 
     /// What became of the write. A failure poisons the log: what the disk holds is unknown, so
@@ -118,7 +122,7 @@ impl Log {
         self.staged_bytes -= out.length;
         self.flushes += 1;
         self.flushed_bytes += out.length as u64;
-        self.durable = Position::new(out.base + out.offset + out.length as u64);
+        self.durable = out.end;
         assert!(self.durable <= self.visible);
         if self.idle_buffer.capacity() == 0 {
             let mut buffer = Vec::from(flush.bytes); // no copy when the owner kept no clone
