@@ -43,7 +43,7 @@ fn calls(appliance: &Appliance, urls: &[String]) -> Option<Vec<String>> {
     Some(text.lines().map(str::to_owned).collect())
 }
 
-/// SRV-SVC-17, SRV-VOL-30, X-RTE-05: an instance reaches a Service that is only for callers inside by each of its names,
+/// SRV-SVC-17, SRV-VOL-30, RT-FS-07, X-RTE-05: an instance reaches a Service that is only for callers inside by each of its names,
 /// and wakes it; the public listener still does not know it.
 #[test]
 fn an_instance_reaches_other_services_by_name() {

@@ -1,7 +1,7 @@
 //! The verbs of the serving kinds, as any Kubernetes client uses them.
 
 use kit::api::is_ready;
-use kit::manifest::{NAMESPACE, greets, service};
+use kit::manifest::{NAMESPACE, greets, service, with};
 use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
 use serde_json::{Value, json};
 
@@ -92,8 +92,8 @@ fn routes_and_configurations_take_every_verb() {
     }
 }
 
-/// SRV-API-12, SRV-API-13, SRV-API-14, SRV-API-15, SRV-API-16, SRV-REV-01, SRV-REV-05, SRV-REV-21, SRV-REV-22: Revisions
-/// are read, listed by their Service, watched and deleted, failed ones too, and made by nobody but us.
+/// SRV-API-12, SRV-API-13, SRV-API-14, SRV-API-15, SRV-API-16, SRV-REV-01, SRV-REV-05, SRV-REV-18, SRV-REV-21, SRV-REV-22:
+/// Revisions are read, listed by their Service, watched and deleted, failed ones too, and made by nobody but us.
 #[test]
 fn revisions_are_looked_at_and_deleted_but_not_made() {
     let appliance = appliance();
@@ -261,4 +261,28 @@ fn namespaces_and_hooks_are_not_the_developers() {
     hooked["spec"]["template"]["spec"]["containers"][0]["lifecycle"] =
         json!({ "preStop": { "exec": { "command": ["true"] } } });
     assert!((400..500).contains(&api.try_create(&hooked).status));
+}
+
+/// SRV-REV-14, SRV-VOL-31: what only a registry of images needs is kept as it was written, though programs of
+/// this host are pulled from nowhere.
+#[test]
+fn what_registries_of_images_need_is_kept() {
+    let appliance = appliance();
+    let api = appliance.api();
+    let secrets = json!([{ "name": "registry" }, { "name": "mirror" }]);
+    let plain = service("hello", IMAGE, "one");
+    let template = "/spec/template/spec";
+    let mut object = with(plain, &format!("{template}/imagePullSecrets"), secrets.clone());
+    object["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent");
+    api.create(&object);
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    for (kind, name, at) in [
+        ("Service", "hello", template),
+        ("Configuration", "hello", template),
+        ("Revision", "hello-00001", "/spec"),
+    ] {
+        let spec = api.get(kind, NAMESPACE, name).unwrap().pointer(at).cloned().unwrap();
+        assert_eq!(spec["imagePullSecrets"], secrets, "{kind}");
+        assert_eq!(spec["containers"][0]["imagePullPolicy"], "IfNotPresent", "{kind}");
+    }
 }
