@@ -221,8 +221,8 @@ fn an_old_version_can_be_ruled_out() {
     assert!(refusal.code == Some(2) && refusal.stderr.contains("tls-min-version"), "{refusal}");
 }
 
-/// RT-PORT-06 and RFC 9113 9.1.1: HTTP/2 by TLS reaches an upstream that speaks HTTP/1.1; but a connection that was opened
-/// for one host is not for another with another certificate.
+/// RT-PORT-06: HTTP/2 by TLS reaches an upstream that speaks HTTP/1.1. But a connection that was opened for one host is not
+/// for another with another certificate (RFC 9113 9.1.1).
 #[test]
 fn a_stream_for_a_host_of_another_certificate_is_misdirected() {
     let (authority, upstream) = (Authority::new(), Upstream::start("one"));
