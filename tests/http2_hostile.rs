@@ -1,7 +1,7 @@
 //! HTTP/2 clients that mean harm: each is refused, by a limit with a name, while others are served.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn attack(to: SocketAddr, parts: impl Iterator<Item = Vec<u8>> + Send + 'static)
     let mut piece = [0; 65536];
     let mut ended = false;
     while !ended {
-        match stream.read(&mut piece) {
+        match wait::read(&mut stream, &mut piece) {
             Ok(0) => ended = true,
             Ok(count) => read.extend_from_slice(&piece[..count]),
             Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => panic!("nobody ended the attack"),

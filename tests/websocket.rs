@@ -45,7 +45,7 @@ fn echo() -> (SocketAddr, thread::JoinHandle<(String, Vec<u8>)>) {
         let mut heard = Vec::new();
         let mut piece = [0; 65536];
         loop {
-            let count = stream.read(&mut piece).unwrap();
+            let count = wait::read(&mut stream, &mut piece).unwrap();
             if count == 0 {
                 return (head, heard);
             }
@@ -94,7 +94,7 @@ fn a_websocket_passes_everything_both_ways() {
     assert!(heard == sent, "the echo is not what was sent");
 
     stream.shutdown(std::net::Shutdown::Write).unwrap();
-    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+    assert_eq!(wait::read(&mut stream, &mut [0; 10]).unwrap(), 0);
     let (head, heard) = instance.join().unwrap();
     assert!(heard == sent && head.starts_with("GET /chat HTTP/1.1\r\n"), "{head}");
     for line in ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"] {

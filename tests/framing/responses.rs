@@ -1,11 +1,11 @@
 //! Answers: whole, refused or visibly broken, and never in the next client's hands.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use kit::{Call, Connection, PATIENCE, Setup};
+use kit::{Call, Connection, PATIENCE, Setup, wait};
 
 use crate::cases::{Case, read};
 
@@ -32,7 +32,7 @@ fn converse(mut stream: TcpStream, cases: &[Case]) {
     let (mut held, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         while !held.ends_with(b"\r\n\r\n") {
-            match stream.read(&mut piece) {
+            match wait::read(&mut stream, &mut piece) {
                 Ok(0) | Err(_) => return,
                 Ok(length) => held.extend_from_slice(&piece[..length]),
             }

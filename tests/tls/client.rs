@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kit::message::Response;
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream};
+use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
 use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
@@ -155,7 +155,7 @@ impl Connection {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let mut piece = vec![0; 64 * 1024];
-            let length = self.tls.read(&mut piece)?; // an error if nobody said that it ends
+            let length = wait::read(&mut self.tls, &mut piece)?; // an error if nobody said that it ends
             self.received.extend_from_slice(&piece[..length]);
             closed = length == 0;
         }

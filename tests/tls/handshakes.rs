@@ -162,7 +162,7 @@ fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
     let client = authority.client(BOTH);
     assert_eq!(client.call(appliance.https(), "app.test", &Call::get("/")).unwrap().status, 200);
     for mut socket in slow {
-        assert_eq!(socket.read(&mut [0; 64]).unwrap(), 0);
+        assert_eq!(wait::read(&mut socket, &mut [0; 64]).unwrap(), 0);
     }
     wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "slow") == 3).then_some(()));
 }

@@ -150,7 +150,7 @@ fn echo_one(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(switched.as_bytes())?;
     let mut piece = [0; 4096];
     loop {
-        let count = stream.read(&mut piece)?;
+        let count = wait::read(&mut stream, &mut piece)?;
         if count == 0 {
             return Ok(());
         }

@@ -1,12 +1,13 @@
 //! A blocking HTTP/1.1 client for tests: one socket, what was asked goes out byte by byte.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use serde_json::Value;
 
 use crate::PATIENCE;
 use crate::message::{Response, chunks};
+use crate::wait;
 
 /// A request to be sent. Nothing is added but `Host` and, for a body, its framing.
 #[derive(Debug, Clone)]
@@ -206,7 +207,7 @@ impl Connection {
 
     fn fill(&mut self) -> io::Result<usize> {
         let mut piece = [0; 16 * 1024];
-        let length = self.socket.read(&mut piece)?;
+        let length = wait::read(&mut self.socket, &mut piece)?;
         self.received.extend_from_slice(&piece[..length]);
         Ok(length)
     }

@@ -1,5 +1,6 @@
 //! Bounded waits on conditions: the only place where a test sleeps.
 
+use std::io::{ErrorKind, Read, Result};
 use std::time::{Duration, Instant};
 
 /// Between two looks at a condition.
@@ -32,6 +33,17 @@ pub fn try_until<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Opt
 pub fn nothing<T: std::fmt::Debug>(span: Duration, what: &str, mut look: impl FnMut() -> Option<T>) {
     if let Some(found) = try_until(span, &mut look) {
         panic!("{what}: {found:?}");
+    }
+}
+
+/// One read, begun again after a signal: a socket with a time limit is told even of those that stop and continue
+/// the whole process (signal(7)).
+pub fn read(from: &mut impl Read, into: &mut [u8]) -> Result<usize> {
+    loop {
+        match from.read(into) {
+            Err(why) if why.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
     }
 }
 
