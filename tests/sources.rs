@@ -1,13 +1,14 @@
-//! PingSources through the built binary.
+//! PingSources and SinkBindings through the built binary.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use kit::api::is_ready;
-use kit::manifest::{NAMESPACE, service, with};
-use kit::{Api, Call, PATIENCE, Setup, wait};
+use kit::api::{condition, is_ready};
+use kit::manifest::{NAMESPACE, broker, greets, service, with};
+use kit::{Api, Appliance, Call, Event, PATIENCE, Setup, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const IMAGE: &str = "example.com/sink";
+const HELLO: &str = "example.com/hello";
 
 fn ping(name: &str, sink: &Value) -> Value {
     json!({
@@ -33,7 +34,7 @@ fn said(api: Api, service: &str) -> String {
     names.map(log).collect()
 }
 
-/// SRC-11, SRC-38: a Service that only callers inside reach gets the events of a PingSource that refers to it, though there
+/// SRC-11, SRC-31, SRC-37, SRC-38: a Service that only callers inside reach gets the events of a PingSource that refers to it, though there
 /// is no listener for callers inside.
 #[test]
 fn a_ping_source_reaches_a_service_by_its_reference() {
@@ -44,8 +45,109 @@ fn a_ping_source_reaches_a_service_by_its_reference() {
     api.wait_ready("Service", NAMESPACE, "inner", PATIENCE);
     let sink = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "inner" });
     api.create(&ping("every-second", &sink));
-    api.wait_for("PingSource", NAMESPACE, "every-second", PATIENCE, is_ready);
+    let source = api.wait_for("PingSource", NAMESPACE, "every-second", PATIENCE, is_ready);
+    assert_eq!(source["status"]["observedGeneration"], source["metadata"]["generation"]);
     wait::until(PATIENCE, "an event in the Service's log", || {
         said(api, "inner").contains("dev.knative.sources.ping").then_some(())
     });
+}
+
+fn binding(name: &str, subject: &Value, sink: &Value) -> Value {
+    json!({
+        "apiVersion": "sources.knative.dev/v1", "kind": "SinkBinding",
+        "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": { "subject": subject, "sink": sink, "ceOverrides": { "extensions": { "left": "here" } } },
+    })
+}
+
+/// Waits until a new instance of the Service is told this.
+fn until_told(appliance: &Appliance, service: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    let host = format!("{service}.{NAMESPACE}.localhost");
+    wait::until(PATIENCE, what, || {
+        let answer = Call::get("/env").host(&host).send(appliance.http());
+        let told = (answer.status == 200).then(|| answer.json());
+        told.filter(|told| fits(told))
+    })
+}
+
+/// SRC-12, SRC-16, SRC-17, SRC-18, SRC-20, SRC-29: programs are told where to send, and something else when that changes; what
+/// their author writes and what is told beside it do not get in each other's way.
+#[test]
+fn a_binding_tells_programs_where_to_send() {
+    let appliance = Setup::new(BIN).hello_image(HELLO).start();
+    let api = appliance.api();
+    api.create(&broker("main"));
+    api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    for name in ["sender", "other"] {
+        api.create(&with(service(name, HELLO, "world"), "/metadata/labels/part", json!(name)));
+        api.wait_ready("Service", NAMESPACE, name, PATIENCE);
+    }
+    let subject = json!({
+        "apiVersion": "serving.knative.dev/v1", "kind": "Service", "selector": { "matchLabels": { "part": "sender" } },
+    });
+    let to_broker =
+        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
+    api.create(&binding("to-main", &subject, &to_broker));
+    let bound = api.wait_ready("SinkBinding", NAMESPACE, "to-main", PATIENCE);
+    let sink = bound["status"]["sinkUri"].as_str().unwrap().to_owned();
+    let told = until_told(&appliance, "sender", "the sink", |env| env["K_SINK"] == *sink);
+    let overrides: Value = serde_json::from_str(told["K_CE_OVERRIDES"].as_str().unwrap()).unwrap();
+    assert_eq!(overrides["extensions"], json!({ "left": "here" }));
+    assert_eq!(told["TARGET"], "world");
+    let path = sink.split_once("://").unwrap().1.split_once('/').unwrap().1;
+    let event = Event::new("1").of_type("t").binary(&format!("/{path}"));
+    assert_eq!(event.send(appliance.events()).status, 202, "{sink}");
+    assert_eq!(until_told(&appliance, "other", "an answer", |_| true)["K_SINK"], Value::Null);
+
+    // Who writes the template anew need not know of it.
+    api.patch("Service", NAMESPACE, "sender", &greets(HELLO, "everybody"));
+    let is_whole = |env: &Value| env["TARGET"] == "everybody" && env["K_SINK"] == *sink;
+    until_told(&appliance, "sender", "both", is_whole);
+
+    let elsewhere = json!({ "spec": { "sink": { "ref": null, "uri": "http://elsewhere.example.com/in" } } });
+    api.patch("SinkBinding", NAMESPACE, "to-main", &elsewhere);
+    until_told(&appliance, "sender", "the new sink", |env| {
+        env["K_SINK"] == "http://elsewhere.example.com/in"
+    });
+
+    api.delete("SinkBinding", NAMESPACE, "to-main");
+    api.wait_gone("SinkBinding", NAMESPACE, "to-main", PATIENCE);
+    let free = until_told(&appliance, "sender", "no sink", |env| env["K_SINK"].is_null());
+    assert_eq!((&free["K_CE_OVERRIDES"], &free["TARGET"]), (&Value::Null, &json!("everybody")));
+}
+
+/// SRC-32: what cannot be bound, or not yet, is not Ready and says why; and a subject is chosen once.
+#[test]
+fn a_binding_says_why_nobody_is_told() {
+    let appliance = Setup::new(BIN).hello_image(HELLO).start();
+    let api = appliance.api();
+    let sink = json!({ "uri": "http://sink.example.com/" });
+    let subject =
+        |version: &str, kind: &str, name: &str| json!({ "apiVersion": version, "kind": kind, "name": name });
+    let reason = |binding: &Value| condition(binding, "Ready").map(|ready| ready["reason"].clone());
+    for (name, subject, sink, why) in [
+        ("nobody", subject("serving.knative.dev/v1", "Service", "late"), &sink, "SubjectMissing"),
+        ("not-here", subject("apps/v1", "Deployment", "late"), &sink, "NotRunHere"),
+        (
+            "no-sink",
+            subject("serving.knative.dev/v1", "Configuration", "late"),
+            &json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "none" } }),
+            "NotFound",
+        ),
+    ] {
+        api.create(&binding(name, &subject, sink));
+        let found =
+            api.wait_for("SinkBinding", NAMESPACE, name, PATIENCE, |one| reason(one) == Some(json!(why)));
+        assert!(!is_ready(&found));
+        assert_eq!(found["status"]["sinkUri"].is_null(), why == "NotFound", "{found:#}");
+    }
+    let other = json!({ "spec": { "subject": { "name": "another" } } });
+    let refused = api.try_patch("SinkBinding", NAMESPACE, "nobody", &other);
+    assert!(refused.status == 422 && refused.text().contains("spec.subject"), "{refused}");
+
+    api.create(&service("late", HELLO, "world"));
+    api.wait_ready("SinkBinding", NAMESPACE, "nobody", PATIENCE);
+    until_told(&appliance, "late", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
+    api.delete("SinkBinding", NAMESPACE, "no-sink");
+    api.wait_gone("SinkBinding", NAMESPACE, "no-sink", PATIENCE);
 }

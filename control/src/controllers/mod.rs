@@ -60,6 +60,7 @@ use tokio::sync::oneshot;
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{name, namespace};
+use crate::kinds::sources::binding::Runs;
 use crate::publish::{Publisher, QuotaRules};
 pub use addresses::EventsTls;
 use cache::{Cache, Change, follow};
@@ -253,12 +254,15 @@ fn watches(world: &World) -> Vec<Task<'_>> {
     let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
     vec![
         Box::pin(follow(kube::Api::all(api()), &world.services, move |change| {
-            look(vec![itself(Kind::Service, change)]);
+            let item = itself(Kind::Service, change);
+            sources::binding::hear(world, Runs::Service, &item.namespace);
+            look(vec![item]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.configurations, move |change| {
             let item = itself(Kind::Configuration, change);
             look(route::of_configuration(world, &item.namespace, &item.name));
             look(either(change).and_then(|c| service::owner_of(&c.metadata)).into_iter().collect());
+            sources::binding::hear(world, Runs::Configuration, &item.namespace);
             look(vec![item]);
         })),
         Box::pin(follow(kube::Api::all(api()), &world.revisions, move |change| {
@@ -386,7 +390,7 @@ async fn work(world: &World) {
             Kind::PingSource => sources::reconcile(world, &world.sources.pings, &item).await,
             Kind::ApiServerSource => sources::reconcile(world, &world.sources.api_servers, &item).await,
             Kind::ContainerSource => sources::reconcile(world, &world.sources.containers, &item).await,
-            Kind::SinkBinding => sources::reconcile(world, &world.sources.bindings, &item).await,
+            Kind::SinkBinding => sources::binding::reconcile(world, &item).await,
         };
         match result {
             Ok(()) => world.queue.done(&item),

@@ -21,9 +21,10 @@ pub struct Status {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// One aspect of an object's state.
+/// One aspect of an object's state. Its schema asks for a status (SRC-13); what was stored without one is read all the same.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(description = "One aspect of an object's state.", extend("required" = ["type", "status"]))]
 pub struct Condition {
     /// The aspect; `Ready` sums up the others.
     #[serde(rename = "type")]

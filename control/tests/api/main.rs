@@ -20,6 +20,7 @@ mod patience;
 mod reading;
 mod reviews;
 mod settings;
+mod sources;
 mod support;
 mod surviving;
 mod verbs;

@@ -19,6 +19,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("networking.internal.knative.dev/v1alpha1", "Ingress", "ingresses"),
     ("networking.internal.knative.dev/v1alpha1", "Certificate", "certificates"),
     ("sources.knative.dev/v1", "PingSource", "pingsources"),
+    ("sources.knative.dev/v1", "SinkBinding", "sinkbindings"),
     ("serving.knative.dev/v1", "Service", "services"),
     ("serving.knative.dev/v1", "Configuration", "configurations"),
     ("serving.knative.dev/v1", "Revision", "revisions"),

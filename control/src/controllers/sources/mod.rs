@@ -1,6 +1,8 @@
-//! Sources: where their events go, and whether anybody sends them. PingSources are run here ([`ping`]); of all other kinds
-//! the status says that nothing runs them, so that nobody waits for events that never come.
+//! Sources: where their events go, and whether anybody sends them. PingSources are run here ([`ping`]), and SinkBindings are
+//! followed ([`binding`]); of all other kinds the status says that nothing runs them, so that nobody waits for events that
+//! never come.
 
+pub mod binding;
 pub mod ping;
 mod send;
 mod tally;
@@ -12,6 +14,7 @@ use super::queue::{Item, Kind};
 use super::resolve::{Address, Unresolved};
 use super::world::{Error, Object, World, now};
 use super::{Task, itself};
+use crate::kinds::conditions::Conditions;
 use crate::kinds::shared::Verdict;
 use crate::kinds::sources::api_server::ApiServerSource;
 use crate::kinds::sources::binding::SinkBinding;
@@ -86,15 +89,7 @@ fn conclude<S: Source>(
 ) {
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = S::CONDITIONS.manage(&before, now);
-    (status.sink_uri, status.sink_ca_certs, status.sink_audience) = (None, None, None);
-    match sink {
-        Ok(found) => {
-            conditions.mark_true(SINK_PROVIDED);
-            (status.sink_uri, status.sink_ca_certs, status.sink_audience) =
-                (Some(found.url), found.ca_certs, found.audience);
-        }
-        Err(Unresolved(why)) => conditions.mark_false(SINK_PROVIDED, "NotFound", &why),
-    }
+    show_sink(status, &mut conditions, sink);
     status.ce_attributes.clear();
     match S::NOT_RUN {
         Some((kind, why)) => conditions.mark_false(kind, NOT_RUN, why),
@@ -110,6 +105,19 @@ fn conclude<S: Source>(
         }
     }
     conditions.conclude(&mut status.base, generation);
+}
+
+/// Says where events go, or why nowhere.
+fn show_sink(status: &mut SourceStatus, conditions: &mut Conditions<'_>, sink: Result<Address, Unresolved>) {
+    (status.sink_uri, status.sink_ca_certs, status.sink_audience) = (None, None, None);
+    match sink {
+        Ok(found) => {
+            conditions.mark_true(SINK_PROVIDED);
+            (status.sink_uri, status.sink_ca_certs, status.sink_audience) =
+                (Some(found.url), found.ca_certs, found.audience);
+        }
+        Err(Unresolved(why)) => conditions.mark_false(SINK_PROVIDED, "NotFound", &why),
+    }
 }
 
 #[cfg(test)]
@@ -144,11 +152,7 @@ mod tests {
         let (status, ready) = concluded::<PingSource>(Err(Unresolved("no such Broker".into())));
         assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "NotFound"));
         assert!(status.sink_uri.is_none() && status.ce_attributes.is_empty());
-        for ready in [
-            concluded::<ApiServerSource>(found()).1,
-            concluded::<ContainerSource>(found()).1,
-            concluded::<SinkBinding>(found()).1,
-        ] {
+        for ready in [concluded::<ApiServerSource>(found()).1, concluded::<ContainerSource>(found()).1] {
             assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, NOT_RUN));
             assert!(ready.message.starts_with("nothing here runs"), "{}", ready.message);
         }

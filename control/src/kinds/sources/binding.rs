@@ -3,17 +3,28 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus, Subject};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
+use crate::kinds::serving;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
 
-const AVAILABLE: &str = "SinkBindingAvailable";
-pub const NOT_RUN: &str =
-    "nothing here runs a SinkBinding: the object is kept, and its subjects are not changed";
+pub const AVAILABLE: &str = "SinkBindingAvailable";
+/// Why a binding changes nothing.
+pub const NOT_BOUND: &str = "nothing here runs objects of the subject's kind: \
+    Services and Configurations of serving.knative.dev can be bound";
+const IMMUTABLE: &str = "Immutable fields changed (-old +new)";
+
+/// What has programs here that can be told where to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    Service,
+    Configuration,
+}
 
 kind! {
     /// `sources.knative.dev/v1` SinkBinding.
@@ -31,7 +42,30 @@ pub struct SinkBindingSpec {
     pub subject: Subject,
 }
 
-source! { SinkBinding { conditions: [AVAILABLE, SINK_PROVIDED], not_run: Some((AVAILABLE, NOT_RUN)) } }
+impl Subject {
+    /// Which of the kinds with programs it is of, if any.
+    #[must_use]
+    pub fn runs(&self) -> Option<Runs> {
+        let (group, _) = self.api_version.split_once('/')?;
+        match &*self.kind {
+            "Service" if group == serving::GROUP => Some(Runs::Service),
+            "Configuration" if group == serving::GROUP => Some(Runs::Configuration),
+            _ => None,
+        }
+    }
+}
+
+source! { SinkBinding { conditions: [AVAILABLE, SINK_PROVIDED], not_run: None } }
+
+/// Who binds what nothing here runs is told so at once.
+pub(super) fn warnings(object: &Value) -> Vec<String> {
+    let subject = object
+        .pointer("/spec/subject")
+        .cloned()
+        .and_then(|told| serde_json::from_value::<Subject>(told).ok());
+    let is_bound = subject.is_none_or(|subject| subject.runs().is_some());
+    if is_bound { Vec::new() } else { vec![NOT_BOUND.to_owned()] }
+}
 
 impl Resource for SinkBinding {
     const META: KindMeta = KindMeta {
@@ -55,8 +89,11 @@ impl Resource for SinkBinding {
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, old: Option<&Self>, problems: &mut Problems) {
         let spec = &self.spec;
+        if old.is_some_and(|old| old.spec.subject != spec.subject) {
+            problems.add("spec.subject", IMMUTABLE);
+        }
         super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
         for (field, value) in [("apiVersion", &spec.subject.api_version), ("kind", &spec.subject.kind)] {
             if value.is_empty() {

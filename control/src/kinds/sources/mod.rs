@@ -1,5 +1,5 @@
-//! `sources.knative.dev/v1`: what brings events in. A PingSource is run here; of the others, which are about a cluster's
-//! workloads, the objects are kept, their sinks are resolved, and their status says that nothing runs them.
+//! `sources.knative.dev/v1`: what brings events in. PingSources are run here, and SinkBindings are followed; of the others, which
+//! are about a cluster's workloads, the objects are kept, their sinks are resolved, and their status says that nothing runs them.
 
 /// Makes a kind of object with `spec.sink` a [`Source`].
 macro_rules! source {
@@ -138,7 +138,7 @@ pub fn entries() -> Vec<Entry> {
         ping::v1beta2(),
         Entry::of::<api_server::ApiServerSource>().warned(|_| warning(api_server::NOT_RUN)),
         Entry::of::<container::ContainerSource>().warned(|_| warning(container::NOT_RUN)),
-        Entry::of::<binding::SinkBinding>().warned(|_| warning(binding::NOT_RUN)),
+        Entry::of::<binding::SinkBinding>().warned(binding::warnings),
     ]
 }
 

@@ -1,0 +1,268 @@
+//! SinkBindings: the programs of Services and Configurations are told where to send.
+//!
+//! What they are told stands in their subject's template, as upstream's webhook has it; so a change makes a new Revision,
+//! and everybody can see it. A finalizer holds a binding until its subjects are told nothing any more.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::{Selector, SelectorExt};
+
+use super::{NOT_RUN, show_sink};
+use crate::controllers::cache::Cache;
+use crate::controllers::queue::{Item, Kind};
+use crate::controllers::resolve::{Address, Unresolved};
+use crate::controllers::world::{Error, Object, World, now};
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::service::Service;
+use crate::kinds::serving::template::RevisionTemplate;
+use crate::kinds::shared::{controller, name, namespace};
+use crate::kinds::sources::binding::{AVAILABLE, NOT_BOUND, Runs, SinkBinding};
+use crate::kinds::sources::{Source, Subject};
+
+/// What holds a binding, by upstream's name.
+const FINALIZER: &str = "sinkbindings.sources.knative.dev";
+
+/// Where to send, what to add to each event, and by whom the sink is believed.
+const SINK: &str = "K_SINK";
+const OVERRIDES: &str = "K_CE_OVERRIDES";
+const CA_CERTS: &str = "K_CA_CERTS";
+
+/// What has a template that a binding may change.
+trait Templated: Object {
+    fn template(&self) -> &RevisionTemplate;
+    fn template_mut(&mut self) -> &mut RevisionTemplate;
+}
+
+macro_rules! templated {
+    ($($kind:ty),+) => {$(
+        impl Templated for $kind {
+            fn template(&self) -> &RevisionTemplate {
+                &self.spec.template
+            }
+
+            fn template_mut(&mut self) -> &mut RevisionTemplate {
+                &mut self.spec.template
+            }
+        }
+    )+};
+}
+templated!(Service, Configuration);
+
+/// Why a binding's subjects are not told.
+struct Unbound {
+    reason: &'static str,
+    message: String,
+}
+
+/// Looks again at the bindings whose subject an object of that kind may be.
+pub fn hear(world: &World, runs: Runs, home: &str) {
+    let bindings = world.sources.bindings.list(home);
+    for binding in bindings.iter().filter(|one| one.spec.subject.runs() == Some(runs)) {
+        world.look_at(Item::new(Kind::SinkBinding, home, name(&binding.metadata)));
+    }
+}
+
+pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+    world.resolver.forget(item);
+    let Some(binding) = world.sources.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
+    let runs = binding.spec.subject.runs();
+    if binding.metadata.deletion_timestamp.is_some() {
+        if is_held(&binding) {
+            drop(tell(world, &binding, runs, &[]).await?); // who is gone needs not be told
+            hold(world, &binding, false).await?;
+        }
+        return Ok(());
+    }
+    let sink = world.resolver.resolve(item, &binding.spec.sink).await?;
+    let bound = match &sink {
+        Ok(sink) if runs.is_some() && sink.audience.is_none() => {
+            if !is_held(&binding) {
+                return hold(world, &binding, true).await; // and its watch brings it back
+            }
+            Some(tell(world, &binding, runs, &environment(&binding, sink)).await?)
+        }
+        _ => None,
+    };
+    let mut after = (*binding).clone();
+    conclude(&mut after, sink, bound);
+    world.set_status(&*binding, &after).await
+}
+
+/// What the programs are told.
+fn environment(binding: &SinkBinding, sink: &Address) -> Vec<EnvVar> {
+    let overrides = binding.spec.ce_overrides.as_ref().and_then(|known| serde_json::to_string(known).ok());
+    let one =
+        |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
+    let mut told = vec![one(SINK, sink.url.clone()), one(OVERRIDES, overrides.unwrap_or_default())];
+    told.extend(sink.ca_certs.as_ref().map(|known| one(CA_CERTS, known.clone())));
+    told
+}
+
+/// Has all subjects tell their programs just `told` of where to send.
+async fn tell(
+    world: &World,
+    binding: &SinkBinding,
+    runs: Option<Runs>,
+    told: &[EnvVar],
+) -> Result<Result<(), Unbound>, Error> {
+    match runs {
+        Some(Runs::Service) => tell_all(world, &world.services, binding, told).await,
+        Some(Runs::Configuration) => tell_all(world, &world.configurations, binding, told).await,
+        None => Ok(Ok(())),
+    }
+}
+
+async fn tell_all<K: Templated>(
+    world: &World,
+    cache: &Cache<K>,
+    binding: &SinkBinding,
+    told: &[EnvVar],
+) -> Result<Result<(), Unbound>, Error> {
+    let subjects = match subjects(cache, binding) {
+        Ok(subjects) => subjects,
+        Err(unbound) => return Ok(Err(unbound)),
+    };
+    for subject in subjects {
+        let mut after = (*subject).clone();
+        put(after.template_mut(), told);
+        if after.template() != subject.template() {
+            world.replace(&after).await?;
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// The one that is named, or all that have the labels: of those there may be none yet.
+fn subjects<K: Templated>(cache: &Cache<K>, binding: &SinkBinding) -> Result<Vec<Arc<K>>, Unbound> {
+    let (home, Subject { kind, name, selector, .. }) = (namespace(&binding.metadata), &binding.spec.subject);
+    if let Some(name) = name {
+        let subject = cache.get(home, name).ok_or_else(|| Unbound {
+            reason: "SubjectMissing",
+            message: format!("there is no {kind} {name:?} in namespace {home}"),
+        })?;
+        return match controller(subject.meta()) {
+            None => Ok(vec![subject]),
+            Some(owner) => Err(Unbound {
+                reason: "SubjectUnavailable",
+                message: format!("the {kind} belongs to {} {:?}: bind that", owner.kind, owner.name),
+            }),
+        };
+    }
+    let selector = selector.clone().unwrap_or_default();
+    let selector = Selector::try_from(selector)
+        .map_err(|why| Unbound { reason: "SubjectUnavailable", message: why.to_string() })?;
+    let mut found = cache.list(home);
+    let nothing = Default::default();
+    let fits = |meta: &ObjectMeta| selector.matches(meta.labels.as_ref().unwrap_or(&nothing));
+    found.retain(|subject| controller(subject.meta()).is_none() && fits(subject.meta()));
+    Ok(found)
+}
+
+/// Sets what all containers are told to exactly this. An entry that is there keeps its place.
+fn put(template: &mut RevisionTemplate, told: &[EnvVar]) {
+    let spec = &mut template.spec;
+    for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
+        let mut env = container.env.take().unwrap_or_default();
+        env.retain(|one| {
+            let is_ours = [SINK, OVERRIDES, CA_CERTS].contains(&one.name.as_str());
+            !is_ours || told.iter().any(|new| new.name == one.name)
+        });
+        for new in told {
+            match env.iter_mut().find(|one| one.name == new.name) {
+                Some(there) => there.clone_from(new),
+                None => env.push(new.clone()),
+            }
+        }
+        container.env = (!env.is_empty()).then_some(env);
+    }
+}
+
+fn is_held(binding: &SinkBinding) -> bool {
+    binding.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
+}
+
+async fn hold(world: &World, binding: &SinkBinding, held: bool) -> Result<(), Error> {
+    let mut after = binding.clone();
+    let finalizers = after.metadata.finalizers.get_or_insert_default();
+    finalizers.retain(|one| one != FINALIZER);
+    if held {
+        finalizers.push(FINALIZER.to_owned());
+    }
+    world.replace(&after).await.map(drop)
+}
+
+fn conclude(
+    binding: &mut SinkBinding,
+    sink: Result<Address, Unresolved>,
+    bound: Option<Result<(), Unbound>>,
+) {
+    let (is_run, generation) = (binding.spec.subject.runs().is_some(), binding.metadata.generation);
+    let status = binding.status.get_or_insert_default();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = SinkBinding::CONDITIONS.manage(&before, now());
+    let wants_token = matches!(&sink, Ok(sink) if sink.audience.is_some());
+    show_sink(status, &mut conditions, sink);
+    match bound {
+        Some(Ok(())) => conditions.mark_true(AVAILABLE),
+        Some(Err(Unbound { reason, message })) => conditions.mark_false(AVAILABLE, reason, &message),
+        None if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN, NOT_BOUND),
+        None if wants_token => {
+            let why = "programs are given no token here, and the sink wants one";
+            conditions.mark_false(AVAILABLE, "SinkNotReached", why);
+        }
+        // What its subjects were told last stays.
+        None => conditions.mark_unknown(AVAILABLE, "", ""),
+    }
+    conditions.conclude(&mut status.base, generation);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn told(env: Value, told: &[(&str, &str)]) -> Value {
+        let spec = json!({ "containers": [{ "name": "a", "env": env }, { "name": "b" }], "initContainers": [{ "name": "c" }] });
+        let mut template =
+            RevisionTemplate { spec: serde_json::from_value(spec).unwrap(), ..RevisionTemplate::default() };
+        let told: Vec<EnvVar> = told
+            .iter()
+            .map(|(name, value)| serde_json::from_value(json!({ "name": name, "value": value })).unwrap())
+            .collect();
+        put(&mut template, &told);
+        let spec = serde_json::to_value(template.spec).unwrap();
+        let env = |list: &str, nth: usize| spec[list][nth]["env"].clone();
+        json!([env("containers", 0), env("containers", 1), env("initContainers", 0)])
+    }
+
+    /// SRC-16, SRC-20: all containers are told, once; an author's variables stay where they are, and nothing of ours stays behind.
+    #[test]
+    fn an_environment_has_what_is_told_and_nothing_older() {
+        let sink = json!({ "name": "K_SINK", "value": "http://b" });
+        let (author, last) = (json!({ "name": "A", "value": "1" }), json!({ "name": "Z", "value": "2" }));
+        let old = json!([author, { "name": "K_SINK", "value": "http://a" }, { "name": "K_CA_CERTS", "value": "pem" }, last]);
+        assert_eq!(
+            told(old.clone(), &[("K_SINK", "http://b")]),
+            json!([[author, sink, last], [sink], [sink]])
+        );
+        assert_eq!(told(old, &[]), json!([[author, last], null, null]));
+        assert_eq!(told(json!(null), &[]), json!([null, null, null]));
+    }
+
+    #[test]
+    fn only_what_runs_here_can_be_bound() {
+        let runs = |version: &str, kind: &str| {
+            Subject { api_version: version.into(), kind: kind.into(), ..Subject::default() }.runs()
+        };
+        assert_eq!(runs("serving.knative.dev/v1", "Service"), Some(Runs::Service));
+        assert_eq!(runs("serving.knative.dev/v1", "Configuration"), Some(Runs::Configuration));
+        for (version, kind) in
+            [("v1", "Service"), ("apps/v1", "Deployment"), ("serving.knative.dev/v1", "Route")]
+        {
+            assert_eq!(runs(version, kind), None, "{version} {kind}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What operators and clients learn of source kinds before there is any object of them.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::support::House;
+
+const SOURCES: &str = "labelSelector=duck.knative.dev%2Fsource%3Dtrue";
+
+/// SRC-04, SRC-08, SRC-09, SRC-10, SRC-13, SRC-14, SRC-15, SRC-21, SRC-22, SRC-23, SRC-25: the definition of each source kind has the
+/// columns and the schema that all sources share, and says in its registry which events come.
+#[tokio::test]
+async fn each_definition_says_what_sources_have_in_common() {
+    let house = House::real().await;
+    let (_, all) =
+        house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
+    let all = all["items"].as_array().unwrap();
+    assert_eq!(all.len(), 4);
+    for definition in all {
+        let name = &definition["metadata"]["name"];
+        for version in definition["spec"]["versions"].as_array().unwrap() {
+            let columns = version["additionalPrinterColumns"].as_array().unwrap();
+            for (column, path, kind) in [
+                ("Ready", ".status.conditions[?(@.type==\"Ready\")].status", "string"),
+                ("Reason", ".status.conditions[?(@.type==\"Ready\")].reason", "string"),
+                ("Age", ".metadata.creationTimestamp", "date"),
+            ] {
+                let found = columns.iter().find(|one| one["name"] == column).unwrap();
+                assert_eq!((&found["jsonPath"], &found["type"]), (&json!(path), &json!(kind)), "{name}");
+            }
+            let object = &version["schema"]["openAPIV3Schema"]["properties"];
+            let conditions = &object["status"]["properties"]["conditions"];
+            assert_eq!(conditions["type"], "array", "{name}");
+            assert_eq!(conditions["items"]["required"], json!(["type", "status"]), "{name}");
+            for field in ["type", "status", "severity", "lastTransitionTime", "reason", "message"] {
+                assert_eq!(conditions["items"]["properties"][field]["type"], "string", "{name} {field}");
+            }
+            assert_eq!(object["status"]["properties"]["sinkUri"]["type"], "string", "{name}");
+            let spec = &object["spec"]["properties"];
+            assert_eq!(spec["sink"]["type"], "object", "{name}");
+            assert_eq!(spec["ceOverrides"]["properties"]["extensions"]["type"], "object", "{name}");
+        }
+        let registry = definition["metadata"]["annotations"]["registry.knative.dev/eventTypes"].as_str();
+        let types: Vec<Value> = registry.map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
+        let makes_its_own = ["pingsources.sources.knative.dev", "apiserversources.sources.knative.dev"];
+        assert_eq!(types.is_empty(), !makes_its_own.iter().any(|own| name == own), "{name}");
+        for entry in &types {
+            assert!(entry["type"].as_str().is_some_and(|kind| kind.starts_with("dev.knative.")), "{entry}");
+            assert!(entry["description"].is_string(), "{entry}");
+        }
+    }
+    let path = "/apis/sources.knative.dev/v1/namespaces/default/pingsources";
+    let (code, answer) =
+        house.ask(Method::POST, path, &json!({ "metadata": { "name": "a" }, "spec": {} })).await;
+    assert!(code == 422 && answer["message"].as_str().unwrap().contains("spec.sink"), "{answer}");
+}
+
+/// SRC-26, SRC-27: who may look at all sources gets each kind's rights by their label.
+#[tokio::test]
+async fn source_kinds_are_readable_by_the_role_that_gathers_them() {
+    let house = House::real().await;
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let (_, gathers) = house.get(&format!("{roles}/source-observer")).await;
+    let selectors = &gathers["aggregationRule"]["clusterRoleSelectors"];
+    assert_eq!(*selectors, json!([{ "matchLabels": { "duck.knative.dev/source": "true" } }]));
+    let (_, gathered) = house.get(&format!("{roles}?{SOURCES}")).await;
+    let rules =
+        gathered["items"].as_array().unwrap().iter().flat_map(|role| role["rules"].as_array().unwrap());
+    let rules: Vec<&Value> = rules.collect();
+    let (_, all) =
+        house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
+    for definition in all["items"].as_array().unwrap() {
+        let plural = &definition["spec"]["names"]["plural"];
+        let covers = |rule: &&&Value| rule["resources"].as_array().unwrap().contains(plural);
+        let verbs = &rules.iter().find(covers).unwrap()["verbs"];
+        assert_eq!(*verbs, json!(["get", "list", "watch"]), "{plural}");
+    }
+}
