@@ -112,6 +112,7 @@ impl Resource for Broker {
                 path: ".metadata.annotations['eventing.knative.dev/broker.class']",
                 format: "string",
                 priority: 1,
+                client: None,
             },
         ],
     };

@@ -73,12 +73,14 @@ impl Resource for Revision {
                 path: ".status.actualReplicas",
                 format: "integer",
                 priority: 0,
+                client: None,
             },
             Column {
                 name: "Desired Replicas",
                 path: ".status.desiredReplicas",
                 format: "integer",
                 priority: 0,
+                client: None,
             },
         ],
     };
