@@ -177,6 +177,7 @@ async fn an_owner_reference_without_a_uid_is_refused() {
     );
 }
 
+/// APP-31: it takes nothing new, says in Kubernetes' words what is left and what that waits for, and goes when it is empty.
 #[tokio::test]
 async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     let house = House::open().await;
@@ -197,8 +198,24 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     assert_eq!(refusal["details"]["causes"][0]["reason"], "NamespaceTerminating");
     inside.until("MODIFIED", "m").await;
     assert_eq!(house.get("/api/v1/namespaces/team").await.0, 200, "it is not empty yet");
+    let conditions = |space: &Value| -> Vec<(Value, Value)> {
+        let list = space["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        list.iter().map(|one| (one["reason"].clone(), one["message"].clone())).collect()
+    };
+    let mut told = conditions(&spaces.until("MODIFIED", "team").await);
+    while told.is_empty() {
+        told = conditions(&spaces.until("MODIFIED", "team").await);
+    }
+    assert_eq!(told[0].0, "ResourcesDiscovered");
+    assert_eq!(told[2].0, "ContentDeleted");
+    let remaining = "Some resources are remaining: configmaps. has 1 resource instances";
+    assert_eq!(told[3], (json!("SomeResourcesRemain"), json!(remaining)));
+    let waiting =
+        "Some content in the namespace has finalizers remaining: example.com/a in 1 resource instances";
+    assert_eq!(told[4], (json!("SomeFinalizersRemain"), json!(waiting)));
     house.ask(Method::PATCH, &format!("{maps}/m"), &json!({ "metadata": { "finalizers": [] } })).await;
-    spaces.until("DELETED", "team").await;
+    let gone = spaces.until("DELETED", "team").await;
+    assert_eq!(conditions(&gone)[4].1, "All content-preserving finalizers finished");
     assert_eq!(house.get(maps).await.1["items"], json!([]));
 }
 
