@@ -384,6 +384,26 @@ mod tests {
         }
     }
 
+    /// A dot in a name is none between names: what the paths of our own kinds look for stays one name.
+    #[test]
+    fn our_own_columns_are_all_read_and_find_names_with_dots() {
+        let label = "serving.knative.dev/configuration";
+        let object = json!({ "metadata": { "labels": { label: "c", "serving.knative.dev/configurationGeneration": "7" },
+            "annotations": { "eventing.knative.dev/broker.class": "Sluicegate" } } });
+        let mut found = Vec::new();
+        for entry in &crate::kinds::registry().entries {
+            for column in entry.meta.columns {
+                let reading =
+                    Reading::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
+                if column.path.contains('[') && column.path.contains("knative") {
+                    found.push(reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of_a_row()));
+                }
+            }
+        }
+        found.sort_by_key(Value::to_string);
+        assert_eq!(found, ["7", "Sluicegate", "c"]);
+    }
+
     #[test]
     fn many_endpoints_are_shown_in_part() {
         let ip = |ip: &str| json!({ "ip": ip });

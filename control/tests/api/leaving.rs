@@ -193,6 +193,10 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     collect(&house);
     let (code, marked) = house.delete("/api/v1/namespaces/team").await;
     assert_eq!((code, &marked["status"]["phase"]), (200, &json!("Terminating")));
+    assert!(
+        marked["metadata"].get("deletionGracePeriodSeconds").is_none(),
+        "nobody asks a namespace for grace"
+    );
     let (code, refusal) = house.ask(Method::POST, maps, &json!({ "metadata": { "name": "n" } })).await;
     assert_eq!(code, 403);
     assert_eq!(refusal["details"]["causes"][0]["reason"], "NamespaceTerminating");

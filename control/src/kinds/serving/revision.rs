@@ -64,8 +64,8 @@ impl Resource for Revision {
         unknown_fields: UnknownFields::Prune,
         developers_create: false,
         columns: &[
-            column("Config Name", ".metadata.labels['serving.knative.dev/configuration']"),
-            column("Generation", ".metadata.labels['serving.knative.dev/configurationGeneration']"),
+            column("Config Name", r".metadata.labels['serving\.knative\.dev/configuration']"),
+            column("Generation", r".metadata.labels['serving\.knative\.dev/configurationGeneration']"),
             READY,
             REASON,
             Column {
