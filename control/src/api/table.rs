@@ -78,7 +78,7 @@ fn row(
 ) -> Value {
     let mut cells = if names_itself(meta) { Vec::new() } else { vec![Value::from(&*object.key.name)] };
     let mut value = object.value();
-    let mut budget = Budget::of_a_row();
+    let mut budget = Budget::of(object.json_bytes());
     cells.extend(readings.iter().map(|reading| reading.cell(&value, now, &mut budget)));
     match include {
         IncludeObject::None => json!({ "cells": cells }),
@@ -134,7 +134,9 @@ impl<'a> Reading<'a> {
         if self.column.client.is_some() {
             let found = self.found(object, budget).next();
             let first = found.and_then(|found| found.first().copied());
-            return first.map_or(Value::Null, |first| typed_cell(self.column.format, first, now));
+            let cell = first.map_or(Value::Null, |first| typed_cell(self.column.format, first, now));
+            let is_shown = cell.as_str().is_none_or(|text| budget.shows(text.len()));
+            return if is_shown { cell } else { Value::Null };
         }
         match self.column.format {
             COUNT => self.found(object, budget).flatten().map(size).sum::<usize>().into(),
@@ -336,7 +338,7 @@ mod tests {
         ] {
             let column = Column { format, ..crate::kinds::column("", path) };
             let reading = Reading::of(&column).unwrap();
-            let cell = reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of_a_row());
+            let cell = reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000));
             assert_eq!(cell, text, "{format} {path}");
         }
     }
@@ -379,7 +381,7 @@ mod tests {
             let client = Some(ClientColumn { description: "", format: "" });
             let column = Column { format: kind, client, ..crate::kinds::column("", path) };
             let found =
-                Reading::of(&column).unwrap().cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of_a_row());
+                Reading::of(&column).unwrap().cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000));
             assert_eq!(found, cell, "{kind} {path}");
         }
     }
@@ -396,7 +398,7 @@ mod tests {
                 let reading =
                     Reading::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
                 if column.path.contains('[') && column.path.contains("knative") {
-                    found.push(reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of_a_row()));
+                    found.push(reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000)));
                 }
             }
         }

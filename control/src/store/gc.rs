@@ -106,12 +106,14 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     }
     if event.deleted {
         places.extend(memory.dependents(object.head.uid()).map(|child| Place::Child(child.key.clone())));
-        let home = lifecycle::namespace_key(&object.key.namespace);
-        if memory.get(&home).is_some_and(|home| home.head.deleting) {
-            places.push(Place::Namespace(home));
-        }
     } else {
         places.extend(places_of(memory, object));
+    }
+    // What goes may be what its namespace waits for; what stays was brought there by a restore.
+    let home = lifecycle::namespace_key(&object.key.namespace);
+    let is_awaited = event.deleted || !object.head.deleting;
+    if is_awaited && memory.get(&home).is_some_and(|home| home.head.deleting) {
+        places.push(Place::Namespace(home));
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {

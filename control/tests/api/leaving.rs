@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Method;
 use serde_json::{Value, json};
-use sluicegate_control::store::gc;
+use sluicegate_control::store::{Change, Key, StoreError, gc};
 
 use crate::support::{House, MAPS, WIDGETS};
 
@@ -221,6 +221,24 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     let gone = spaces.until("DELETED", "team").await;
     assert_eq!(conditions(&gone)[4].1, "All content-preserving finalizers finished");
     assert_eq!(house.get(maps).await.1["items"], json!([]));
+}
+
+/// A restore may bring a namespace back that was going, and then what was in it.
+#[tokio::test]
+async fn what_a_restore_brings_into_a_namespace_that_goes_goes_with_it() {
+    let house = House::open().await;
+    let space = json!({ "metadata": { "name": "team", "finalizers": ["example.com/a"] } });
+    house.ask(Method::POST, "/api/v1/namespaces", &space).await;
+    collect(&house);
+    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
+    house.delete("/api/v1/namespaces/team").await;
+    while spaces.until("MODIFIED", "team").await["spec"].get("finalizers").is_some() {}
+    let maps = "/api/v1/namespaces/team/configmaps";
+    let mut inside = house.watch(&format!("{maps}?watch=1")).await;
+    let key = Key { resource: "/configmaps".into(), namespace: "team".into(), name: "m".into() };
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "m", "namespace": "team", "uid": "u" } });
+    house.store.write(move |_| Ok::<_, StoreError>(Change::Put(key, map))).await.unwrap();
+    inside.until("DELETED", "m").await;
 }
 
 #[tokio::test]

@@ -10,9 +10,10 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-/// Values that one row's paths may look at: `..` again and again, or filters on lists of lists, could take for ever.
-/// Whatever a path has not found by then, it does not find.
-const LOOKED_AT_MAX: usize = 20_000;
+/// Values that one row's paths may look at, and bytes that its cells may show, beside one for each byte of its object:
+/// `..` again and again could take for ever, and many columns of the whole object be larger than memory. What a path has
+/// not found by then, it does not find.
+const LOOKED_AT_MIN: usize = 1_000;
 
 /// One path, understood.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,8 +71,14 @@ struct Lost;
 type Found<'a> = Result<Vec<&'a Value>, Lost>;
 
 impl Budget {
-    pub(super) fn of_a_row() -> Self {
-        Self(LOOKED_AT_MAX)
+    /// For the row of an object whose JSON has so many bytes.
+    pub(super) fn of(object_bytes: usize) -> Self {
+        Self(LOOKED_AT_MIN.saturating_add(object_bytes))
+    }
+
+    /// Whether a cell may show so much.
+    pub(super) fn shows(&mut self, bytes: usize) -> bool {
+        self.spend(bytes).is_ok()
     }
 
     fn spend(&mut self, values: usize) -> Result<(), Lost> {
@@ -94,8 +101,8 @@ impl Path {
     fn walk<'a>(&'a self, value: &'a Value, budget: &mut Budget) -> Found<'a> {
         let mut found = vec![value];
         for step in &self.0 {
-            budget.spend(found.len())?;
             found = step.follow(&found, budget)?;
+            budget.spend(found.len() + 1)?;
         }
         Ok(found)
     }
@@ -228,13 +235,47 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
     use serde_json::json;
 
     use super::*;
 
+    const WORDS: [&str; 28] = [
+        ".a",
+        ".b",
+        "..",
+        "[",
+        "]",
+        "[?(",
+        ")]",
+        "@",
+        "==",
+        "!=",
+        "<",
+        "'",
+        "\"",
+        "*",
+        ":",
+        "-1",
+        "0",
+        "9223372036854775807",
+        "-9223372036854775808",
+        ",",
+        "\\",
+        " ",
+        "}",
+        "ü",
+        "true",
+        "1.5",
+        "[*]",
+        "[0]",
+    ];
+
     fn find(path: &str, value: &Value) -> Option<Vec<Value>> {
         let path = Path::parse(path)?;
-        let found = path.walk(value, &mut Budget::of_a_row()).ok()?;
+        let found = path.walk(value, &mut Budget::of(value.to_string().len())).ok()?;
         Some(found.into_iter().cloned().collect())
     }
 
@@ -322,11 +363,25 @@ mod tests {
         assert_eq!(Path::parse(&format!(".a{}{}", "[?(@.a".repeat(10_000), ")]".repeat(10_000))), None);
     }
 
+    proptest! {
+        /// Whatever is written, and whatever it is held against.
+        #[test]
+        fn any_text_is_a_path_or_none(words in vec(select(WORDS.to_vec()), 0..24), plain in ".{0,12}") {
+            let object = json!({ "a": [{ "b": 1 }, { "b": "x", "a": [1.5, true, null] }], "b": { "a": {} } });
+            for text in [words.concat(), format!(".{plain}"), format!(".a[?({})]", words.concat())] {
+                let found = find(&text, &object).unwrap_or_default();
+                prop_assert!(found.len() <= LOOKED_AT_MIN + object.to_string().len());
+            }
+        }
+    }
+
     /// Each `..` multiplies what the one before it found.
     #[test]
     fn a_path_that_would_never_end_finds_nothing() {
         let deep = (0..100).fold(json!({}), |inner, _| json!({ "a": inner }));
         assert_eq!(find("..a..a..a..a..a..a", &deep), None);
         assert_eq!(find("..a", &deep).unwrap().len(), 100);
+        let wide = json!({ "a": vec![1; 1000] });
+        assert_eq!(find(&format!(".a[{}]", ["*"; 100].join(",")), &wide), None);
     }
 }
