@@ -233,7 +233,7 @@ mod tests {
             }
         }
         // A kind that has none there, and one that has some there alone.
-        objects.retain(|one| &*one.key.resource != "/ab" || &*one.key.namespace == "");
+        objects.retain(|one| &*one.key.resource != "/ab" || one.key.namespace.is_empty());
         objects.retain(|one| &*one.key.resource != "/b" || &*one.key.namespace == "team");
         let wanted: BTreeSet<Key> =
             objects.iter().filter(|one| &*one.key.namespace == "team").map(|one| one.key.clone()).collect();

@@ -4,7 +4,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -288,7 +288,7 @@ fn control_ports(parts: &Parts) -> Vec<u16> {
 }
 
 /// A client for somebody else's API.
-async fn cluster(file: &PathBuf) -> Result<kube::Client> {
+async fn cluster(file: &Path) -> Result<kube::Client> {
     let config = reach::config(file).await?;
     kube::Client::try_from(config).with_context(|| format!("--kubeconfig {}", file.display()))
 }
