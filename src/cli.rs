@@ -5,6 +5,7 @@ mod demo;
 mod event;
 mod example;
 mod kubeconfig;
+mod reach;
 mod run;
 mod selftest;
 mod wal;

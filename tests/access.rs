@@ -151,6 +151,64 @@ fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
     }
 }
 
+/// APP-38, APP-39: a backup is made and brought back over TLS, by whom the kubeconfig says: a token or a client
+/// certificate. Who is not known, not allowed, or asks the wrong way is told what to do.
+#[test]
+fn backups_are_made_by_whom_a_kubeconfig_names() {
+    let authority = Authority::new();
+    let server = authority.issue("server", "none");
+    let tokens = authority.file("tokens.csv");
+    std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
+    let setup = Setup::new(BINARY)
+        .flag("api", "0.0.0.0:0")
+        .flag("api-tls-cert", &pair(&server))
+        .flag("api-client-ca", &authority.file("ca.pem").display().to_string())
+        .flag("api-tokens", &tokens.display().to_string());
+    let appliance = setup.start();
+    let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port())).to_string();
+    let kubeconfig = |name: &str, ca: &str, user: &str| {
+        let path = authority.file(name);
+        let text = format!(
+            "{{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}],\
+             clusters: [{{name: c, cluster: {{server: 'https://{at}', certificate-authority: {ca}}}}}],\
+             users: [{{name: u, user: {{{user}}}}}]}}"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let papers = |(certificate, key): (PathBuf, PathBuf)| {
+        format!("client-certificate: {}, client-key: {}", certificate.display(), key.display())
+    };
+    let file = authority.file("objects.jsonl");
+    let tool = |verb: &str, config: &Path| {
+        let mut command = Command::new(BINARY);
+        let told = command.args(["api", verb]).arg(&file).arg("--kubeconfig").arg(config).output().unwrap();
+        (told.status.success(), String::from_utf8_lossy(&told.stderr).into_owned())
+    };
+    let ca = authority.file("ca.pem").display().to_string();
+    let bob = kubeconfig("bob", &ca, &papers(authority.issue("bob", "crew")));
+    let (made, told) = tool("backup", &bob);
+    assert!(!made && told.contains("nonResourceURLs") && !file.exists(), "{told}");
+    let (made, told) = tool("backup", &kubeconfig("guess", &ca, "token: guess"));
+    assert!(!made && told.contains("give --kubeconfig or --token"), "{told}");
+    let stranger = Authority::new();
+    let other = stranger.file("ca.pem").display().to_string();
+    let (made, told) = tool("backup", &kubeconfig("stranger", &other, "token: s3cret"));
+    assert!(!made && told.contains("--kubeconfig"), "{told}");
+
+    let carol = kubeconfig("carol", &ca, "token: s3cret");
+    let admin = kubeconfig("admin", &ca, &papers(authority.issue("admin", "system:masters")));
+    for config in [&carol, &admin] {
+        for verb in ["backup", "restore"] {
+            let (done, told) = tool(verb, config);
+            assert!(done, "{verb}: {told}");
+        }
+    }
+    let bare = Command::new(BINARY).args(["api", "backup", "x.jsonl", "--api", &at]).output().unwrap();
+    let told = String::from_utf8_lossy(&bare.stderr).into_owned();
+    assert!(!bare.status.success() && told.contains("--kubeconfig"), "{told}");
+}
+
 /// APP-38: each half alone is refused at the start, with what is missing.
 #[test]
 fn an_open_door_without_a_way_to_know_anybody_is_refused() {

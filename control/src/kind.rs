@@ -59,6 +59,15 @@ pub struct Column {
     pub format: &'static str,
     /// 0 = always shown, 1 = only with `-o wide`.
     pub priority: i32,
+    /// Of a client's definition: then the path is only a path, and what it finds is shown as the type that `format` names.
+    pub client: Option<ClientColumn>,
+}
+
+/// What a client's definition says of a column besides.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientColumn {
+    pub description: &'static str,
+    pub format: &'static str,
 }
 
 /// Names and shape of a kind.

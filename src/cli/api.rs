@@ -2,13 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use control::api::BACKUP_PATH;
+use control::api::{BACKUP_BYTES_MAX, BACKUP_PATH};
+use futures_util::TryStreamExt as _;
+use kube::client::Body;
+use ureq::http::{Request, Response};
+
+use super::reach::{Api, Reach};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
@@ -23,9 +27,8 @@ pub(crate) struct Args {
     /// The backup
     file: PathBuf,
 
-    /// Address of the API, as the ready line of `sluicegate run` names it
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API", default_value = "127.0.0.1:8001")]
-    api: SocketAddr,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 pub(crate) fn run(verb: &Verb) -> ExitCode {
@@ -39,49 +42,61 @@ pub(crate) fn run(verb: &Verb) -> ExitCode {
     }))
 }
 
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).build().into()
+fn backup(args: &Args) -> Result<String> {
+    let api = args.reach.open()?;
+    api.runtime.block_on(async {
+        let answer = api.send(Request::get(BACKUP_PATH).body(Body::empty())?).await?;
+        if answer.status() != 200 {
+            bail!("no backup was made: {}", refusal(&api, answer).await);
+        }
+        // Beside the file and then in its place, so that a backup that fails leaves the last one as it is.
+        let beside = args.file.with_added_extension("part");
+        let named = || beside.display().to_string();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&beside)
+            .with_context(named)?;
+        let mut pieces = axum::body::Body::new(answer.into_body()).into_data_stream();
+        let broke = || format!("the connection broke: {} is cut short", beside.display());
+        while let Some(piece) = pieces.try_next().await.with_context(broke)? {
+            file.write_all(&piece).with_context(named)?;
+        }
+        file.sync_all().with_context(named)?;
+        file.rewind().with_context(named)?;
+        let last = BufReader::new(&file).lines().map_while(Result::ok).last();
+        let Some(objects) = last.and_then(|line| count(&line)) else { bail!(broke()) };
+        put_in_place(&beside, &args.file).with_context(|| args.file.display().to_string())?;
+        Ok(format!("{objects} objects in {}", args.file.display()))
+    })
 }
 
-fn backup(args: &Args) -> Result<String> {
-    let url = format!("http://{}{BACKUP_PATH}", args.api);
-    let mut answer = agent().get(&url).call().with_context(|| url.clone())?;
-    if answer.status() != 200 {
-        bail!("{url}: {}", refusal(&mut answer));
-    }
-    // Beside the file and then in its place, so that a backup that fails leaves the last one as it is.
-    let beside = args.file.with_added_extension("part");
-    let named = || beside.display().to_string();
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&beside)
-        .with_context(named)?;
-    std::io::copy(&mut answer.body_mut().as_reader(), &mut file).with_context(named)?;
-    file.flush().and_then(|()| file.sync_all()).with_context(named)?;
-    file.rewind().with_context(named)?;
-    let objects = BufReader::new(&file).lines().map_while(Result::ok).last().and_then(|line| count(&line));
-    let Some(objects) = objects else { bail!("the connection broke: {} is cut short", beside.display()) };
-    std::fs::rename(&beside, &args.file).with_context(|| args.file.display().to_string())?;
-    Ok(format!("{objects} objects in {}", args.file.display()))
+/// The name is on disk too when this returns: whoever then loses power has the backup that he was told of.
+fn put_in_place(beside: &Path, file: &Path) -> std::io::Result<()> {
+    std::fs::rename(beside, file)?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn restore(args: &Args) -> Result<String> {
-    let file = open(&args.file)?;
-    let url = format!("http://{}{BACKUP_PATH}", args.api);
-    let mut answer = agent().put(&url).send(&file).with_context(|| url.clone())?;
-    if answer.status() != 200 {
-        bail!("{}: {}", args.file.display(), refusal(&mut answer));
+    let named = || args.file.display().to_string();
+    let bytes = std::fs::metadata(&args.file).with_context(named)?.len();
+    if bytes > BACKUP_BYTES_MAX as u64 {
+        bail!("{} has {bytes} bytes, the API takes {BACKUP_BYTES_MAX} (BACKUP_BYTES_MAX)", named());
     }
-    let told = answer.body_mut().read_to_string().with_context(|| url.clone())?;
-    Ok(format!("{} objects restored", count(&told).unwrap_or(0)))
-}
-
-fn open(path: &Path) -> Result<File> {
-    File::open(path).with_context(|| path.display().to_string())
+    let file = std::fs::read(&args.file).with_context(named)?;
+    let api = args.reach.open()?;
+    api.runtime.block_on(async {
+        let answer = api.send(Request::put(BACKUP_PATH).body(Body::from(file))?).await?;
+        if answer.status() != 200 {
+            bail!("{} is not restored: {}", named(), refusal(&api, answer).await);
+        }
+        let told = answer.into_body().collect_bytes().await.context("the answer was cut short")?;
+        Ok(format!("{} objects restored", count(&String::from_utf8_lossy(&told)).unwrap_or(0)))
+    })
 }
 
 /// The number in a backup's last line.
@@ -89,9 +104,21 @@ fn count(line: &str) -> Option<u64> {
     serde_json::from_str::<serde_json::Value>(line).ok()?["objects"].as_u64()
 }
 
-/// What the API says about why not.
-fn refusal(answer: &mut ureq::http::Response<ureq::Body>) -> String {
-    let text = answer.body_mut().read_to_string().unwrap_or_default();
-    let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    status["message"].as_str().map_or(text.clone(), str::to_owned)
+/// What the API says about why not, and what to do about it.
+async fn refusal(api: &Api, answer: Response<Body>) -> String {
+    let status = answer.status().as_u16();
+    let said = answer.into_body().collect_bytes().await.unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let parsed: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
+    let said = parsed["message"].as_str().unwrap_or(said.trim());
+    match status {
+        401 => format!("{said}: the API wants to know who asks, give --kubeconfig or --token"),
+        403 => {
+            format!(
+                "{said}: a ClusterRole with the verbs get and put for nonResourceURLs {BACKUP_PATH} allows it"
+            )
+        }
+        404 => format!("{}: what answers there is not the API of an appliance", api.at.trim_end_matches('/')),
+        _ => said.to_owned(),
+    }
 }

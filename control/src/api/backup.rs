@@ -30,7 +30,7 @@ use super::{Server, accept};
 pub const PATH: &str = "/sluicegate/backup";
 const FORMAT: u64 = 1;
 /// Bytes of a backup that is taken in; all of it is looked at before anything is changed.
-pub(super) const BACKUP_BYTES_MAX: usize = 1 << 30;
+pub const BACKUP_BYTES_MAX: usize = 1 << 30;
 /// How long sending it may take: all of its bytes at 2 MiB a second.
 const BACKUP_MAX: Duration = Duration::from_secs(512);
 /// Owners above an object that a restore puts back one after the other; ours have four (a Service's Pod), and each

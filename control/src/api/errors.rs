@@ -11,10 +11,18 @@ use crate::store::{Expired, StoreError};
 /// Seconds after which a write that found the disk full may be tried again; client-go does so by itself.
 const FULL_RETRY_SECONDS: u64 = 2;
 
-/// What to create instead of what only follows from it.
-const INSTEAD: [(&str, &str); 2] = [("Deployment", FROM_SERVICES), ("Pod", FROM_SERVICES)];
+/// What to do instead with what only shows what follows from a Service.
+const INSTEAD: [(&str, &[&str], &str); 4] = [
+    ("Deployment", &["create"], FROM_SERVICES),
+    ("Pod", &["create"], FROM_SERVICES),
+    ("Deployment", &["update", "patch"], CHANGE_SERVICE),
+    ("Pod", &["update", "patch"], CHANGE_SERVICE),
+];
 const FROM_SERVICES: &str = "instances follow from a Service of serving.knative.dev/v1; \"kn service create\" makes one, \
     and \"kubectl apply\" of its manifest";
+const CHANGE_SERVICE: &str = "it shows what its Revision runs; change spec.template of the Service of serving.knative.dev/v1 \
+    instead (\"kn service update\", \"kubectl edit ksvc\"; a new annotation there starts all instances anew): a new \
+    Revision takes over without a failed request";
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq)]
@@ -205,8 +213,8 @@ impl Refusal {
         if self.code != StatusCode::METHOD_NOT_ALLOWED {
             return self;
         }
-        let instead = INSTEAD.iter().find(|(kind, _)| *kind == meta.kind && verb == "create");
-        let instead = instead.map(|(_, why)| format!(": {why}")).unwrap_or_default();
+        let instead = INSTEAD.iter().find(|(kind, verbs, _)| *kind == meta.kind && verbs.contains(&verb));
+        let instead = instead.map(|(_, _, why)| format!(": {why}")).unwrap_or_default();
         let message = format!("{verb} is not supported on resources of kind {:?}{instead}", qualified(meta));
         let mut details = json!({ "kind": meta.plural });
         if !meta.group.is_empty() {
@@ -407,5 +415,25 @@ impl IntoResponse for Refusal {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Resource as _;
+
+    #[test]
+    fn who_writes_what_only_shows_is_told_what_to_write() {
+        let meta = &k8s_openapi::api::apps::v1::Deployment::META;
+        for (verb, told) in
+            [("create", "kn service create"), ("patch", "kn service update"), ("update", "kubectl edit ksvc")]
+        {
+            let refusal = Refusal::method_not_allowed().of_method(meta, verb);
+            assert!(refusal.message.contains(told), "{}", refusal.message);
+        }
+        let map = &k8s_openapi::api::core::v1::ConfigMap::META;
+        let refusal = Refusal::method_not_allowed().of_method(map, "patch");
+        assert_eq!(refusal.message, "patch is not supported on resources of kind \"configmaps\"");
     }
 }

@@ -80,7 +80,7 @@ use shelf::Shelf;
 
 pub use aggregate::aggregate;
 pub use audit::Audit;
-pub use backup::PATH as BACKUP_PATH;
+pub use backup::{BACKUP_BYTES_MAX, PATH as BACKUP_PATH};
 pub use body::{BODY_BYTES_MAX, BODY_MAX};
 pub use household::keep_house;
 pub use identity::{Believed, Peer, Signer};

@@ -3,17 +3,30 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::cel;
 use crate::kind::{
     COUNT, Column, ENDPOINTS, KindMeta, LABELS, LOWER_PAIR, PAIR, RATIO, SERVICE_OUTSIDE, SERVICE_PORTS,
     SOME, STAMP,
 };
 use crate::store::Stored;
 
+use super::accept;
+use super::jsonpath::{Budget, Path};
 use super::parameters::IncludeObject;
-use super::{accept, jsonpath};
 
 /// Entries of a cell that shows some of many; kubectl's figure.
 const SHOWN_MAX: usize = 3;
+
+/// A column, with its paths understood.
+struct Reading<'a> {
+    column: &'a Column,
+    parts: Vec<Part<'a>>,
+}
+
+enum Part<'a> {
+    Path(Path),
+    Literal(&'a str),
+}
 
 /// A table of `objects`; ages are counted until `now`.
 pub(super) fn of(
@@ -31,16 +44,22 @@ pub(super) fn of(
         "priority": 0,
     });
     let mut columns: Vec<Value> = if names_itself(meta) { Vec::new() } else { vec![named] };
-    columns.extend(meta.columns.iter().map(|column| {
+    let readings: Vec<Reading<'_>> = meta.columns.iter().map_while(Reading::of).collect();
+    columns.extend(readings.iter().map(|reading| {
+        let column = reading.column;
+        let described = match column.client {
+            Some(client) => client.description.into(),
+            None => format!("{} of the {}", column.name, meta.kind),
+        };
         json!({
             "name": column.name,
             "type": told_type(column),
-            "format": "",
-            "description": format!("{} of the {}", column.name, meta.kind),
+            "format": column.client.map_or("", |client| client.format),
+            "description": described,
             "priority": column.priority,
         })
     }));
-    let rows: Vec<Value> = objects.iter().map(|object| row(meta, object, include, now)).collect();
+    let rows: Vec<Value> = objects.iter().map(|object| row(meta, &readings, object, include, now)).collect();
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -50,10 +69,17 @@ pub(super) fn of(
     })
 }
 
-fn row(meta: &KindMeta, object: &Stored, include: IncludeObject, now: Timestamp) -> Value {
+fn row(
+    meta: &KindMeta,
+    readings: &[Reading<'_>],
+    object: &Stored,
+    include: IncludeObject,
+    now: Timestamp,
+) -> Value {
     let mut cells = if names_itself(meta) { Vec::new() } else { vec![Value::from(&*object.key.name)] };
     let mut value = object.value();
-    cells.extend(meta.columns.iter().map(|column| cell(column, &value, now)));
+    let mut budget = Budget::of(object.json_bytes());
+    cells.extend(readings.iter().map(|reading| reading.cell(&value, now, &mut budget)));
     match include {
         IncludeObject::None => json!({ "cells": cells }),
         IncludeObject::Metadata => {
@@ -63,9 +89,9 @@ fn row(meta: &KindMeta, object: &Stored, include: IncludeObject, now: Timestamp)
     }
 }
 
-/// The kind says itself where the name stands.
+/// The kind says itself where the name stands. A client's column of that name is one more.
 fn names_itself(meta: &KindMeta) -> bool {
-    meta.columns.iter().any(|column| column.name == "Name")
+    meta.columns.iter().any(|column| column.name == "Name" && column.client.is_none())
 }
 
 fn told_type(column: &Column) -> &str {
@@ -78,61 +104,119 @@ fn told_type(column: &Column) -> &str {
     }
 }
 
-fn cell(column: &Column, object: &Value, now: Timestamp) -> Value {
-    match column.format {
-        COUNT => return count(column.path, object).into(),
-        PAIR | LOWER_PAIR => return pairs(column, object).into(),
-        ENDPOINTS => return endpoints(object).into(),
-        SOME => return some(jsonpath::find(column.path, object).into_iter().map(plain).collect()).into(),
-        SERVICE_PORTS => return service_ports(object).into(),
-        SERVICE_OUTSIDE => return service_outside(object).into(),
-        _ => {}
+impl<'a> Reading<'a> {
+    /// `None` for a path that cannot be understood: as in Kubernetes, the table ends before that column.
+    fn of(column: &'a Column) -> Option<Self> {
+        let part = |text: &'a str| match text.strip_prefix('=') {
+            Some(literal) => Some(Part::Literal(literal)),
+            None => Path::parse(text).map(Part::Path),
+        };
+        let parts = match column.client {
+            Some(_) => vec![Part::Path(Path::parse(column.path)?)],
+            None => column.path.split(['|', '+']).map(part).collect::<Option<_>>()?,
+        };
+        Some(Self { column, parts })
     }
-    let mut choices = column.path.split('|').map(|path| match path.strip_prefix('=') {
-        Some(literal) => Err(literal),
-        None => Ok(jsonpath::find(path, object)),
-    });
-    let found = match choices.find(|found| found.as_ref().map_or(true, |found| !found.is_empty())) {
-        Some(Ok(found)) => found,
-        Some(Err(literal)) => return literal.into(),
-        None => return Value::Null,
-    };
-    let [first, ..] = found.as_slice() else { return Value::Null };
-    match column.format {
-        RATIO => {
-            let good = found.iter().filter(|value| **value == true).count();
-            format!("{good}/{}", found.len()).into()
-        }
-        "date" => {
-            let stamp = first.as_str().and_then(|text| text.parse::<Timestamp>().ok());
-            stamp.map_or("<unknown>".into(), |stamp| age(now.as_second() - stamp.as_second()).into())
-        }
-        "integer" => (*first).clone(),
-        LABELS => {
-            let pairs = first.as_object().into_iter().flatten();
-            pairs.map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(",").into()
-        }
-        _ => found.iter().map(|value| plain(value)).collect::<Vec<_>>().join(",").into(),
+
+    /// What each path finds.
+    fn found<'v>(
+        &'v self,
+        object: &'v Value,
+        budget: &'v mut Budget,
+    ) -> impl Iterator<Item = Vec<&'v Value>> {
+        self.parts.iter().filter_map(move |part| match part {
+            Part::Path(path) => Some(path.find(object, budget)),
+            Part::Literal(_) => None,
+        })
     }
-}
 
-/// The entries of everything that the paths find, together.
-fn count(paths: &str, object: &Value) -> usize {
-    let size = |value: &Value| {
-        value.as_object().map_or_else(|| value.as_array().map_or(0, Vec::len), serde_json::Map::len)
-    };
-    paths.split('+').flat_map(|path| jsonpath::find(path, object)).map(size).sum()
-}
+    fn cell(&self, object: &Value, now: Timestamp, budget: &mut Budget) -> Value {
+        if self.column.client.is_some() {
+            let found = self.found(object, budget).next();
+            let first = found.and_then(|found| found.first().copied());
+            let cell = first.map_or(Value::Null, |first| typed_cell(self.column.format, first, now));
+            let is_shown = cell.as_str().is_none_or(|text| budget.shows(text.len()));
+            return if is_shown { cell } else { Value::Null };
+        }
+        match self.column.format {
+            COUNT => self.found(object, budget).flatten().map(size).sum::<usize>().into(),
+            PAIR | LOWER_PAIR => self.pairs(object, budget).into(),
+            ENDPOINTS => endpoints(object).into(),
+            SOME => some(self.found(object, budget).flatten().map(plain).collect()).into(),
+            SERVICE_PORTS => service_ports(object).into(),
+            SERVICE_OUTSIDE => service_outside(object).into(),
+            _ => self.first_that_is_there(object, now, budget),
+        }
+    }
 
-fn pairs(column: &Column, object: &Value) -> String {
-    let (one, other) = column.path.split_once('+').unwrap_or((column.path, ""));
-    let shown =
-        jsonpath::find(one, object).into_iter().zip(jsonpath::find(other, object)).map(|(one, other)| {
+    fn first_that_is_there(&self, object: &Value, now: Timestamp, budget: &mut Budget) -> Value {
+        let mut choices = self.parts.iter().map(|part| match part {
+            Part::Literal(literal) => Err(*literal),
+            Part::Path(path) => Ok(path.find(object, budget)),
+        });
+        let found = match choices.find(|found| found.as_ref().map_or(true, |found| !found.is_empty())) {
+            Some(Ok(found)) => found,
+            Some(Err(literal)) => return literal.into(),
+            None => return Value::Null,
+        };
+        let [first, ..] = found.as_slice() else { return Value::Null };
+        match self.column.format {
+            RATIO => {
+                let good = found.iter().filter(|value| **value == true).count();
+                format!("{good}/{}", found.len()).into()
+            }
+            "date" => {
+                let stamp = first.as_str().and_then(|text| text.parse::<Timestamp>().ok());
+                stamp.map_or("<unknown>".into(), |stamp| age(now.as_second() - stamp.as_second()).into())
+            }
+            "integer" => (*first).clone(),
+            LABELS => {
+                let pairs = first.as_object().into_iter().flatten();
+                pairs
+                    .map(|(key, value)| format!("{key}={}", plain(value)))
+                    .collect::<Vec<_>>()
+                    .join(",")
+                    .into()
+            }
+            _ => found.iter().map(|value| plain(value)).collect::<Vec<_>>().join(",").into(),
+        }
+    }
+
+    fn pairs(&self, object: &Value, budget: &mut Budget) -> String {
+        let mut found = self.found(object, budget);
+        let (one, other) = (found.next().unwrap_or_default(), found.next().unwrap_or_default());
+        let shown = one.into_iter().zip(other).map(|(one, other)| {
             let one = plain(one);
-            let one = if column.format == LOWER_PAIR { one.to_lowercase() } else { one };
+            let one = if self.column.format == LOWER_PAIR { one.to_lowercase() } else { one };
             format!("{one}/{}", plain(other))
         });
-    shown.collect::<Vec<_>>().join(",")
+        shown.collect::<Vec<_>>().join(",")
+    }
+}
+
+/// The first of what a client's path finds, as the type that its definition names; what is of another stays empty.
+fn typed_cell(kind: &str, value: &Value, now: Timestamp) -> Value {
+    match (kind, value) {
+        ("string", Value::Null) => "<no value>".into(),
+        ("string", Value::Number(number)) if number.as_i64().is_none() => {
+            number.as_f64().map_or(Value::Null, |number| cel::double(number).into())
+        }
+        ("string", value) => plain(value).into(),
+        ("integer", Value::Number(number)) => {
+            let whole = number.as_i64().or_else(|| number.as_f64().map(|number| number as i64));
+            whole.map_or(Value::Null, Value::from)
+        }
+        ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => value.clone(),
+        ("date", Value::String(text)) if text.is_empty() => "<unknown>".into(),
+        ("date", Value::String(text)) => text
+            .parse::<Timestamp>()
+            .map_or("<invalid>".into(), |stamp| age(now.as_second() - stamp.as_second()).into()),
+        _ => Value::Null,
+    }
+}
+
+fn size(value: &Value) -> usize {
+    value.as_object().map_or_else(|| value.as_array().map_or(0, Vec::len), serde_json::Map::len)
 }
 
 /// The first few of many.
@@ -232,6 +316,7 @@ fn age(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::ClientColumn;
 
     #[test]
     fn cells_show_counts_pairs_and_labels_as_kubectl_shows_them() {
@@ -251,9 +336,74 @@ mod tests {
             ("string", ".none|.name", json!("p")),
             ("string", ".none", Value::Null),
         ] {
-            let column = Column { name: "", path, format, priority: 0 };
-            assert_eq!(cell(&column, &object, Timestamp::UNIX_EPOCH), text, "{format} {path}");
+            let column = Column { format, ..crate::kinds::column("", path) };
+            let reading = Reading::of(&column).unwrap();
+            let cell = reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000));
+            assert_eq!(cell, text, "{format} {path}");
         }
+    }
+
+    #[test]
+    fn a_clients_cell_is_of_the_type_that_its_column_names() {
+        let object = json!({
+            "n": 5, "f": 2.5, "big": 1e21, "on": true, "text": "5", "at": "1969-12-31T23:59:00Z", "empty": "", "none": null,
+            "list": ["a", "b"], "map": { "b": 1, "a": [true] },
+        });
+        for (kind, path, cell) in [
+            ("integer", ".n", json!(5)),
+            ("integer", ".f", json!(2)),
+            ("integer", ".text", Value::Null),
+            ("integer", ".missing", Value::Null),
+            ("number", ".f", json!(2.5)),
+            ("number", ".n", json!(5)),
+            ("number", ".on", Value::Null),
+            ("boolean", ".on", json!(true)),
+            ("boolean", ".text", Value::Null),
+            ("date", ".at", json!("60s")),
+            ("date", ".text", json!("<invalid>")),
+            ("date", ".empty", json!("<unknown>")),
+            ("date", ".n", Value::Null),
+            ("date", ".missing", Value::Null),
+            ("string", ".text", json!("5")),
+            ("string", ".n", json!("5")),
+            ("string", ".f", json!("2.5")),
+            ("string", ".big", json!("1e+21")),
+            ("string", ".on", json!("true")),
+            ("string", ".none", json!("<no value>")),
+            ("string", ".list", json!("[\"a\",\"b\"]")),
+            ("string", ".map", json!("{\"a\":[true],\"b\":1}")),
+            // Of several, the first.
+            ("string", ".list[*]", json!("a")),
+            ("string", ".list[-1:]", json!("b")),
+            ("string", ".text|.n", Value::Null),
+            ("string", ".missing", Value::Null),
+        ] {
+            let client = Some(ClientColumn { description: "", format: "" });
+            let column = Column { format: kind, client, ..crate::kinds::column("", path) };
+            let found =
+                Reading::of(&column).unwrap().cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000));
+            assert_eq!(found, cell, "{kind} {path}");
+        }
+    }
+
+    /// A dot in a name is none between names: what the paths of our own kinds look for stays one name.
+    #[test]
+    fn our_own_columns_are_all_read_and_find_names_with_dots() {
+        let label = "serving.knative.dev/configuration";
+        let object = json!({ "metadata": { "labels": { label: "c", "serving.knative.dev/configurationGeneration": "7" },
+            "annotations": { "eventing.knative.dev/broker.class": "Sluicegate" } } });
+        let mut found = Vec::new();
+        for entry in &crate::kinds::registry().entries {
+            for column in entry.meta.columns {
+                let reading =
+                    Reading::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
+                if column.path.contains('[') && column.path.contains("knative") {
+                    found.push(reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000)));
+                }
+            }
+        }
+        found.sort_by_key(Value::to_string);
+        assert_eq!(found, ["7", "Sluicegate", "c"]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What Kubernetes does with a Pod through its node, and with a Deployment through its number. There are no nodes here, and
-//! the number follows: who asks for it is told what to do instead.
+//! What Kubernetes does with a Pod through its node, and with a Deployment through its number and its ReplicaSets. There
+//! are no nodes here, the number follows, and Revisions are the history: who asks for it is told what to do instead.
 
 use axum::response::Response;
 use http::request::Parts;
@@ -34,6 +34,10 @@ const PORT: &str = "an instance is a process of the appliance's host; its Route'
 const SCALE: &str = "how many instances a Revision has follows from its requests; the annotations \
     autoscaling.knative.dev/min-scale and max-scale of its template bound them";
 
+/// What `kubectl rollout history` and `undo` look for.
+const HISTORY: &str = "a Deployment is of one Revision and keeps none before it; \"kubectl get revisions -l \
+    serving.knative.dev/service=NAME\" shows a Service's, and spec.traffic of the Service sends requests to any of them";
+
 /// `None`: the path is about no such part.
 pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, Refusal>> {
     let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
@@ -43,10 +47,21 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
         ["apis", "apps", "v1", "namespaces", namespace, "deployments", name, part @ "scale"] => {
             return Some(refuse(server, head, &Deployment::META, (namespace, name), (part, SCALE)));
         }
+        ["apis", "apps", "v1", "namespaces", namespace, "replicasets"] => {
+            return Some(no_history(server, head, namespace));
+        }
         _ => return None,
     };
     let known = PARTS.iter().find(|(known, _)| *known == part)?;
     Some(refuse(server, head, &Pod::META, (namespace, name), *known))
+}
+
+fn no_history(server: &Server, head: &Parts, namespace: &str) -> Result<Response, Refusal> {
+    let verb = grant::verb(&head.method, false, false);
+    let (group, resource) = (Deployment::META.group, "replicasets");
+    let action = Action { verb, group, resource, subresource: "", namespace, name: "" };
+    grant::check(server, &server.requester, &action)?;
+    Err(Refusal::unserved(&Deployment::META, "", resource, HISTORY))
 }
 
 fn refuse(

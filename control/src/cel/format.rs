@@ -224,7 +224,7 @@ fn scientific(number: &str) -> String {
 }
 
 /// A number as Go writes it when it is left to choose.
-pub(super) fn double(number: f64) -> String {
+pub(crate) fn double(number: f64) -> String {
     if number.is_nan() {
         return "NaN".into();
     }

@@ -28,6 +28,7 @@ use serde_json::Value;
 pub(crate) use check::Kind;
 use check::Known;
 pub(crate) use evaluate::Scope;
+pub(crate) use format::double;
 pub(crate) use sizes::{Sizes, told_most};
 pub(crate) use value::Val;
 

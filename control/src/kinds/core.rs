@@ -9,10 +9,15 @@ use crate::kind::{COUNT, Column, Entry, KindMeta, Problems, Requester, Resource,
 use crate::store::lifecycle::NAMESPACE_FINALIZER;
 
 pub(crate) const AGE: Column =
-    Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 };
+    Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0, client: None };
 
-pub(super) const CREATED_AT: Column =
-    Column { name: "Created At", path: ".metadata.creationTimestamp", format: STAMP, priority: 0 };
+pub(super) const CREATED_AT: Column = Column {
+    name: "Created At",
+    path: ".metadata.creationTimestamp",
+    format: STAMP,
+    priority: 0,
+    client: None,
+};
 
 /// What all core kinds have in common.
 pub(crate) const CORE: KindMeta = KindMeta {

@@ -152,16 +152,18 @@ pub(crate) const READY: Column = Column {
     path: ".status.conditions[?(@.type==\"Ready\")].status",
     format: "string",
     priority: 0,
+    client: None,
 };
 pub(crate) const REASON: Column = Column {
     name: "Reason",
     path: ".status.conditions[?(@.type==\"Ready\")].reason",
     format: "string",
     priority: 0,
+    client: None,
 };
 
 pub(crate) const fn column(name: &'static str, path: &'static str) -> Column {
-    Column { name, path, format: "string", priority: 0 }
+    Column { name, path, format: "string", priority: 0, client: None }
 }
 
 #[cfg(test)]

@@ -28,13 +28,20 @@ pub const NEWS: KindMeta = KindMeta {
             path: ".series.lastObservedTime|.deprecatedLastTimestamp|.eventTime",
             format: "date",
             priority: 0,
+            client: None,
         },
         column("Type", ".type"),
         column("Reason", ".reason"),
         column("Kind", ".regarding.kind"),
         column("Object", ".regarding.name"),
         column("Message", ".note"),
-        Column { name: "Count", path: ".series.count|.deprecatedCount", format: "integer", priority: 1 },
+        Column {
+            name: "Count",
+            path: ".series.count|.deprecatedCount",
+            format: "integer",
+            priority: 1,
+            client: None,
+        },
     ],
     ..CORE
 };

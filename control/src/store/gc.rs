@@ -11,6 +11,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
 use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
+use super::terminating::{self, Left};
 use super::upkeep::{self, Skip};
 use super::{Change, Event, Key, Memory, Opened, Store, StoreError, Stored, View};
 
@@ -105,12 +106,14 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     }
     if event.deleted {
         places.extend(memory.dependents(object.head.uid()).map(|child| Place::Child(child.key.clone())));
-        let home = lifecycle::namespace_key(&object.key.namespace);
-        if memory.get(&home).is_some_and(|home| home.head.deleting) {
-            places.push(Place::Namespace(home));
-        }
     } else {
         places.extend(places_of(memory, object));
+    }
+    // What goes may be what its namespace waits for; what stays was brought there by a restore.
+    let home = lifecycle::namespace_key(&object.key.namespace);
+    let is_awaited = event.deleted || !object.head.deleting;
+    if is_awaited && memory.get(&home).is_some_and(|home| home.head.deleting) {
+        places.push(Place::Namespace(home));
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
@@ -154,7 +157,11 @@ async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreEr
 }
 
 async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
-    let inside: Vec<Key> = store.read().in_namespace(&key.name).map(|object| object.key.clone()).collect();
+    let inside: Vec<Key> = {
+        let memory = store.read();
+        let stays = memory.in_namespace(&key.name).filter(|object| !object.head.deleting);
+        stays.map(|object| object.key.clone()).collect()
+    };
     let deletions = stream::iter(inside).map(|inside| {
         let now = now.clone();
         upkeep::write(store, move |view| {
@@ -166,7 +173,9 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
     while let Some(outcome) = deletions.next().await {
         outcome?;
     }
-    upkeep::write(store, move |view| judge_namespace(view, &key)).await
+    let left = Left::of(store.read().in_namespace(&key.name));
+    let now = now.clone();
+    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now)).await
 }
 
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
@@ -221,10 +230,15 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
 }
 
 /// Lets a namespace go when it is empty, as far as it is up to us: others may hold it too. Nothing new can come in: creation asks the same view.
-fn judge_namespace(view: &View, key: &Key) -> Result<Change, Skip> {
+/// Until then it says what is `left` of it.
+fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str) -> Result<Change, Skip> {
     let namespace = view.get(key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
-    if !view.namespace_is_empty(&key.name) {
-        return Err(Skip::Fine);
+    let mut object = namespace.value.clone();
+    if view.namespace_is_empty(&key.name) {
+        object = lifecycle::without_our_finalizer(&object);
+        terminating::note(&mut object, &Left::default(), now);
+    } else {
+        terminating::note(&mut object, left, now);
     }
-    Ok(lifecycle::finish(&namespace, lifecycle::without_our_finalizer(&namespace.value)))
+    Ok(lifecycle::finish(&namespace, object))
 }

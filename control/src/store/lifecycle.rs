@@ -47,7 +47,9 @@ pub fn begin_delete(before: &Opened, policy: Policy, now: &str) -> Change {
     }
     if !metadata["deletionTimestamp"].is_string() {
         metadata["deletionTimestamp"] = now.into();
-        metadata["deletionGracePeriodSeconds"] = 0.into();
+        if !is_namespace(&before.key) {
+            metadata["deletionGracePeriodSeconds"] = 0.into();
+        }
         if has_generation(&before.key) {
             metadata["generation"] = (metadata["generation"].as_i64().unwrap_or(0) + 1).into();
         }

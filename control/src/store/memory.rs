@@ -97,9 +97,14 @@ impl Memory {
         self.objects.iter().map(|found| &found.0)
     }
 
-    /// Every object of every kind in one namespace. Looks at all objects.
-    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Stored>> {
-        self.all().filter(move |object| &*object.key.namespace == namespace)
+    /// Every object of every kind in one namespace. Looks at these, and for each kind that has any object at one more.
+    pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Stored>> {
+        let kinds = std::iter::successors(self.objects.first(), |one| {
+            // Nothing comes between a kind and the same with a zero behind it.
+            let behind = format!("{}\0", one.0.key.resource).into();
+            self.objects.range(Key { resource: behind, namespace: "".into(), name: "".into() }..).next()
+        });
+        kinds.flat_map(move |one| self.range(&one.0.key.resource, Some(namespace)))
     }
 
     /// The objects of one kind, in one namespace or in all, as they are now.
@@ -206,5 +211,37 @@ impl Memory {
         self.objects.range((Bound::Included(first), Bound::Unbounded)).map(|found| &found.0).take_while(
             move |o| o.key.resource == *resource && namespace.is_none_or(|name| &*o.key.namespace == name),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_in_a_namespace_is_found_among_all_kinds_and_nothing_else() {
+        let kinds = ["/a", "/a-b", "/ab", "/b", "a.dev/a", "z.dev/a"];
+        let mut objects = Vec::new();
+        for kind in kinds {
+            for namespace in ["", "team", "team-b", "teal"] {
+                for name in ["x", "y"] {
+                    let key = Key { resource: kind.into(), namespace: namespace.into(), name: name.into() };
+                    objects.push(Arc::new(Stored::new(key, 1, &json!({}))));
+                }
+            }
+        }
+        // A kind that has none there, and one that has some there alone.
+        objects.retain(|one| &*one.key.resource != "/ab" || one.key.namespace.is_empty());
+        objects.retain(|one| &*one.key.resource != "/b" || &*one.key.namespace == "team");
+        let wanted: BTreeSet<Key> =
+            objects.iter().filter(|one| &*one.key.namespace == "team").map(|one| one.key.clone()).collect();
+        assert_eq!(wanted.len(), 10);
+        let memory = Memory::new(1, objects);
+        let found: Vec<Key> = memory.in_namespace("team").map(|one| one.key.clone()).collect();
+        assert_eq!(found, wanted.into_iter().collect::<Vec<_>>());
+        assert_eq!(memory.in_namespace("nobody").count(), 0);
+        assert_eq!(Memory::new(1, Vec::new()).in_namespace("team").count(), 0);
     }
 }

@@ -13,6 +13,7 @@ mod history;
 pub mod lifecycle;
 mod memory;
 mod stored;
+mod terminating;
 pub mod upkeep;
 mod writer;
 

@@ -167,7 +167,11 @@ impl Head {
 
     #[must_use]
     pub fn has_finalizer(&self, name: &str) -> bool {
-        self.after_labels().take(self.finalizers.into()).any(|known| known == name)
+        self.finalizers().any(|known| known == name)
+    }
+
+    pub fn finalizers(&self) -> impl Iterator<Item = &str> {
+        self.after_labels().take(self.finalizers.into())
     }
 
     pub fn owners(&self) -> impl Iterator<Item = &str> {

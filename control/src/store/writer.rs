@@ -64,7 +64,7 @@ impl View {
         read(&self.memory).by_uid(uid).filter(|object| !self.staged.contains_key(&object.key)).cloned()
     }
 
-    /// Whether any object lives in `namespace`. Looks at every object: for terminating namespaces.
+    /// Whether any object lives in `namespace`.
     #[must_use]
     pub fn namespace_is_empty(&self, namespace: &str) -> bool {
         let staged_in =

@@ -25,6 +25,88 @@ fn definition() -> Value {
     })
 }
 
+/// Definition and table of a kind with these columns, of one object.
+async fn table_of(columns: Value, object: Value) -> Value {
+    let house = House::real().await;
+    let mut definition = definition();
+    let version = &mut definition["spec"]["versions"][0];
+    version["additionalPrinterColumns"] = columns;
+    version["schema"]["openAPIV3Schema"] =
+        json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, made) = house.ask(Method::POST, CRONS, &object).await;
+    assert_eq!(code, 201, "{made}");
+    house.get_as(CRONS, "application/json;as=Table;g=meta.k8s.io;v=v1").await.1
+}
+
+/// APP-36: the columns of a client's kind: each with its type, format, priority and description, of several values
+/// the first, a column Name beside the name, and nothing from a path on that cannot be read.
+#[tokio::test]
+async fn columns_of_a_clients_kind_are_those_of_its_definition() {
+    let column = |name: &str, kind: &str, path: &str| json!({ "name": name, "type": kind, "jsonPath": path });
+    let mut wide = column("Size", "integer", ".spec.size");
+    wide["priority"] = 1.into();
+    wide["format"] = "int32".into();
+    wide["description"] = "How large".into();
+    let columns = json!([
+        column("Name", "string", ".spec.name"),
+        wide,
+        column("Ready", "string", ".spec.conditions[?(@.type=='Ready')].status"),
+        column("First", "string", ".spec.list[*]"),
+        column("Map", "string", ".spec.map"),
+        column("On", "boolean", ".spec.on"),
+        column("None", "number", ".spec.none"),
+        column("Bad", "string", ".spec.list["),
+        column("Behind", "string", ".spec.name"),
+    ]);
+    let object = cron(
+        "a",
+        json!({ "name": "own", "size": 3, "list": ["x", "y"], "map": { "b": 1 }, "on": true,
+            "conditions": [{ "type": "Other", "status": "False" }, { "type": "Ready", "status": "True" }] }),
+    );
+    let table = table_of(columns, object).await;
+    let told = table["columnDefinitions"].as_array().unwrap();
+    let names: Vec<&str> = told.iter().map(|column| column["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["Name", "Name", "Size", "Ready", "First", "Map", "On", "None"]);
+    let size = json!({ "name": "Size", "type": "integer", "format": "int32", "priority": 1, "description": "How large" });
+    assert_eq!(told[2], size);
+    assert_eq!(
+        told[3]["description"],
+        "Custom resource definition column (in JSONPath format): .spec.conditions[?(@.type=='Ready')].status"
+    );
+    let cells = json!(["a", "own", 3, "True", "x", "{\"b\":1}", true, null]);
+    assert_eq!(table["rows"][0]["cells"], cells);
+}
+
+/// APP-36: what Kubernetes refuses of a column is refused with the field and its words.
+#[tokio::test]
+async fn a_column_that_kubernetes_refuses_is_refused() {
+    let house = House::real().await;
+    for (column, field, told) in [
+        (
+            json!({ "name": "A", "type": "string", "jsonPath": "spec.a" }),
+            "JSONPath",
+            "must be a simple json path starting with .",
+        ),
+        (
+            json!({ "name": "A", "type": "string", "jsonPath": ".a", "format": "int9" }),
+            "format",
+            "must be one of byte,date,",
+        ),
+        (json!({ "name": "A", "type": "text", "jsonPath": ".a" }), "type", "must be one of boolean,date,"),
+        (json!({ "name": "A", "jsonPath": ".a" }), "type", "Required value: must be one of boolean,date,"),
+    ] {
+        let mut definition = definition();
+        definition["spec"]["versions"][0]["additionalPrinterColumns"] = json!([column]);
+        let (code, refusal) = house.ask(Method::POST, DEFINITIONS, &definition).await;
+        let cause = &refusal["details"]["causes"][0];
+        let at = format!("spec.versions[0].additionalPrinterColumns[0].{field}");
+        assert_eq!((code, &cause["field"]), (422, &json!(at)), "{refusal}");
+        assert!(cause["message"].as_str().unwrap().contains(told), "{refusal}");
+    }
+}
+
 fn cron(name: &str, spec: Value) -> Value {
     json!({ "apiVersion": "example.com/v1", "kind": "Cron", "metadata": { "name": name }, "spec": spec })
 }

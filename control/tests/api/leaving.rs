@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Method;
 use serde_json::{Value, json};
-use sluicegate_control::store::gc;
+use sluicegate_control::store::{Change, Key, StoreError, gc};
 
 use crate::support::{House, MAPS, WIDGETS};
 
@@ -177,6 +177,7 @@ async fn an_owner_reference_without_a_uid_is_refused() {
     );
 }
 
+/// APP-31: it takes nothing new, says in Kubernetes' words what is left and what that waits for, and goes when it is empty.
 #[tokio::test]
 async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     let house = House::open().await;
@@ -192,14 +193,52 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     collect(&house);
     let (code, marked) = house.delete("/api/v1/namespaces/team").await;
     assert_eq!((code, &marked["status"]["phase"]), (200, &json!("Terminating")));
+    assert!(
+        marked["metadata"].get("deletionGracePeriodSeconds").is_none(),
+        "nobody asks a namespace for grace"
+    );
     let (code, refusal) = house.ask(Method::POST, maps, &json!({ "metadata": { "name": "n" } })).await;
     assert_eq!(code, 403);
     assert_eq!(refusal["details"]["causes"][0]["reason"], "NamespaceTerminating");
     inside.until("MODIFIED", "m").await;
     assert_eq!(house.get("/api/v1/namespaces/team").await.0, 200, "it is not empty yet");
+    let conditions = |space: &Value| -> Vec<(Value, Value)> {
+        let list = space["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        list.iter().map(|one| (one["reason"].clone(), one["message"].clone())).collect()
+    };
+    let mut told = conditions(&spaces.until("MODIFIED", "team").await);
+    while told.is_empty() {
+        told = conditions(&spaces.until("MODIFIED", "team").await);
+    }
+    assert_eq!(told[0].0, "ResourcesDiscovered");
+    assert_eq!(told[2].0, "ContentDeleted");
+    let remaining = "Some resources are remaining: configmaps. has 1 resource instances";
+    assert_eq!(told[3], (json!("SomeResourcesRemain"), json!(remaining)));
+    let waiting =
+        "Some content in the namespace has finalizers remaining: example.com/a in 1 resource instances";
+    assert_eq!(told[4], (json!("SomeFinalizersRemain"), json!(waiting)));
     house.ask(Method::PATCH, &format!("{maps}/m"), &json!({ "metadata": { "finalizers": [] } })).await;
-    spaces.until("DELETED", "team").await;
+    let gone = spaces.until("DELETED", "team").await;
+    assert_eq!(conditions(&gone)[4].1, "All content-preserving finalizers finished");
     assert_eq!(house.get(maps).await.1["items"], json!([]));
+}
+
+/// A restore may bring a namespace back that was going, and then what was in it.
+#[tokio::test]
+async fn what_a_restore_brings_into_a_namespace_that_goes_goes_with_it() {
+    let house = House::open().await;
+    let space = json!({ "metadata": { "name": "team", "finalizers": ["example.com/a"] } });
+    house.ask(Method::POST, "/api/v1/namespaces", &space).await;
+    collect(&house);
+    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
+    house.delete("/api/v1/namespaces/team").await;
+    while spaces.until("MODIFIED", "team").await["spec"].get("finalizers").is_some() {}
+    let maps = "/api/v1/namespaces/team/configmaps";
+    let mut inside = house.watch(&format!("{maps}?watch=1")).await;
+    let key = Key { resource: "/configmaps".into(), namespace: "team".into(), name: "m".into() };
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "m", "namespace": "team", "uid": "u" } });
+    house.store.write(move |_| Ok::<_, StoreError>(Change::Put(key, map))).await.unwrap();
+    inside.until("DELETED", "m").await;
 }
 
 #[tokio::test]

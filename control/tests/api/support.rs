@@ -72,15 +72,22 @@ impl Resource for Widget {
         unknown_fields: UnknownFields::Prune,
         developers_create: true,
         columns: &[
-            Column { name: "Size", path: ".spec.size", format: "integer", priority: 0 },
+            Column { name: "Size", path: ".spec.size", format: "integer", priority: 0, client: None },
             Column {
                 name: "Ready",
                 path: r#".status.conditions[?(@.type=="Ready")].status"#,
                 format: "string",
                 priority: 0,
+                client: None,
             },
-            Column { name: "Color", path: ".spec.color", format: "string", priority: 1 },
-            Column { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0 },
+            Column { name: "Color", path: ".spec.color", format: "string", priority: 1, client: None },
+            Column {
+                name: "Age",
+                path: ".metadata.creationTimestamp",
+                format: "date",
+                priority: 0,
+                client: None,
+            },
         ],
     };
 

@@ -298,6 +298,10 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
     let (code, refusal) = house.get(scale).await;
     assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")));
     assert!(refusal["message"].as_str().unwrap().contains("min-scale"), "{refusal}");
+    // What `kubectl rollout history` and `undo` ask for.
+    let (code, refusal) = house.get("/apis/apps/v1/namespaces/default/replicasets").await;
+    assert_eq!(code, 405);
+    assert!(refusal["message"].as_str().unwrap().contains("kubectl get revisions"), "{refusal}");
     assert_eq!(
         house.get(&format!("{pods}/one/else")).await.1["message"],
         "the server could not find the requested resource"

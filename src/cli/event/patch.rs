@@ -1,16 +1,13 @@
 //! Turns a Trigger's or Subscription's subscriber elsewhere before events are sent to it again.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
-use tokio::runtime::{Builder, Runtime};
 
 use super::text;
+use crate::cli::reach::{Api, Reach};
 
 /// Where the object may be: what it is called, and its path without the namespace and the name.
 const KINDS: [(&str, &str, &str); 2] = [
@@ -27,23 +24,8 @@ pub(crate) struct Patch {
     /// First change the subscriber: a JSON merge patch of spec.subscriber, like '{"ref":null,"uri":"http://…"}'
     #[arg(long, value_name = "JSON")]
     patch: Option<String>,
-    /// With --patch: the appliance's API
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API", default_value = "127.0.0.1:8001")]
-    api: SocketAddr,
-    /// With --patch: the bearer token by which the API knows its user
-    #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// With --patch: a kubeconfig that leads to the API, over TLS or not; goes before --api and --token
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-}
-
-/// The API, as one client sees it.
-struct Api {
-    client: kube::Client,
-    runtime: Runtime,
-    /// Where it is, for messages.
-    at: String,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 impl Patch {
@@ -56,82 +38,56 @@ impl Patch {
         }
         let (namespace, object) = name.split_once('/').context("--trigger has to be NAMESPACE/NAME")?;
         let body = json!({ "spec": { "subscriber": subscriber } });
-        let api = self.open()?;
+        let api = self.reach.open()?;
         for (kind, version, plural) in KINDS {
             let path = format!("/apis/{version}/namespaces/{namespace}/{plural}/{object}");
             let query = if dry_run { "?dryRun=All" } else { "" };
-            let (status, answer) = api.ask("PATCH", &format!("{path}{query}"), Some(&body))?;
+            let (status, answer) = ask(&api, "PATCH", &format!("{path}{query}"), Some(&body))?;
             match status {
                 404 => continue,
                 200 if dry_run => return Ok(Some(format!("{kind} {name} would be changed"))),
-                200 => return api.await_ready(&path, kind, name).map(Some),
+                200 => return await_ready(&api, &path, kind, name).map(Some),
                 _ => bail!("{kind} {name} is not changed: {}", text(&answer, "message")),
             }
         }
         bail!("there is no Trigger and no Subscription {name}")
     }
+}
 
-    fn open(&self) -> Result<Api> {
-        let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
-        let config = match &self.kubeconfig {
-            Some(file) => {
-                let named = || format!("--kubeconfig {}", file.display());
-                let read = Kubeconfig::read_from(file).with_context(named)?;
-                let options = KubeConfigOptions::default();
-                runtime.block_on(kube::Config::from_custom_kubeconfig(read, &options)).with_context(named)?
-            }
-            None => {
-                let mut config = kube::Config::new(format!("http://{}", self.api).parse()?);
-                config.auth_info.token = self.token.clone().map(Into::into);
-                config
-            }
-        };
-        let at = config.cluster_url.to_string();
-        let inside = runtime.enter();
-        let client = kube::Client::try_from(config)?;
-        drop(inside);
-        Ok(Api { client, runtime, at })
+#[expect(clippy::disallowed_methods, reason = "a command line tool has nothing else to do")]
+fn await_ready(api: &Api, path: &str, kind: &str, name: &str) -> Result<String> {
+    let began = Instant::now();
+    loop {
+        let (status, object) = ask(api, "GET", path, None)?;
+        if status != 200 {
+            bail!("{kind} {name}: {}", text(&object, "message"));
+        }
+        let ready = ready(&object);
+        if ready.is_some_and(|ready| ready["status"] == "True") {
+            return Ok(format!("{kind} {name} is changed and Ready"));
+        }
+        if began.elapsed() > READY_PATIENCE {
+            let why = ready.map_or("not looked at yet", |ready| text(ready, "message"));
+            bail!("{kind} {name} is changed and not Ready, so nothing is sent: {why}");
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
-impl Api {
-    #[expect(clippy::disallowed_methods, reason = "a command line tool has nothing else to do")]
-    fn await_ready(&self, path: &str, kind: &str, name: &str) -> Result<String> {
-        let began = Instant::now();
-        loop {
-            let (status, object) = self.ask("GET", path, None)?;
-            if status != 200 {
-                bail!("{kind} {name}: {}", text(&object, "message"));
-            }
-            let ready = ready(&object);
-            if ready.is_some_and(|ready| ready["status"] == "True") {
-                return Ok(format!("{kind} {name} is changed and Ready"));
-            }
-            if began.elapsed() > READY_PATIENCE {
-                let why = ready.map_or("not looked at yet", |ready| text(ready, "message"));
-                bail!("{kind} {name} is changed and not Ready, so nothing is sent: {why}");
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
-
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
-        let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
-        let request = ureq::http::Request::builder()
-            .method(method)
-            .uri(path)
-            .header("Content-Type", "application/merge-patch+json")
-            .body(Body::from(body))?;
-        let nobody =
-            || format!("no API answers at {}: give --api what the ready line says, or --kubeconfig", self.at);
-        self.runtime.block_on(async {
-            let answer = self.client.send(request).await.with_context(nobody)?;
-            let status = answer.status().as_u16();
-            let said = answer.into_body().collect_bytes().await?;
-            let text = || json!({ "message": String::from_utf8_lossy(&said).trim() });
-            Ok((status, serde_json::from_slice(&said).unwrap_or_else(|_| text())))
-        })
-    }
+fn ask(api: &Api, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
+    let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
+    let request = ureq::http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("Content-Type", "application/merge-patch+json")
+        .body(Body::from(body))?;
+    api.runtime.block_on(async {
+        let answer = api.send(request).await?;
+        let status = answer.status().as_u16();
+        let said = answer.into_body().collect_bytes().await?;
+        let text = || json!({ "message": String::from_utf8_lossy(&said).trim() });
+        Ok((status, serde_json::from_slice(&said).unwrap_or_else(|_| text())))
+    })
 }
 
 /// Its Ready, if that speaks of the spec as it is now.

@@ -4,7 +4,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -27,6 +27,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::api::{self as entrance, Entrances};
 use super::events_tls::EventsTls;
 use crate::admin::{self, Admin, Health, Scaler};
+use crate::cli::reach;
 use crate::config::Config;
 
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
@@ -287,11 +288,9 @@ fn control_ports(parts: &Parts) -> Vec<u16> {
 }
 
 /// A client for somebody else's API.
-async fn cluster(file: &PathBuf) -> Result<kube::Client> {
-    let named = || format!("--kubeconfig {}", file.display());
-    let read = kube::config::Kubeconfig::read_from(file).with_context(named)?;
-    let config = kube::Config::from_custom_kubeconfig(read, &Default::default()).await.with_context(named)?;
-    kube::Client::try_from(config).with_context(named)
+async fn cluster(file: &Path) -> Result<kube::Client> {
+    let config = reach::config(file).await?;
+    kube::Client::try_from(config).with_context(|| format!("--kubeconfig {}", file.display()))
 }
 
 /// Serves `until` then; requests under way still end.

@@ -93,8 +93,20 @@ impl Resource for PodAutoscaler {
         unknown_fields: UnknownFields::Prune,
         developers_create: true,
         columns: &[
-            Column { name: "DesiredScale", path: ".status.desiredScale", format: "integer", priority: 0 },
-            Column { name: "ActualScale", path: ".status.actualScale", format: "integer", priority: 0 },
+            Column {
+                name: "DesiredScale",
+                path: ".status.desiredScale",
+                format: "integer",
+                priority: 0,
+                client: None,
+            },
+            Column {
+                name: "ActualScale",
+                path: ".status.actualScale",
+                format: "integer",
+                priority: 0,
+                client: None,
+            },
             READY,
             REASON,
         ],

@@ -11,12 +11,17 @@ mod structural;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use crate::kind::{Column, Denied, Entry, KindMeta, Problems, UNKNOWN_TOLD_MAX, UnknownFields};
+use crate::kind::{ClientColumn, Column, Denied, Entry, KindMeta, Problems, UNKNOWN_TOLD_MAX, UnknownFields};
 
 use rules::Rules;
 pub(crate) use structural::mistyped;
 
 use structural::Patterns;
+
+/// Types and formats of a column, as Kubernetes lists them.
+const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
+const COLUMN_FORMATS: [&str; 8] =
+    ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 
 /// What a client said about its kind.
 #[derive(Debug)]
@@ -186,32 +191,53 @@ fn schema(version: &Value) -> Value {
 fn column(said: &Value) -> Option<Column> {
     let text =
         |name: &str| said[name].as_str().map(|text| -> &'static str { Box::leak(Box::<str>::from(text)) });
+    let path = text("jsonPath")?;
+    let plain = || -> &'static str {
+        Box::leak(format!("Custom resource definition column (in JSONPath format): {path}").into_boxed_str())
+    };
+    let description = text("description").filter(|text| !text.is_empty()).unwrap_or_else(plain);
     Some(Column {
         name: text("name")?,
-        path: text("jsonPath")?,
+        path,
         format: text("type")?,
         priority: said["priority"].as_i64().and_then(|priority| i32::try_from(priority).ok()).unwrap_or(0),
+        client: Some(ClientColumn { description, format: text("format").unwrap_or("") }),
     })
+}
+
+/// What is wrong with a column.
+fn validate_column(column: &Value, at: &str, problems: &mut Problems) {
+    let text = |name: &str| column[name].as_str().unwrap_or("");
+    if text("name").is_empty() {
+        problems.add(format!("{at}.name"), "Required value");
+    }
+    let one_of = |list: &[&str]| format!("must be one of {}", list.join(","));
+    match text("type") {
+        "" => problems.add(format!("{at}.type"), format!("Required value: {}", one_of(&COLUMN_TYPES))),
+        known if COLUMN_TYPES.contains(&known) => {}
+        other => {
+            problems
+                .add(format!("{at}.type"), format!("Invalid value: {other:?}: {}", one_of(&COLUMN_TYPES)));
+        }
+    }
+    let format = text("format");
+    if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
+        problems
+            .add(format!("{at}.format"), format!("Invalid value: {format:?}: {}", one_of(&COLUMN_FORMATS)));
+    }
+    let path = text("jsonPath");
+    if path.is_empty() {
+        problems.add(format!("{at}.JSONPath"), "Required value");
+    } else if !path.starts_with('.') {
+        let why = format!("Invalid value: {path:?}: must be a simple json path starting with .");
+        problems.add(format!("{at}.JSONPath"), why);
+    }
 }
 
 /// What is wrong with a version's columns and with what it says of scale.
 fn validate_version(version: &Value, at: &str, problems: &mut Problems) {
     for (index, column) in version["additionalPrinterColumns"].as_array().into_iter().flatten().enumerate() {
-        let at = format!("{at}.additionalPrinterColumns[{index}]");
-        let text = |name: &str| column[name].as_str().unwrap_or("");
-        if text("name").is_empty() {
-            problems.add(format!("{at}.name"), "Required value");
-        }
-        if !["boolean", "date", "integer", "number", "string"].contains(&text("type")) {
-            let why = format!(
-                "Invalid value: {:?}: must be one of boolean,date,integer,number,string",
-                text("type")
-            );
-            problems.add(format!("{at}.type"), why);
-        }
-        if text("jsonPath").is_empty() {
-            problems.add(format!("{at}.jsonPath"), "Required value");
-        }
+        validate_column(column, &format!("{at}.additionalPrinterColumns[{index}]"), problems);
     }
     let scale = &version["subresources"]["scale"];
     for (field, below, needed) in [

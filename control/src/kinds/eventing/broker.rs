@@ -109,9 +109,10 @@ impl Resource for Broker {
             REASON,
             Column {
                 name: "Class",
-                path: ".metadata.annotations['eventing.knative.dev/broker.class']",
+                path: r".metadata.annotations['eventing\.knative\.dev/broker\.class']",
                 format: "string",
                 priority: 1,
+                client: None,
             },
         ],
     };

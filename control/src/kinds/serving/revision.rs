@@ -64,8 +64,8 @@ impl Resource for Revision {
         unknown_fields: UnknownFields::Prune,
         developers_create: false,
         columns: &[
-            column("Config Name", ".metadata.labels['serving.knative.dev/configuration']"),
-            column("Generation", ".metadata.labels['serving.knative.dev/configurationGeneration']"),
+            column("Config Name", r".metadata.labels['serving\.knative\.dev/configuration']"),
+            column("Generation", r".metadata.labels['serving\.knative\.dev/configurationGeneration']"),
             READY,
             REASON,
             Column {
@@ -73,12 +73,14 @@ impl Resource for Revision {
                 path: ".status.actualReplicas",
                 format: "integer",
                 priority: 0,
+                client: None,
             },
             Column {
                 name: "Desired Replicas",
                 path: ".status.desiredReplicas",
                 format: "integer",
                 priority: 0,
+                client: None,
             },
         ],
     };
