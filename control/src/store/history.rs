@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::Stored;
+use super::{Store, Stored};
 
 /// Changes kept for watchers. At 100 changes a second a watcher may be away for more than a minute
 /// before it has to list again.
@@ -11,6 +12,10 @@ pub const HISTORY_EVENTS_MAX: usize = 10_000;
 
 /// What those changes hold, in bytes (packed, mostly): a burst of huge objects must not cost the process its memory.
 pub const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long those changes are kept at least; what Kubernetes keeps by default, too. A system where nothing happens holds
+/// no old versions, and a watch or a list that wants to go on from before that begins again.
+pub const HISTORY_TIME_MIN: Duration = Duration::from_secs(300);
 
 /// One change of one object.
 #[derive(Debug, Clone)]
@@ -67,6 +72,18 @@ impl History {
         }
     }
 
+    /// Takes out the changes up to `revision`.
+    pub(super) fn forget(&mut self, revision: u64) -> Vec<Event> {
+        let count = self.events.partition_point(|event| event.revision() <= revision);
+        let forgotten: Vec<_> = self.events.drain(..count).collect();
+        if let Some(last) = forgotten.last() {
+            self.oldest = last.revision();
+        }
+        self.bytes -= forgotten.iter().map(|event| event.object.held_bytes()).sum::<usize>();
+        self.events.shrink_to_fit();
+        forgotten
+    }
+
     /// All changes after `revision`, oldest first.
     pub(super) fn after(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Event>, Expired> {
         if revision < self.oldest {
@@ -74,5 +91,22 @@ impl History {
         }
         let first = self.events.partition_point(|event| event.revision() <= revision);
         Ok(self.events.range(first..))
+    }
+}
+
+/// Forgets changes when they are old, until the store is shut. As long as nothing changes there is nothing to do.
+pub async fn forget_old(store: Arc<Store>) {
+    let mut newest = store.revision();
+    let weak = Arc::downgrade(&store);
+    drop(store);
+    loop {
+        let reached = *newest.borrow_and_update();
+        tokio::time::sleep(HISTORY_TIME_MIN).await;
+        let Some(store) = weak.upgrade() else { return };
+        store.forget(reached);
+        drop(store);
+        if newest.changed().await.is_err() {
+            return;
+        }
     }
 }

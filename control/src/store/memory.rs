@@ -180,6 +180,11 @@ impl Memory {
         self.history.push(event);
     }
 
+    /// Takes out of the history what happened up to `revision`.
+    pub(super) fn forget(&mut self, revision: u64) -> Vec<Event> {
+        self.history.forget(revision)
+    }
+
     fn insert(&mut self, object: Arc<Stored>) {
         if !object.head.uid().is_empty() {
             self.by_uid.replace(ByUid(Arc::clone(&object)));

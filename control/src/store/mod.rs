@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use history::{Event, Expired, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX};
+pub use history::{Event, Expired, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_TIME_MIN, forget_old};
 pub use memory::{Listing, Memory};
 pub use stored::{Head, Opened, Stored};
 pub use writer::View;
@@ -157,6 +157,12 @@ impl Store {
     /// Everything as of one moment: hold it briefly, commits wait for it.
     pub fn read(&self) -> RwLockReadGuard<'_, Memory> {
         read(&self.memory)
+    }
+
+    /// Nobody can go on from before `revision` any more, and the old versions go.
+    pub fn forget(&self, revision: u64) {
+        let forgotten = self.memory.write().unwrap_or_else(PoisonError::into_inner).forget(revision);
+        drop(forgotten); // after the lock, because there may be thousands
     }
 
     /// Changes whenever something was committed; the value is the newest resourceVersion.

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::backend::{Faults, Noted};
 use super::disk::Disk;
-use super::{Change, HISTORY_BYTES_MAX, Key, Store, StoreError, Written};
+use super::{Change, HISTORY_BYTES_MAX, HISTORY_TIME_MIN, Key, Store, StoreError, Written};
 
 /// A disk in memory whose syncs fail from some moment on, and that may be full.
 #[derive(Debug, Clone)]
@@ -178,6 +178,40 @@ async fn history_lets_go_of_its_oldest_changes_when_they_are_too_many_bytes() {
     assert_eq!(expired.asked, first);
     assert!(expired.oldest > first);
     assert!(memory.changes(None, None, expired.oldest, 10).is_ok());
+}
+
+#[tokio::test]
+async fn history_forgets_what_it_is_told_to_and_nothing_else() {
+    let store = open(&FrailDisk::default());
+    let versions = [put(&store, "a", 1).await, put(&store, "a", 2).await, put(&store, "b", 3).await];
+    let [first, second, third] = versions.map(|written| written.unwrap().object().resource_version);
+    store.forget(second);
+    let changes = |after: u64| {
+        let found = store.read().changes(None, None, after, 10)?.0;
+        Ok(found.iter().map(super::Event::revision).collect::<Vec<_>>())
+    };
+    assert_eq!(changes(second), Ok(vec![third]));
+    assert_eq!(changes(first), Err(super::Expired { asked: first, oldest: second }));
+    store.forget(first);
+    assert_eq!(changes(second), Ok(vec![third]), "what is gone is gone once");
+    store.forget(u64::MAX);
+    assert_eq!((changes(third), changes(second).is_err()), (Ok(Vec::new()), true));
+    assert_eq!(store.read().list(&key("").resource, None).items.len(), 2);
+    let next = put(&store, "b", 4).await.unwrap().object().resource_version;
+    assert_eq!(changes(third), Ok(vec![next]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_are_forgotten_when_they_are_old() {
+    let store = Arc::new(open(&FrailDisk::default()));
+    let first = put(&store, "a", 1).await.unwrap().object().resource_version;
+    let second = put(&store, "a", 2).await.unwrap().object().resource_version;
+    tokio::spawn(super::forget_old(Arc::clone(&store)));
+    let is_there = || store.read().changes(None, None, first, 10).is_ok();
+    tokio::time::sleep(HISTORY_TIME_MIN - Duration::from_secs(1)).await;
+    assert!(is_there());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!is_there() && store.read().changes(None, None, second, 10).is_ok());
 }
 
 #[tokio::test]

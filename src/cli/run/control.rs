@@ -207,6 +207,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             tokio::task::spawn_local(store::gc::run(Arc::clone(&store)));
             tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
+            tokio::task::spawn_local(store::forget_old(Arc::clone(&store)));
             tokio::task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client =
