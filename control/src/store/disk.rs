@@ -31,8 +31,8 @@ const FORMAT_WITHOUT_PRINT: u64 = 1;
 const FILE: &str = "objects.redb";
 
 /// Pages the database may keep, in bytes. Memory already holds every object, so this only serves
-/// the writer's own look-ups; the library's default is 1 GiB.
-const CACHE_BYTES: usize = 2 * 1024 * 1024;
+/// the writer's own look-ups, and a page that is not there comes from the kernel's cache; the library's default is 1 GiB.
+const CACHE_BYTES: usize = 256 * 1024;
 
 /// Opens the database, telling what the disk refuses from then on.
 type Open = Box<dyn Fn(&Faults) -> Result<Database, StoreError> + Send>;
