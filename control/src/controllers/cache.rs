@@ -3,26 +3,27 @@
 //! A change calls back with the object before and after it, so that a deletion that happened while the
 //! watch was down is noticed as well: the list after a reconnect is compared with what was known.
 //!
-//! A kind of which a sleeping Service has one keeps open only those that were asked for of late; the others are
-//! packed, because an object with its fields open takes 4 KiB where it sleeps in 400 bytes.
+//! A kind of which a sleeping Service has one keeps open only those that were asked for of late, because an object with its
+//! fields open takes 4 KiB. The others are what the store holds anyway; of another's API, or where the store has a newer
+//! version already, they are packed, in 400 bytes.
+
+mod follow;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Debug};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use futures_util::StreamExt;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::utils::{Backoff, ResetTimerBackoff};
-use kube::runtime::watcher::{self, Event};
-use kube::{Api, Resource};
+use dataplane::heap;
+use kube::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::is_absent;
+pub use follow::{follow, follow_some};
+
 use crate::kinds::shared::{name, namespace};
 use crate::packed::{Samples, Text};
+use crate::store::{self, Store, Stored};
 
 /// Words with [`SEAM`] between them, in one piece: as a pair of strings a name takes twice as much.
 type Key = Box<str>;
@@ -51,6 +52,8 @@ struct Kept<K> {
 #[derive(Debug)]
 enum Slot<K> {
     Open(Arc<K>),
+    /// The same version in the store.
+    Stored(Arc<Stored>),
     Packed(Text),
 }
 
@@ -59,8 +62,12 @@ enum Slot<K> {
 struct Packer<K> {
     /// `None`: stays open.
     pack: fn(&K, &Samples<()>) -> Option<Text>,
-    open: fn(&Text) -> K,
+    open: fn(&[u8]) -> K,
+    /// The version of it in a store, if that has the same.
+    find: fn(&K, &Store) -> Option<Arc<Stored>>,
     samples: Samples<()>,
+    /// Where the objects come from, if that is a store of our own.
+    store: Weak<Store>,
     /// Who was opened, the oldest first. Who was packed or deleted since is passed over.
     opened: VecDeque<Key>,
 }
@@ -95,16 +102,18 @@ impl<K> Cache<K> {
     }
 }
 
-impl<K: Serialize + DeserializeOwned> Cache<K> {
+impl<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned> Cache<K> {
     /// Most of them sleep, and are asked for by name: they are packed.
     #[must_use]
-    pub fn of_sleepers(words: Words<K>) -> Self {
+    pub fn of_sleepers(store: Weak<Store>, words: Words<K>) -> Self {
         let mut cache = Self::found_by(words);
         let kept = cache.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
         kept.packer = Some(Packer {
             pack: |object, samples| Some(samples.pack(&(), &[], serde_json::to_vec(object).ok()?)),
-            open: |text| serde_json::from_slice(&text.bytes(&[])).expect("a kind reads what it wrote"),
+            open: |json| without_owners(serde_json::from_slice(json).expect("a kind reads what it wrote")),
+            find: in_store,
             samples: Samples::default(),
+            store,
             opened: VecDeque::new(),
         });
         cache
@@ -180,7 +189,7 @@ impl<K: Resource> Cache<K> {
 
     /// Nobody works with any: those of sleepers are packed.
     pub(super) fn rest(&self) {
-        self.lock().close(0);
+        heap::lasting(|| self.lock().close(0));
     }
 
     /// An object as it is kept.
@@ -237,9 +246,9 @@ impl<K> Kept<K> {
     fn get(&mut self, key: &Key) -> Option<Arc<K>> {
         match self.objects.get(key)? {
             Slot::Open(object) => Some(Arc::clone(object)),
-            packed @ Slot::Packed(_) => {
-                let object = self.look(packed)?;
-                self.put(key.clone(), Arc::clone(&object));
+            closed => {
+                let object = self.look(closed)?;
+                heap::lasting(|| self.put(key.clone(), Arc::clone(&object)));
                 Some(object)
             }
         }
@@ -248,8 +257,13 @@ impl<K> Kept<K> {
     fn look(&self, slot: &Slot<K>) -> Option<Arc<K>> {
         match slot {
             Slot::Open(object) => Some(Arc::clone(object)),
-            Slot::Packed(text) => self.packer.as_ref().map(|packer| Arc::new((packer.open)(text))),
+            Slot::Stored(stored) => self.opened(&stored.json()),
+            Slot::Packed(text) => self.opened(&text.bytes(&[])),
         }
+    }
+
+    fn opened(&self, json: &[u8]) -> Option<Arc<K>> {
+        self.packer.as_ref().map(|packer| Arc::new((packer.open)(json)))
     }
 
     /// Keeps an object open, and packs who was so for the longest time.
@@ -267,25 +281,27 @@ impl<K> Kept<K> {
     /// Until no more than so many are open.
     fn close(&mut self, open_max: usize) {
         let Some(packer) = &mut self.packer else { return };
+        let store = packer.store.upgrade();
         while packer.opened.len() > open_max {
             let Some(key) = packer.opened.pop_front() else { break };
-            let Some(slot @ Slot::Open(_)) = self.objects.get_mut(&key) else { continue };
-            if let Slot::Open(object) = slot
-                && let Some(text) = (packer.pack)(object, &packer.samples)
-            {
-                *slot = Slot::Packed(text);
+            let Some(slot) = self.objects.get_mut(&key) else { continue };
+            let Slot::Open(object) = slot else { continue };
+            let stored = store.as_ref().and_then(|store| (packer.find)(object, store));
+            let packed = || (packer.pack)(object, &packer.samples).map(Slot::Packed);
+            if let Some(closed) = stored.map(Slot::Stored).or_else(packed) {
+                *slot = closed;
             }
         }
     }
 
     fn insert(&mut self, key: Key, object: Arc<K>) -> Option<Arc<K>> {
         let words = (self.words)(&object);
-        let before = self.put(key.clone(), object);
+        let before = heap::lasting(|| self.put(key.clone(), object));
         let before = before.and_then(|slot| self.look(&slot));
         if let Some(before) = &before {
             self.unlist(&key, before);
         }
-        self.names.extend(words.iter().map(|word| joined([word, &key])));
+        heap::lasting(|| self.names.extend(words.iter().map(|word| joined([word, &key]))));
         before
     }
 
@@ -310,86 +326,21 @@ pub fn without_owners<K: Resource>(mut object: K) -> K {
     object
 }
 
+fn in_store<K: Resource<DynamicType = ()>>(object: &K, store: &Store) -> Option<Arc<Stored>> {
+    let meta = object.meta();
+    let resource = format!("{}/{}", K::group(&()), K::plural(&()));
+    let key =
+        store::Key { resource: resource.into(), namespace: namespace(meta).into(), name: name(meta).into() };
+    let version: u64 = meta.resource_version.as_ref()?.parse().ok()?;
+    store.read().get(&key).filter(|stored| stored.resource_version == version).cloned()
+}
+
 fn key<K: Resource>(object: &K) -> Key {
     joined([namespace(object.meta()), name(object.meta())])
 }
 
 fn joined<const N: usize>(words: [&str; N]) -> Key {
-    words.join(SEAM).into()
-}
-
-/// Keeps `cache` current for ever, and tells of each change.
-pub async fn follow<K>(api: Api<K>, cache: &Cache<K>, told: impl FnMut(Change<'_, K>))
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    follow_some(api, watcher::Config::default(), cache, told).await;
-}
-
-/// The same of those that `config` selects.
-pub async fn follow_some<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    cache: &Cache<K>,
-    mut told: impl FnMut(Change<'_, K>),
-) where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    let mut events = watcher::watcher(api, config).backoff(retries()).boxed();
-    let mut listed = Vec::new();
-    // Told once: a cluster without a kind may be without it for ever.
-    let mut is_missed = false;
-    while let Some(event) = events.next().await {
-        is_missed &= !matches!(event, Ok(Event::InitDone));
-        match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => listed.push(object),
-            Ok(Event::InitDone) => cache.replace(std::mem::take(&mut listed), &mut told),
-            Ok(Event::Apply(object)) => cache.apply(object, &mut told),
-            Ok(Event::Delete(object)) => cache.delete(object, &mut told),
-            Err(watcher::Error::InitialListFailed(why)) if is_absent(&why) => {
-                if !std::mem::replace(&mut is_missed, true) {
-                    let (group, kind) = (K::group(&()), K::kind(&()));
-                    tracing::info!(%group, %kind, "the server does not have this kind; it is asked again and again");
-                }
-                tokio::time::sleep(ABSENT_LOOK_EVERY).await;
-            }
-            Err(why) => tracing::warn!(kind = %K::kind(&()), %why, "watch broke; it starts again"),
-        }
-    }
-}
-
-/// How often a server is asked for a kind that it does not have.
-const ABSENT_LOOK_EVERY: Duration = Duration::from_secs(10);
-/// First wait after a list or a watch failed.
-const RETRY_AFTER_MIN: Duration = Duration::from_millis(800);
-/// Longest wait, before jitter: a server that comes back is noticed within seconds, and asked a few times a
-/// second by all kinds together.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
-/// A watch that went well for so long starts over with the first wait.
-const RETRY_FORGET: Duration = Duration::from_secs(60);
-
-/// The next wait, before jitter.
-struct Waits(Duration);
-
-fn retries() -> ResetTimerBackoff<Waits> {
-    ResetTimerBackoff::new(Waits(RETRY_AFTER_MIN), RETRY_FORGET)
-}
-
-impl Iterator for Waits {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let wait = self.0;
-        self.0 = (wait * 2).min(RETRY_AFTER_MAX);
-        Some(wait.mul_f64(1.0 + fastrand::f64() / 2.0))
-    }
-}
-
-impl Backoff for Waits {
-    fn reset(&mut self) {
-        self.0 = RETRY_AFTER_MIN;
-    }
+    heap::lasting(|| words.join(SEAM).into())
 }
 
 #[cfg(test)]
@@ -399,15 +350,6 @@ mod tests {
 
     fn broker(name: &str) -> Broker {
         Broker::new("ns", name, BrokerSpec::default())
-    }
-
-    #[test]
-    fn waits_grow_to_seconds_and_start_over() {
-        let mut waits = Waits(RETRY_AFTER_MIN);
-        assert!(waits.by_ref().take(20).all(|wait| wait < RETRY_AFTER_MAX * 2));
-        assert!(waits.next().is_some_and(|wait| wait >= RETRY_AFTER_MAX));
-        waits.reset();
-        assert!(waits.next().is_some_and(|wait| wait < RETRY_AFTER_MIN * 2));
     }
 
     #[test]
@@ -450,6 +392,34 @@ mod tests {
         assert_eq!(cache.lock().names.len(), 1, "words of nobody are kept");
     }
 
+    #[tokio::test]
+    async fn sleepers_are_what_the_store_holds_unless_it_has_another_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(folder.path()).unwrap());
+        let put = async |name: &str| {
+            let key = store::Key {
+                resource: "eventing.knative.dev/brokers".into(),
+                namespace: "ns".into(),
+                name: name.into(),
+            };
+            let value = serde_json::to_value(broker(name)).unwrap();
+            let written = store.write(move |_| Ok::<_, store::StoreError>(store::Change::Put(key, value)));
+            let json = written.await.unwrap().object().json();
+            serde_json::from_slice::<Broker>(&json).unwrap()
+        };
+        let cache = Cache::of_sleepers(Arc::downgrade(&store), |_| Vec::new());
+        let (same, old) = (put("same").await, put("old").await);
+        put("old").await;
+        cache.replace(vec![same.clone(), old.clone(), broker("strange")], |_| {});
+        cache.rest();
+        let is_stored = |name: &str| matches!(cache.lock().objects[&joined(["ns", name])], Slot::Stored(_));
+        assert_eq!(["same", "old", "strange"].map(is_stored), [true, false, false]);
+        for known in [same, old, broker("strange")] {
+            let found = cache.get("ns", known.metadata.name.as_deref().unwrap());
+            assert_eq!(found.as_deref(), Some(&known), "each is the version that the cache was told of");
+        }
+    }
+
     #[test]
     fn sleepers_are_packed_and_found_as_before() {
         let labelled = |name: usize, label: &str| {
@@ -460,7 +430,7 @@ mod tests {
         let words = |broker: &Broker| {
             broker.metadata.labels.iter().flat_map(|labels| labels.values().cloned()).collect()
         };
-        let cache = Cache::of_sleepers(words);
+        let cache = Cache::of_sleepers(Weak::new(), words);
         let many = OPEN_MAX * 3;
         cache.replace((0..many).map(|n| labelled(n, if n == 0 { "x" } else { "y" })).collect(), |_| {});
         let open = || {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Weak;
 
 use dataplane::names::{Name, Names};
 use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
@@ -18,6 +19,7 @@ use super::route::hosts::inside_by;
 use super::world::World;
 use super::{Task, either, ingress, route};
 use crate::kinds::shared::{label, name, namespace};
+use crate::store::Store;
 
 /// The label by which a slice names its Service.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -37,10 +39,12 @@ pub struct CoreNames {
     slices: Cache<EndpointSlice>,
 }
 
-impl Default for CoreNames {
-    fn default() -> Self {
+impl CoreNames {
+    /// Of the API whose objects are in `store`, if it is our own.
+    #[must_use]
+    pub fn new(store: Weak<Store>) -> Self {
         Self {
-            services: Cache::of_sleepers(|service| match names_itself(service) {
+            services: Cache::of_sleepers(store, |service| match names_itself(service) {
                 true => Vec::new(),
                 false => vec![OTHERS.to_owned()],
             }),
@@ -183,7 +187,7 @@ mod tests {
     use super::*;
 
     fn compiled(service: Value, endpoints: Value, slices: Value) -> Names {
-        let names = CoreNames::default();
+        let names = CoreNames::new(Weak::new());
         let meta = json!({"name": "s", "namespace": "ns"});
         let service = json!({"metadata": meta, "spec": service});
         names.services.replace(vec![serde_json::from_value(service).unwrap()], |_| {});

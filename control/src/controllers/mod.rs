@@ -47,7 +47,7 @@ pub mod world;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dataplane::events::relay::Ways;
 use futures_util::StreamExt;
@@ -62,6 +62,7 @@ use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{name, namespace};
 use crate::kinds::sources::binding::Runs;
 use crate::publish::{Publisher, QuotaRules};
+use crate::store::Store;
 pub use addresses::EventsTls;
 use cache::{Cache, Change, follow};
 use queue::{Item, Kind};
@@ -94,6 +95,8 @@ pub struct ControlConfig {
     pub shows_pods: bool,
     /// Who we are among the appliances that follow one API server; `None`: the API is our own.
     pub holder: Option<String>,
+    /// Where the objects are, if the API is our own.
+    pub store: Weak<Store>,
     /// What the events of PingSources come to.
     pub pings: Arc<sources::Tally>,
     /// By these the cores send them, once they run.

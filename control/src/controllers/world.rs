@@ -144,6 +144,7 @@ impl<K> Object for K where
 impl World {
     pub fn new(config: ControlConfig, client: Client, fleet: Fleet, publisher: Arc<Publisher>) -> Self {
         let (queue, settings) = (Arc::new(Queue::default()), Arc::default());
+        let store = config.store.clone();
         Self {
             resolver: Resolver::new(client.clone(), Arc::clone(&queue), Arc::clone(&settings)),
             recorder: Recorder::new(client.clone()),
@@ -160,18 +161,18 @@ impl World {
             passes: Passes::default(),
             trusts: Trusts::default(),
             sugar: Sugar::default(),
-            core_names: CoreNames::default(),
-            services: Cache::of_sleepers(|_| Vec::new()),
-            configurations: Cache::of_sleepers(|_| Vec::new()),
-            revisions: Cache::of_sleepers(configuration::words),
+            core_names: CoreNames::new(store.clone()),
+            services: Cache::of_sleepers(store.clone(), |_| Vec::new()),
+            configurations: Cache::of_sleepers(store.clone(), |_| Vec::new()),
+            revisions: Cache::of_sleepers(store.clone(), configuration::words),
             pods: Cache::found_by(pods::words),
-            deployments: Cache::of_sleepers(|_| Vec::new()),
-            routes: Cache::of_sleepers(route::words),
+            deployments: Cache::of_sleepers(store.clone(), |_| Vec::new()),
+            routes: Cache::of_sleepers(store.clone(), route::words),
             domain_mappings: Cache::default(),
             domain_claims: Cache::default(),
-            certificates: Cache::of_sleepers(certificate::words),
-            pod_autoscalers: Cache::of_sleepers(|_| Vec::new()),
-            metrics: Cache::of_sleepers(|_| Vec::new()),
+            certificates: Cache::of_sleepers(store.clone(), certificate::words),
+            pod_autoscalers: Cache::of_sleepers(store.clone(), |_| Vec::new()),
+            metrics: Cache::of_sleepers(store.clone(), |_| Vec::new()),
             brokers: Cache::default(),
             triggers: Cache::found_by(trigger::words),
             channels: Cache::default(),

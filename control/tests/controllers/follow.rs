@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use axum::Router;
@@ -121,7 +121,7 @@ impl Cluster {
         for (name, value) in [("impersonate-user", CONTROLLER_USER), (WHO, who)] {
             config.headers.push((HeaderName::from_static(name), HeaderValue::from_static(value)));
         }
-        House::over(Client::try_from(config).unwrap(), false).await
+        House::over(Client::try_from(config).unwrap(), Weak::new(), false).await
     }
 
     /// What this one wrote.
@@ -321,7 +321,7 @@ fn a_follower_of_an_appliance_leaves_the_writing_to_it() {
         let dir = TempDir::new().unwrap();
         let cluster = Cluster::open(dir.path()).await;
         let developer = cluster.developer();
-        let appliance = House::over(developer.clone(), true).await;
+        let appliance = House::over(developer.clone(), Weak::new(), true).await;
         let follower = cluster.house("follower").await;
         create(&developer, "hello").await;
         appliance.until_ready::<Service>("hello").await;

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use dataplane::table::Table;
@@ -81,14 +81,15 @@ impl House {
         let registry = Arc::new(kinds::registry());
         api::seed(&store, &registry).await.unwrap();
         let client = api::client(Arc::clone(&store), registry);
+        let objects = Arc::downgrade(&store);
         let collector = tokio::task::spawn_local(store::gc::run(store));
-        let mut house = Self::over(client, true).await;
+        let mut house = Self::over(client, objects, true).await;
         house.collector = Some(collector);
         house
     }
 
     /// Follows the API behind `client`, which is somebody else's unless it `shows_pods`.
-    pub(crate) async fn over(client: Client, shows_pods: bool) -> Self {
+    pub(crate) async fn over(client: Client, store: Weak<Store>, shows_pods: bool) -> Self {
         let tables: Arc<Mutex<Vec<Table>>> = Arc::default();
         let seen = Arc::clone(&tables);
         let publisher = Arc::new(Publisher::new(Arc::new(move |table| seen.lock().unwrap().push(table))));
@@ -105,6 +106,7 @@ impl House {
             holder: (!shows_pods).then(controllers::duty::holder),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
             quotas: QuotaRules::default(),
+            store,
             pings: Arc::default(),
             ways: Arc::default(),
         };

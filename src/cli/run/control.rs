@@ -117,8 +117,9 @@ async fn live(
         tokio::task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
     let (first_table, have_table) = oneshot::channel();
+    let objects = house.store.as_ref().map(Arc::downgrade).unwrap_or_default();
     let controllers = tokio::task::spawn_local(controllers::run(
-        parts.control,
+        ControlConfig { store: objects, ..parts.control },
         house.client.clone(),
         house.fleet.clone(),
         parts.publisher,
