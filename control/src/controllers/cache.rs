@@ -14,7 +14,6 @@ use std::fmt::{self, Debug};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use dataplane::heap;
 use kube::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -189,7 +188,7 @@ impl<K: Resource> Cache<K> {
 
     /// Nobody works with any: those of sleepers are packed.
     pub(super) fn rest(&self) {
-        heap::lasting(|| self.lock().close(0));
+        self.lock().close(0);
     }
 
     /// An object as it is kept.
@@ -248,7 +247,7 @@ impl<K> Kept<K> {
             Slot::Open(object) => Some(Arc::clone(object)),
             closed => {
                 let object = self.look(closed)?;
-                heap::lasting(|| self.put(key.clone(), Arc::clone(&object)));
+                self.put(key.clone(), Arc::clone(&object));
                 Some(object)
             }
         }
@@ -296,12 +295,12 @@ impl<K> Kept<K> {
 
     fn insert(&mut self, key: Key, object: Arc<K>) -> Option<Arc<K>> {
         let words = (self.words)(&object);
-        let before = heap::lasting(|| self.put(key.clone(), object));
+        let before = self.put(key.clone(), object);
         let before = before.and_then(|slot| self.look(&slot));
         if let Some(before) = &before {
             self.unlist(&key, before);
         }
-        heap::lasting(|| self.names.extend(words.iter().map(|word| joined([word, &key]))));
+        self.names.extend(words.iter().map(|word| joined([word, &key])));
         before
     }
 
@@ -340,7 +339,7 @@ fn key<K: Resource>(object: &K) -> Key {
 }
 
 fn joined<const N: usize>(words: [&str; N]) -> Key {
-    heap::lasting(|| words.join(SEAM).into())
+    words.join(SEAM).into()
 }
 
 #[cfg(test)]
