@@ -52,6 +52,45 @@ fn a_ping_source_reaches_a_service_by_its_reference() {
     });
 }
 
+/// SRC-05, SRC-33: what a source sends to a Broker is found as an EventType, with a reader that knows no more than that it is a
+/// source; it goes when the source sends elsewhere, or goes itself.
+#[test]
+fn what_a_source_sends_to_a_broker_is_found_as_an_event_type() {
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    api.create(&broker("main"));
+    let to_broker = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" });
+    for name in ["stays", "turns", "goes"] {
+        api.create(&ping(name, &to_broker));
+        let source = api.wait_ready("PingSource", NAMESPACE, name, PATIENCE);
+        assert!(source["status"]["sinkUri"].as_str().unwrap().ends_with("/main"), "{source:#}");
+    }
+    let sources = |wanted: &[&str]| {
+        let mut wanted: Vec<String> =
+            wanted.iter().map(|name| format!("/apis/v1/namespaces/{NAMESPACE}/pingsources/{name}")).collect();
+        wanted.sort();
+        wait::until(PATIENCE, "the EventTypes", || {
+            let found = api.list("EventType", NAMESPACE);
+            let is_ours = |one: &&Value| {
+                one["spec"]["type"] == "dev.knative.sources.ping"
+                    && one["spec"]["reference"]["name"] == "main"
+            };
+            let mut found: Vec<String> = found
+                .iter()
+                .filter(is_ours)
+                .map(|one| one["spec"]["source"].as_str().unwrap().into())
+                .collect();
+            found.sort();
+            (found == wanted).then_some(())
+        });
+    };
+    sources(&["stays", "turns", "goes"]);
+    api.delete("PingSource", NAMESPACE, "goes");
+    let elsewhere = json!({ "spec": { "sink": { "ref": null, "uri": "http://127.0.0.1:9/" } } });
+    api.patch("PingSource", NAMESPACE, "turns", &elsewhere);
+    sources(&["stays"]);
+}
+
 fn binding(name: &str, subject: &Value, sink: &Value) -> Value {
     json!({
         "apiVersion": "sources.knative.dev/v1", "kind": "SinkBinding",

@@ -116,8 +116,7 @@ fn event_type(ns: &str, reference: KReference, owner: Vec<OwnerReference>, seen:
     // A Trigger may have the name of its Broker.
     let kind = if seen.by.is_empty() { None } else { Some(&*reference.kind) };
     let parts = [&*seen.kind, &*seen.source, &*seen.schema, ns, &*reference.name].into_iter().chain(kind);
-    let named: String = reference.name.chars().take(NAME_CHARS_MAX).collect();
-    let name = format!("et-{named}-{:032x}", hash(parts));
+    let name = named(&reference.name, parts);
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let spec = EventTypeSpec {
         kind: seen.kind.to_string(),
@@ -130,6 +129,12 @@ fn event_type(ns: &str, reference: KReference, owner: Vec<OwnerReference>, seen:
     let mut made = EventType::new(ns, &name, spec);
     made.metadata.owner_references = Some(owner);
     made
+}
+
+/// The name of an EventType that is told from others by these parts.
+pub fn named<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {
+    let beside: String = beside.chars().take(NAME_CHARS_MAX).collect();
+    format!("et-{beside}-{:032x}", hash(parts))
 }
 
 /// FNV-1a: the same for ever, so that a restart finds what it made.

@@ -6,6 +6,7 @@ pub mod binding;
 pub mod ping;
 mod send;
 mod tally;
+mod types;
 
 use jiff::Timestamp;
 
@@ -77,7 +78,8 @@ pub async fn reconcile<S: Object + Source>(
         source: ping::source_of(&item.namespace, &item.name),
     };
     conclude::<S>(after.status_mut(), generation, sink, attributes, now());
-    world.set_status(&*source, &after).await
+    world.set_status(&*source, &after).await?;
+    types::keep(world, &*source, &after.status_mut().ce_attributes).await
 }
 
 fn conclude<S: Source>(

@@ -201,7 +201,7 @@ mod tests {
         .unwrap()
     }
 
-    /// SRC-01, SRC-19: the event is upstream's, and the overrides replace what it has.
+    /// SRC-01, SRC-19, SRC-30, SRC-34: the event is upstream's, and the overrides, if any, replace what it has.
     #[test]
     fn an_event_has_its_data_and_the_overrides() {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -213,6 +213,9 @@ mod tests {
         .unwrap();
         assert_eq!(event.attribute("source"), "/apis/v1/namespaces/ns/pingsources/p");
         assert_eq!((event.attribute("type"), event.attribute("extra")), ("mine", "1"));
+        let plain =
+            super::event(&ping(json!({ "schedule": "* * * * *", "data": "hi", "sink": {} })), now).unwrap();
+        assert_eq!((plain.attribute("type"), plain.attribute("specversion")), (TYPE, "1.0"));
         assert_eq!((event.body.as_slice(), event.content_type.as_deref()), (&b"hi"[..], Some("text/plain")));
     }
 
