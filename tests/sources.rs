@@ -138,6 +138,16 @@ fn a_binding_tells_programs_where_to_send() {
     assert_eq!(event.send(appliance.events()).status, 202, "{sink}");
     assert_eq!(until_told(&appliance, "other", "an answer", |_| true)["K_SINK"], Value::Null);
 
+    // A second one for the same program would have both write for ever.
+    let named = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "sender" });
+    api.create(&binding("younger", &named, &json!({ "uri": "http://younger.example.com/" })));
+    api.wait_for("SinkBinding", NAMESPACE, "younger", PATIENCE, |one| {
+        condition(one, "Ready").is_some_and(|ready| ready["reason"] == "SubjectUnavailable")
+    });
+    api.delete("SinkBinding", NAMESPACE, "younger");
+    api.wait_gone("SinkBinding", NAMESPACE, "younger", PATIENCE);
+    assert_eq!(until_told(&appliance, "sender", "an answer", |_| true)["K_SINK"], *sink);
+
     // Who writes the template anew need not know of it.
     api.patch("Service", NAMESPACE, "sender", &greets(HELLO, "everybody"));
     let is_whole = |env: &Value| env["TARGET"] == "everybody" && env["K_SINK"] == *sink;

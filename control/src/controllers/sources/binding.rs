@@ -125,6 +125,11 @@ async fn tell_all<K: Templated>(
         Err(unbound) => return Ok(Err(unbound)),
     };
     for subject in subjects {
+        if let Some(first) = first_to_bind(world, binding, subject.meta()) {
+            // Both would write for ever, and each write is a Revision.
+            let message = format!("{:?} is bound by the older SinkBinding {first:?}", name(subject.meta()));
+            return Ok(Err(Unbound { reason: "SubjectUnavailable", message }));
+        }
         let mut after = (*subject).clone();
         put(after.template_mut(), told);
         if after.template() != subject.template() {
@@ -132,6 +137,25 @@ async fn tell_all<K: Templated>(
         }
     }
     Ok(Ok(()))
+}
+
+/// The binding that has the subject before this one, if there is such.
+fn first_to_bind(world: &World, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
+    let age = |one: &SinkBinding| (one.metadata.creation_timestamp.clone(), name(&one.metadata).to_owned());
+    let others = world.sources.bindings.list(namespace(&binding.metadata));
+    let mut others = others.iter().filter(|other| {
+        let stays = other.metadata.deletion_timestamp.is_none() && is_held(other);
+        stays && other.spec.subject.runs() == binding.spec.subject.runs() && age(other) < age(binding)
+    });
+    others.find(|other| claims(&other.spec.subject, subject)).map(|other| name(&other.metadata).to_owned())
+}
+
+fn claims(subject: &Subject, object: &ObjectMeta) -> bool {
+    if let Some(named) = &subject.name {
+        return named == name(object);
+    }
+    let selector = Selector::try_from(subject.selector.clone().unwrap_or_default());
+    selector.is_ok_and(|selector| selector.matches(object.labels.as_ref().unwrap_or(&Default::default())))
 }
 
 /// The one that is named, or all that have the labels: of those there may be none yet.
