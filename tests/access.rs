@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use kit::{PATIENCE, Setup};
+use kit::{Appliance, PATIENCE, Setup};
 use rcgen::{CertificateParams, CertifiedIssuer, DistinguishedName, DnType, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -104,13 +104,9 @@ fn kubectl(home: &Path, config: &Path, line: &str) -> Option<std::process::Outpu
     command.args(line.split_whitespace()).env("HOME", home).env("KUBECONFIG", config).output().ok()
 }
 
-/// APP-38: over TLS a client certificate or a token says who one is; the API listens beyond loopback then, and
-/// only then.
-#[test]
-fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
-    let authority = Authority::new();
+/// An appliance whose API everybody reaches by TLS, and believes the authority's certificates and carol's token.
+fn guarded(authority: &Authority) -> Appliance {
     let server = authority.issue("server", "none");
-    let (admin, bob) = (authority.issue("admin", "system:masters"), authority.issue("bob", "crew"));
     let tokens = authority.file("tokens.csv");
     std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
     let setup = Setup::new(BINARY)
@@ -118,7 +114,16 @@ fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
         .flag("api-tls-cert", &pair(&server))
         .flag("api-client-ca", &authority.file("ca.pem").display().to_string())
         .flag("api-tokens", &tokens.display().to_string());
-    let appliance = setup.start();
+    setup.start()
+}
+
+/// APP-38: over TLS a client certificate or a token says who one is; the API listens beyond loopback then, and
+/// only then.
+#[test]
+fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
+    let authority = Authority::new();
+    let (admin, bob) = (authority.issue("admin", "system:masters"), authority.issue("bob", "crew"));
+    let appliance = guarded(&authority);
     let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port()));
     for (papers, token, expected) in [
         (Some(&admin), "", "200"),
@@ -156,15 +161,7 @@ fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
 #[test]
 fn backups_are_made_by_whom_a_kubeconfig_names() {
     let authority = Authority::new();
-    let server = authority.issue("server", "none");
-    let tokens = authority.file("tokens.csv");
-    std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
-    let setup = Setup::new(BINARY)
-        .flag("api", "0.0.0.0:0")
-        .flag("api-tls-cert", &pair(&server))
-        .flag("api-client-ca", &authority.file("ca.pem").display().to_string())
-        .flag("api-tokens", &tokens.display().to_string());
-    let appliance = setup.start();
+    let appliance = guarded(&authority);
     let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port())).to_string();
     let kubeconfig = |name: &str, ca: &str, user: &str| {
         let path = authority.file(name);
