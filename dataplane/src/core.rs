@@ -305,7 +305,7 @@ async fn take_in(proxy: Rc<Proxy>, stop: Arc<Stop>, roster: Rc<Roster>, listener
     // The doorman keeps a seat until the door is shut, so that a drained core refuses newcomers.
     let door = roster.enter(usize::MAX);
     let sit_down = |stream| match roster.enter(proxy.limits.connections_max) {
-        Some(seat) => proxy.ring.spawn(serve(stream, seat)),
+        Some(seat) => proxy.ring.spawn_boxed(serve(stream, seat)),
         None => {
             proxy.counters.connections_refused.fetch_add(1, Relaxed);
         }

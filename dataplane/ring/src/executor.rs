@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
 
+use crate::prefetch::prefetch;
 use crate::remote::Doorbell;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -138,6 +139,7 @@ impl Executor {
         while *polls > 0 {
             let Some(next) = self.ready.queue.borrow_mut().pop_front() else { return false };
             *polls -= 1;
+            self.look_ahead();
             next.queued.store(false, Ordering::Release);
             match next.slot {
                 Some(slot) if !next.finished.load(Ordering::Acquire) => self.poll(slot, &next),
@@ -169,6 +171,15 @@ impl Executor {
             for task in tasks.into_iter().flatten() {
                 self.discard(task.future);
             }
+        }
+    }
+
+    /// Asks for the memory of the task that comes after the one to be polled now.
+    fn look_ahead(&self) {
+        let queue = self.ready.queue.borrow();
+        let Some(slot) = queue.front().and_then(|next| next.slot) else { return };
+        if let Some(Some(task)) = self.slots.borrow().tasks.get(slot) {
+            prefetch(&*task.future);
         }
     }
 

@@ -24,6 +24,7 @@ mod limits;
 mod listener;
 mod op;
 mod pool;
+mod prefetch;
 mod remote;
 mod ring;
 pub mod sim;

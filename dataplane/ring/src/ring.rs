@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -80,7 +80,12 @@ impl Ring {
 
     /// Adds a task. One that panics is dropped and counted, and the others go on.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.core.executor.spawn(Box::pin(future)); // one allocation per task
+        self.spawn_boxed(Box::pin(future)); // one allocation per task
+    }
+
+    /// Adds a task that has its allocation already.
+    pub fn spawn_boxed(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        self.core.executor.spawn(future);
     }
 
     /// Tasks that ended in a panic.

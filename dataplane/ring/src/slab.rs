@@ -28,12 +28,39 @@ struct Operation {
     op: Op,
     waker: Option<Waker>,
     /// What a multishot operation brought and nobody took yet.
-    arrived: VecDeque<Arrived>,
+    arrived: Arrivals,
     /// The last answer's result.
     outcome: Option<i32>,
     /// Nobody will ask for the answers any more.
     orphaned: bool,
     cancelled: bool,
+}
+
+/// In their order. The first lies in the operation itself: most are taken before a second one comes, and a queue's memory
+/// is another place to fetch from afar.
+#[derive(Default)]
+struct Arrivals {
+    first: Option<Arrived>,
+    later: VecDeque<Arrived>,
+}
+
+impl Arrivals {
+    fn push(&mut self, arrived: Arrived) {
+        match &self.first {
+            None => self.first = Some(arrived),
+            Some(_) => self.later.push_back(arrived),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Arrived> {
+        let first = self.first.take();
+        self.first = self.later.pop_front();
+        first
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.later.len()
+    }
 }
 
 pub(crate) enum Arrived {
@@ -66,7 +93,7 @@ impl Slab {
         *operation = Some(Operation {
             op,
             waker: None,
-            arrived: VecDeque::new(),
+            arrived: Arrivals::default(),
             outcome: None,
             orphaned: false,
             cancelled: false,
@@ -104,7 +131,7 @@ impl Slab {
     /// The next thing a multishot operation brought. After `Ended` it is gone from the slab.
     pub(crate) fn poll_next(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<Next> {
         let operation = self.operation_mut(key);
-        if let Some(arrived) = operation.arrived.pop_front() {
+        if let Some(arrived) = operation.arrived.pop() {
             return Poll::Ready(Next::Arrived(arrived));
         }
         let Some(outcome) = operation.outcome else {
@@ -138,7 +165,7 @@ impl Slab {
         }
         operation.orphaned = true;
         operation.waker = None;
-        operation.arrived.clear();
+        operation.arrived = Arrivals::default();
         self.cancel(key)
     }
 
@@ -160,7 +187,7 @@ impl Slab {
         if let Some(arrived) = arrived
             && !operation.orphaned
         {
-            operation.arrived.push_back(arrived);
+            operation.arrived.push(arrived);
         }
 
         let mut effect = Effect { wake: operation.waker.take(), pause: false };
