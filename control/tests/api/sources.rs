@@ -1,5 +1,7 @@
 //! What operators and clients learn of source kinds before there is any object of them.
 
+use std::collections::BTreeMap;
+
 use http::Method;
 use serde_json::{Value, json};
 
@@ -74,5 +76,77 @@ async fn source_kinds_are_readable_by_the_role_that_gathers_them() {
         let covers = |rule: &&&Value| rule["resources"].as_array().unwrap().contains(plural);
         let verbs = &rules.iter().find(covers).unwrap()["verbs"];
         assert_eq!(*verbs, json!(["get", "list", "watch"]), "{plural}");
+    }
+}
+
+/// What every source has, and all that a reader of the duck type knows.
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Duck {
+    spec: DuckSpec,
+    status: DuckStatus,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DuckSpec {
+    sink: Sink,
+    ce_overrides: Overrides,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Sink {
+    uri: String,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Overrides {
+    extensions: BTreeMap<String, String>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DuckStatus {
+    observed_generation: i64,
+    sink_uri: String,
+    conditions: Vec<BTreeMap<String, String>>,
+    ce_attributes: Vec<BTreeMap<String, String>>,
+}
+
+/// SRC-28: objects of each kind are read as sources, whatever else they have.
+#[tokio::test]
+async fn a_reader_of_the_duck_type_understands_each_kind() {
+    let house = House::real().await;
+    let owner = json!({ "apiVersion": "v1", "kind": "Service", "name": "a" });
+    let pod = json!({ "spec": { "containers": [{ "image": "hello", "name": "c" }] } });
+    for (plural, own) in [
+        ("pingsources", json!({ "schedule": "* * * * *", "data": "{}" })),
+        ("sinkbindings", json!({ "subject": owner })),
+        ("containersources", json!({ "template": pod })),
+        ("apiserversources", json!({ "resources": [{ "apiVersion": "v1", "kind": "Event" }] })),
+    ] {
+        let mut spec = own;
+        spec["sink"] = json!({ "uri": "http://sink.example.com/" });
+        spec["ceOverrides"] = json!({ "extensions": { "shop": "two" } });
+        let path = format!("/apis/sources.knative.dev/v1/namespaces/default/{plural}");
+        let (code, mut made) =
+            house.ask(Method::POST, &path, &json!({ "metadata": { "name": "a" }, "spec": spec })).await;
+        assert_eq!(code, 201, "{made}");
+        made["status"] = json!({
+            "observedGeneration": 1,
+            "sinkUri": "http://sink.example.com/",
+            "conditions": [{ "type": "Ready", "status": "True" }],
+            "ceAttributes": [{ "type": "t", "source": "/s" }],
+        });
+        let (code, told) = house.ask(Method::PUT, &format!("{path}/a/status"), &made).await;
+        assert_eq!(code, 200, "{told}");
+
+        let (_, read) = house.get(&format!("{path}/a")).await;
+        let Duck { spec, status } = serde_json::from_value(read).unwrap();
+        assert_eq!((&*spec.sink.uri, &*status.sink_uri), ("http://sink.example.com/", &*spec.sink.uri));
+        assert_eq!(spec.ce_overrides.extensions["shop"], "two", "{plural}");
+        assert_eq!(status.observed_generation, 1, "{plural}");
+        assert_eq!((&*status.conditions[0]["type"], &*status.conditions[0]["status"]), ("Ready", "True"));
+        assert_eq!(status.ce_attributes[0]["source"], "/s", "{plural}");
     }
 }

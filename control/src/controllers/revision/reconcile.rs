@@ -1,6 +1,7 @@
 //! What a Revision's status says of its instances: values in, values out.
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
 
 use super::plan::Unrunnable;
 use crate::fleet::{Observed, State};
@@ -32,12 +33,11 @@ pub fn status(
         }
         None => mark_observed(&mut conditions, observed),
     }
-    status.container_statuses = revision
-        .spec
-        .containers
-        .iter()
-        .map(|container| ContainerStatus { name: container.name.clone(), image_digest: String::new() })
-        .collect();
+    let told = |container: &Container| ContainerStatus {
+        name: container.name.clone(),
+        image_digest: digest(container.image.as_deref().unwrap_or_default()).to_owned(),
+    };
+    status.container_statuses = revision.spec.containers.iter().map(told).collect();
     status.actual_replicas = i32::try_from(observed.actual).ok();
     status.desired_replicas = i32::try_from(observed.desired).ok();
     status.base = Status {
@@ -46,6 +46,11 @@ pub fn status(
         annotations: status.base.annotations,
     };
     status
+}
+
+/// The image itself where it is named by its digest. A tag stands for a program of this host, which no registry has.
+fn digest(image: &str) -> &str {
+    if image.contains('@') { image } else { "" }
 }
 
 fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
@@ -140,6 +145,20 @@ mod tests {
         let asleep = after(&ready, None, State::Idle);
         assert_eq!(verdicts(&asleep), [True, True, True, False]);
         assert_eq!(asleep.condition(ACTIVE).unwrap().severity, "Info");
+    }
+
+    /// SRV-REV-18, SRV-REV-22: a digest is told where the image is named by one.
+    #[test]
+    fn an_image_named_by_its_digest_is_its_own_digest() {
+        let by_digest = format!("ghcr.io/acme/hello@sha256:{}", "a".repeat(64));
+        let images = [("ghcr.io/acme/hello:v1", ""), (by_digest.as_str(), by_digest.as_str())];
+        let container =
+            |image: &str| Container { image: Some(image.to_owned()), name: "c".into(), ..Default::default() };
+        let containers = images.iter().map(|(image, _)| container(image)).collect();
+        let revision = Revision::new("ns", "a", RevisionSpec { containers, ..RevisionSpec::default() });
+        let told = after(&revision, None, State::Ready).status.unwrap().container_statuses;
+        let digests: Vec<_> = told.iter().map(|status| status.image_digest.as_str()).collect();
+        assert_eq!(digests, images.map(|(_, digest)| digest));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct RevisionStatus {
 pub struct ContainerStatus {
     /// Name of the container.
     pub name: String,
-    /// Empty when the image names no registry artifact (a process of this host).
+    /// The image, if it is named by a digest. Empty when it names no registry artifact (a program of this host).
     pub image_digest: String,
 }
 

@@ -138,7 +138,7 @@ fn a_batch_is_stored_whole_or_not_at_all() {
     assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
 }
 
-/// EV-RTE-02, EV-RTE-19, DP-ACK-02: the answer waits for the disk, and so does the delivery.
+/// EV-RTE-02, EV-RTE-19, DP-ACK-02, SRC-02: the answer waits for the disk, and so does the delivery.
 #[test]
 fn nothing_is_acknowledged_or_delivered_before_it_is_durable() {
     let folder = folder();
