@@ -104,6 +104,52 @@ fn an_instance_has_the_files_of_its_volumes() {
     assert!(!is_root() || !said.contains("written"), "{said}");
 }
 
+/// SRV-REV-10, SRV-VOL-08: a token of the Revision's account, for whom the volume says, as soon as there is the account.
+#[test]
+fn an_instance_has_the_token_of_its_account() {
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    let folder = if is_root() { "/sluicegate-test" } else { "$SLUICEGATE_VOLUMES/account" };
+    let mut manifest = looking("token", &format!("cat {folder}/token"));
+    container(&mut manifest)["volumeMounts"] =
+        json!([{ "name": "account", "mountPath": "/sluicegate-test/token", "subPath": "token" }]);
+    let asked = json!({ "audience": "shop", "expirationSeconds": 600, "path": "token" });
+    let spec = &mut manifest["spec"]["template"]["spec"];
+    spec["serviceAccountName"] = json!("teller");
+    spec["volumes"] =
+        json!([{ "name": "account", "projected": { "sources": [{ "serviceAccountToken": asked }] } }]);
+    if !is_root() {
+        let volumes = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1volumes";
+        manifest = with(manifest, volumes, json!("env"));
+        container(&mut manifest)["volumeMounts"] =
+            json!([{ "name": "account", "mountPath": "/sluicegate-test" }]);
+    }
+    api.create(&manifest);
+    api.wait_for("Revision", NAMESPACE, "token-00001", PATIENCE, |revision| {
+        let ready = kit::api::condition(revision, "Ready");
+        ready
+            .is_some_and(|ready| ready["message"].as_str().unwrap_or_default().contains("account \"teller\""))
+    });
+
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "teller", "namespace": NAMESPACE },
+    });
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
+    assert_eq!(Call::post(&path).json(&account).send(api.address()).status, 201);
+    api.wait_ready("Service", NAMESPACE, "token", PATIENCE);
+    let said = Call::get("/").host(&format!("token.{NAMESPACE}.localhost")).send(appliance.http()).text();
+    let token = said.split_whitespace().nth(1).unwrap();
+    let review = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+        "spec": { "token": token, "audiences": ["shop"] },
+    });
+    let told =
+        Call::post("/apis/authentication.k8s.io/v1/tokenreviews").json(&review).send(api.address()).json();
+    assert_eq!(told["status"]["authenticated"], true, "{told}");
+    assert_eq!(told["status"]["user"]["username"], format!("system:serviceaccount:{NAMESPACE}:teller"));
+    assert_eq!(told["status"]["audiences"], json!(["shop"]));
+}
+
 /// SRV-CON-14, SRV-CON-18, SRV-CON-58, SRV-CON-59, RT-USER-01, RT-FS-02: the place and the user of the manifest, and `/tmp`.
 #[test]
 fn an_instance_runs_where_and_as_whom_its_manifest_says() {

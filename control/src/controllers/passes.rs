@@ -21,7 +21,7 @@ use super::world::World;
 /// How long a token is asked to be good for, in seconds.
 const SECONDS: i64 = 3_600;
 /// Of that, the share after which it is renewed: an API that is away for ten minutes costs nothing.
-const RENEW_AFTER: f64 = 0.8;
+pub(super) const RENEW_AFTER: f64 = 0.8;
 /// Between two attempts to get a token, at first and at most: an account may be made a moment after it is named.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -139,36 +139,56 @@ pub(super) async fn tend(world: &World) {
 }
 
 async fn renew(world: &World, holder: &Holder, pass: &Pass) {
-    let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &holder.namespace);
-    let wanted = TokenRequest {
-        spec: TokenRequestSpec {
-            audiences: vec![holder.audience.clone()],
-            expiration_seconds: Some(SECONDS),
-            ..TokenRequestSpec::default()
-        },
-        ..TokenRequest::default()
-    };
-    let parameters = PostParams::default();
-    let asked = api.create_token_request(&holder.account, &parameters, &wanted);
-    let why = match timeout(REQUEST_MAX, asked).await {
-        Ok(Ok(TokenRequest { status: Some(status), .. })) => {
-            pass.renew(&status.token);
-            let ends = status.expiration_timestamp.0.as_second();
-            let seconds = ends.saturating_sub(jiff::Timestamp::now().as_second());
-            world.passes.note(holder, Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))));
+    let Holder { namespace, account, audience } = holder;
+    let why = match ask(world, namespace, account, audience, SECONDS).await {
+        Ok((token, good_for)) => {
+            pass.renew(&token);
+            world.passes.note(holder, Some(good_for));
             return;
         }
-        Ok(Ok(_)) => "the answer has no token".to_owned(),
-        Ok(Err(why)) => why.to_string(),
-        Err(_) => "no answer".to_owned(),
+        Err(why) => why,
     };
     let wait = world.passes.note(holder, None);
-    let Holder { namespace, account, audience } = holder;
     // The first attempts may come before the account.
     if wait >= RETRY_MAX {
         tracing::warn!(namespace, account, audience, why, "no token for deliveries; tried again");
     } else {
         tracing::debug!(namespace, account, audience, why, "no token yet");
+    }
+}
+
+/// A token of `account` for `audience` (none: for the API), and for how long it is good; or why there is none.
+pub(super) async fn ask(
+    world: &World,
+    namespace: &str,
+    account: &str,
+    audience: &str,
+    seconds: i64,
+) -> Result<(String, Duration), String> {
+    let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), namespace);
+    let wanted = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: Some(audience)
+                .filter(|audience| !audience.is_empty())
+                .map(str::to_owned)
+                .into_iter()
+                .collect(),
+            expiration_seconds: Some(seconds),
+            ..TokenRequestSpec::default()
+        },
+        ..TokenRequest::default()
+    };
+    let parameters = PostParams::default();
+    match timeout(REQUEST_MAX, api.create_token_request(account, &parameters, &wanted)).await {
+        Ok(Ok(TokenRequest { status: Some(status), .. })) => {
+            let ends = status.expiration_timestamp.0.as_second();
+            let seconds = ends.saturating_sub(jiff::Timestamp::now().as_second());
+            Ok((status.token, Duration::from_secs(u64::try_from(seconds).unwrap_or(0))))
+        }
+        Ok(Ok(_)) => Err("the answer has no token".to_owned()),
+        Ok(Err(kube::Error::Api(status))) => Err(status.message),
+        Ok(Err(why)) => Err(why.to_string()),
+        Err(_) => Err("no answer".to_owned()),
     }
 }
 

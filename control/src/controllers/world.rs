@@ -19,6 +19,7 @@ use super::managers;
 use super::passes::Passes;
 use super::queue::{Item, Queue};
 use super::resolve::Resolver;
+use super::revision::tokens::Tokens;
 use super::settings::Maps;
 use super::sources::Sources;
 use super::sugar::Sugar;
@@ -66,6 +67,8 @@ pub struct World {
     pub keys: Keys,
     /// Tokens of our own.
     pub passes: Passes,
+    /// Tokens that instances read.
+    pub tokens: Tokens,
     /// Whom deliveries by TLS believe.
     pub trusts: Trusts,
     /// Namespaces that may get a Broker.
@@ -159,6 +162,7 @@ impl World {
             settings,
             keys: Keys::default(),
             passes: Passes::default(),
+            tokens: Tokens::default(),
             trusts: Trusts::default(),
             sugar: Sugar::default(),
             core_names: CoreNames::new(store.clone()),

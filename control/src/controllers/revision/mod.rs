@@ -7,6 +7,7 @@ mod probes;
 pub mod reconcile;
 pub mod scale;
 pub mod sources;
+pub mod tokens;
 
 use kube::Api;
 use kube::api::Patch;
@@ -36,6 +37,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         world.fleet.retire(&key);
         world.publisher.remove_backend(&key);
         world.resolver.forget(item);
+        world.tokens.forget(item);
         world.publisher.flow().await;
         return Ok(());
     };

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     ConfigMap, ConfigMapVolumeSource, Container, DownwardAPIVolumeFile, EnvVarSource, KeyToPath,
-    ProjectedVolumeSource, Secret, SecretVolumeSource, Volume as VolumeSpec,
+    ProjectedVolumeSource, Secret, SecretVolumeSource, ServiceAccountTokenProjection, Volume as VolumeSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::fields;
 use super::plan::Unrunnable;
+use super::tokens::{self, Wanted};
 use crate::controllers::queue::Item;
 use crate::controllers::world::{Error, World};
 use crate::kinds::serving::template::RevisionSpec;
@@ -37,12 +38,20 @@ type Data = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     found: BTreeMap<(Kind, String), Data>,
+    /// As whom instances act.
+    account: String,
+    /// Of that account, or why there is none.
+    tokens: BTreeMap<Wanted, Result<String, String>>,
 }
 
 /// Reads everything that `spec` names.
 pub async fn load(world: &World, item: &Item, spec: &RevisionSpec) -> Result<Sources, Error> {
     world.resolver.forget(item);
-    let mut sources = Sources::default();
+    let mut sources = Sources { account: tokens::account(spec).to_owned(), ..Sources::default() };
+    for wanted in tokens::named(spec) {
+        let token = tokens::token(world, item, &wanted).await;
+        sources.tokens.insert(wanted, token);
+    }
     for (kind, name) in named(spec) {
         let reference = KReference {
             kind: if kind == Kind::ConfigMap { "ConfigMap" } else { "Secret" }.to_owned(),
@@ -191,15 +200,24 @@ impl Sources {
                 for item in own.items.iter().flatten() {
                     all.push(own_field(item, mode, meta)?);
                 }
+            } else if let Some(asked) = &part.service_account_token {
+                all.push(file(&asked.path, self.token(asked)?.as_bytes(), mode)?);
             } else {
                 return Err(Unrunnable {
                     reason: "NotSupported",
-                    message: "The process runtime has no service account tokens for projected volumes."
-                        .into(),
+                    message: "The process runtime has no bundles of trust for projected volumes.".into(),
                 });
             }
         }
         Ok(all)
+    }
+
+    fn token(&self, asked: &ServiceAccountTokenProjection) -> Result<&str, Unrunnable> {
+        match self.tokens.get(&Wanted::of(&self.account, asked)) {
+            Some(Ok(token)) => Ok(token),
+            Some(Err(why)) => Err(missing(format!("no token of account \"{}\": {why}", self.account))),
+            None => Err(missing(format!("no token of account \"{}\"", self.account))),
+        }
     }
 
     fn files(
@@ -294,6 +312,10 @@ mod tests {
 
     use super::*;
 
+    fn wanted(audience: &str) -> Wanted {
+        Wanted { account: "teller".into(), audience: audience.into(), seconds: 3_600 }
+    }
+
     fn sources() -> Sources {
         let data = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<Data>()
@@ -302,6 +324,11 @@ mod tests {
             found: BTreeMap::from([
                 ((Kind::ConfigMap, "settings".into()), data(&[("colour", "red"), ("size", "9")])),
                 ((Kind::Secret, "keys".into()), data(&[("token", "t0p")])),
+            ]),
+            account: "teller".into(),
+            tokens: BTreeMap::from([
+                (wanted("shop"), Ok("j.w.t".into())),
+                (wanted("bank"), Err("serviceaccounts \"teller\" not found".into())),
             ]),
         }
     }
@@ -409,8 +436,12 @@ mod tests {
         ]}}));
         let files_wanted = [("c", "red"), ("token", "t0p"), ("who", "a-1")];
         assert_eq!(gathered.unwrap(), files_wanted.map(|(p, t)| (p.to_owned(), t.to_owned(), 0o440)));
-        let token =
-            files(json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}));
-        assert!(token.unwrap_err().message.contains("service account tokens"));
+        let token = |audience: &str| {
+            let asked = json!({"path": "t", "audience": audience});
+            files(json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": asked}]}}))
+        };
+        assert_eq!(token("shop").unwrap(), [("t".into(), "j.w.t".into(), 0o644)]);
+        let refused = token("bank").unwrap_err();
+        assert_eq!((refused.reason, refused.message.contains("not found")), (MISSING, true));
     }
 }

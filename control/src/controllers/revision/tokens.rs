@@ -1,0 +1,163 @@
+//! Tokens of accounts that a Revision's instances read from files: asked of the API, and renewed before they end.
+//!
+//! A renewed token reaches instances that run as any other change of a volume does: its file is replaced.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ServiceAccountTokenProjection;
+use tokio::time::Instant;
+
+use crate::controllers::passes::{RENEW_AFTER, ask};
+use crate::controllers::queue::Item;
+use crate::controllers::world::World;
+use crate::kinds::serving::template::RevisionSpec;
+
+/// How long a token is good if nothing is said, in seconds (Kubernetes' default).
+const SECONDS_DEFAULT: i64 = 3_600;
+/// Until the Revision is looked at again after a token was refused: its account may be made a moment after it.
+const RETRY: Duration = Duration::from_secs(2);
+/// Whose files a Revision has that names no account.
+const ACCOUNT_DEFAULT: &str = "default";
+
+/// What a volume asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wanted {
+    pub account: String,
+    /// Empty: the API itself.
+    pub audience: String,
+    pub seconds: i64,
+}
+
+impl Wanted {
+    pub(super) fn of(account: &str, asked: &ServiceAccountTokenProjection) -> Self {
+        Self {
+            account: account.to_owned(),
+            audience: asked.audience.clone().unwrap_or_default(),
+            seconds: asked.expiration_seconds.unwrap_or(SECONDS_DEFAULT),
+        }
+    }
+}
+
+/// As whom a Revision's instances act.
+pub(super) fn account(spec: &RevisionSpec) -> &str {
+    spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(ACCOUNT_DEFAULT)
+}
+
+/// All tokens that the volumes of `spec` ask for, each once.
+pub(super) fn named(spec: &RevisionSpec) -> BTreeSet<Wanted> {
+    let parts =
+        spec.volumes.iter().filter_map(|volume| volume.projected.as_ref()?.sources.as_ref()).flatten();
+    let asked = parts.filter_map(|part| part.service_account_token.as_ref());
+    asked.map(|asked| Wanted::of(account(spec), asked)).collect()
+}
+
+#[derive(Debug)]
+struct Given {
+    token: String,
+    renew_at: Instant,
+}
+
+/// Those that Revisions have.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    by_revision: Mutex<HashMap<Item, BTreeMap<Wanted, Given>>>,
+}
+
+impl Tokens {
+    pub(super) fn forget(&self, revision: &Item) {
+        self.lock().remove(revision);
+    }
+
+    fn known(&self, revision: &Item, wanted: &Wanted) -> Option<(String, Instant)> {
+        let all = self.lock();
+        let given = all.get(revision)?.get(wanted)?;
+        Some((given.token.clone(), given.renew_at))
+    }
+
+    fn note(&self, revision: &Item, wanted: &Wanted, given: Given) {
+        self.lock().entry(revision.clone()).or_default().insert(wanted.clone(), given);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Item, BTreeMap<Wanted, Given>>> {
+        self.by_revision.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The token that `revision` is to have now, or why there is none. The Revision comes up again when it is time for
+/// another; if that one is refused, the one before stays where it is.
+pub(super) async fn token(world: &World, revision: &Item, wanted: &Wanted) -> Result<String, String> {
+    let known = world.tokens.known(revision, wanted);
+    match known {
+        Some((token, renew_at)) if Instant::now() < renew_at => return Ok(token),
+        _ => {}
+    }
+    let Wanted { account, audience, seconds } = wanted;
+    match ask(world, &revision.namespace, account, audience, *seconds).await {
+        Ok((token, good_for)) => {
+            let wait = good_for.mul_f64(RENEW_AFTER).max(RETRY);
+            let given = Given { token: token.clone(), renew_at: Instant::now() + wait };
+            world.tokens.note(revision, wanted, given);
+            world.queue.add_later(revision.clone(), wait);
+            Ok(token)
+        }
+        Err(why) => {
+            world.queue.add_later(revision.clone(), RETRY);
+            let Some((before, _)) = known else { return Err(why) };
+            let Item { namespace, name, .. } = revision;
+            tracing::warn!(
+                namespace,
+                revision = name,
+                account,
+                why,
+                "a token of a volume is not renewed; tried again"
+            );
+            Ok(before)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controllers::queue::Kind;
+
+    #[test]
+    fn each_token_is_asked_for_once_as_kubernetes_would() {
+        let part = |asked: serde_json::Value| json!({ "serviceAccountToken": asked });
+        let volumes = json!([
+            { "name": "a", "projected": { "sources": [
+                part(json!({ "path": "one" })), part(json!({ "path": "two" })), { "configMap": { "name": "m" } },
+            ] } },
+            { "name": "b", "projected": { "sources": [
+                part(json!({ "path": "t", "audience": "shop", "expirationSeconds": 600 })),
+            ] } },
+        ]);
+        let spec = |account: Option<&str>| RevisionSpec {
+            volumes: serde_json::from_value(volumes.clone()).unwrap(),
+            service_account_name: account.map(str::to_owned),
+            ..RevisionSpec::default()
+        };
+        let wanted = |account: &str, audience: &str, seconds| Wanted {
+            account: account.into(),
+            audience: audience.into(),
+            seconds,
+        };
+        let all = |account| named(&spec(account)).into_iter().collect::<Vec<_>>();
+        assert_eq!(all(None), [wanted("default", "", 3_600), wanted("default", "shop", 600)]);
+        assert_eq!(all(Some("teller")), [wanted("teller", "", 3_600), wanted("teller", "shop", 600)]);
+    }
+
+    #[test]
+    fn a_revisions_tokens_are_forgotten_with_it() {
+        let (tokens, item) = (Tokens::default(), Item::new(Kind::Revision, "ns", "a-1"));
+        let wanted = Wanted { account: "default".into(), audience: String::new(), seconds: 600 };
+        tokens.note(&item, &wanted, Given { token: "t".into(), renew_at: Instant::now() });
+        assert_eq!(tokens.known(&item, &wanted).unwrap().0, "t");
+        tokens.forget(&item);
+        assert!(tokens.known(&item, &wanted).is_none() && tokens.lock().is_empty());
+    }
+}
