@@ -59,10 +59,18 @@ struct Given {
     renew_at: Instant,
 }
 
+/// A Revision's.
+#[derive(Debug, Default)]
+struct Held {
+    given: BTreeMap<Wanted, Given>,
+    /// When it comes up again because of one that was refused.
+    retry_at: Option<Instant>,
+}
+
 /// Those that Revisions have.
 #[derive(Debug, Default)]
 pub struct Tokens {
-    by_revision: Mutex<HashMap<Item, BTreeMap<Wanted, Given>>>,
+    by_revision: Mutex<HashMap<Item, Held>>,
 }
 
 impl Tokens {
@@ -72,15 +80,26 @@ impl Tokens {
 
     fn known(&self, revision: &Item, wanted: &Wanted) -> Option<(String, Instant)> {
         let all = self.lock();
-        let given = all.get(revision)?.get(wanted)?;
+        let given = all.get(revision)?.given.get(wanted)?;
         Some((given.token.clone(), given.renew_at))
     }
 
     fn note(&self, revision: &Item, wanted: &Wanted, given: Given) {
-        self.lock().entry(revision.clone()).or_default().insert(wanted.clone(), given);
+        self.lock().entry(revision.clone()).or_default().given.insert(wanted.clone(), given);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Item, BTreeMap<Wanted, Given>>> {
+    /// Whether the Revision has to be brought up again after [`RETRY`]: not twice, however often it is looked at.
+    fn begins_retry(&self, revision: &Item, now: Instant) -> bool {
+        let mut all = self.lock();
+        let retry_at = &mut all.entry(revision.clone()).or_default().retry_at;
+        let begins = retry_at.is_none_or(|at| at <= now);
+        if begins {
+            *retry_at = Some(now + RETRY);
+        }
+        begins
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Item, Held>> {
         self.by_revision.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,7 +122,9 @@ pub(super) async fn token(world: &World, revision: &Item, wanted: &Wanted) -> Re
             Ok(token)
         }
         Err(why) => {
-            world.queue.add_later(revision.clone(), RETRY);
+            if world.tokens.begins_retry(revision, Instant::now()) {
+                world.queue.add_later(revision.clone(), RETRY);
+            }
             let Some((before, _)) = known else { return Err(why) };
             let Item { namespace, name, .. } = revision;
             tracing::warn!(
@@ -157,6 +178,10 @@ mod tests {
         let wanted = Wanted { account: "default".into(), audience: String::new(), seconds: 600 };
         tokens.note(&item, &wanted, Given { token: "t".into(), renew_at: Instant::now() });
         assert_eq!(tokens.known(&item, &wanted).unwrap().0, "t");
+        let now = Instant::now();
+        let looks =
+            [now, now, now + RETRY / 2, now + RETRY, now + RETRY].map(|at| tokens.begins_retry(&item, at));
+        assert_eq!(looks, [true, false, false, true, false], "one look brings one other");
         tokens.forget(&item);
         assert!(tokens.known(&item, &wanted).is_none() && tokens.lock().is_empty());
     }
