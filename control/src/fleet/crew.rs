@@ -175,6 +175,11 @@ impl Crew {
         self.failure = None;
         if !self.proven && self.ready_count() >= self.initial() {
             self.proven = true;
+            // Who asks for several expects the requests that only come once the revision is ready. One is the default,
+            // and the rules for the last instance keep it.
+            if self.plan.initial > 1 {
+                self.carry = self.carry.max(self.plan.initial);
+            }
             self.carry_until = Some(now + self.plan.stable_window);
         }
     }

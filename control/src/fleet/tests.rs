@@ -291,6 +291,17 @@ async fn the_revision_is_not_ready_before_its_initial_count_is() {
     assert_eq!(stage.state(), State::Ready);
 }
 
+/// Whoever starts with several gets its requests only once it is ready, so they are kept for a stable window.
+#[tokio::test(start_paused = true)]
+async fn the_initial_count_is_kept_for_a_stable_window() {
+    let several = Plan { initial: 3, stable_window: TICK * 50, ..plan() };
+    let stage = Stage::with(several, at_once).await;
+    sleep(TICK * 45).await;
+    assert_eq!((stage.fleet.observe(KEY).actual, stage.state()), (3, State::Ready));
+    sleep(TICK * 10).await;
+    assert!(stage.fleet.observe(KEY).actual < 3, "{:?}", stage.fleet.observe(KEY));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_retired_revision_ends_and_is_forgotten() {
     let stage = Stage::with(Plan { min: 3, ..plan() }, at_once).await;
