@@ -168,11 +168,7 @@ pub(super) async fn ask(
     let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), namespace);
     let wanted = TokenRequest {
         spec: TokenRequestSpec {
-            audiences: Some(audience)
-                .filter(|audience| !audience.is_empty())
-                .map(str::to_owned)
-                .into_iter()
-                .collect(),
+            audiences: if audience.is_empty() { Vec::new() } else { vec![audience.to_owned()] },
             expiration_seconds: Some(seconds),
             ..TokenRequestSpec::default()
         },

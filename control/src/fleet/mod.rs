@@ -45,7 +45,7 @@ pub struct Plan {
     /// 0 = no limit.
     pub max: u32,
     /// Instances that must be ready once before the revision counts as proven. 0: none is started before
-    /// there is demand.
+    /// there is demand. More than one are kept as `carry` is.
     pub initial: u32,
     /// Instances that whoever served before has: this many must be ready as well before the revision counts as
     /// proven, and are kept for one stable window after that, while the requests come over.

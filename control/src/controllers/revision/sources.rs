@@ -1,4 +1,4 @@
-//! What a Revision takes from ConfigMaps and Secrets: variables and files.
+//! What a Revision takes from ConfigMaps, Secrets and its account: variables and files.
 //!
 //! Values in, values out, but for [`load`], which reads the objects and leaves word that the Revision is
 //! to be looked at again when one of them changes or appears.
@@ -48,10 +48,7 @@ pub struct Sources {
 pub async fn load(world: &World, item: &Item, spec: &RevisionSpec) -> Result<Sources, Error> {
     world.resolver.forget(item);
     let mut sources = Sources { account: tokens::account(spec).to_owned(), ..Sources::default() };
-    for wanted in tokens::named(spec) {
-        let token = tokens::token(world, item, &wanted).await;
-        sources.tokens.insert(wanted, token);
-    }
+    sources.tokens = tokens::load(world, item, spec).await;
     for (kind, name) in named(spec) {
         let reference = KReference {
             kind: if kind == Kind::ConfigMap { "ConfigMap" } else { "Secret" }.to_owned(),

@@ -18,6 +18,8 @@ use crate::kinds::serving::template::RevisionSpec;
 const SECONDS_DEFAULT: i64 = 3_600;
 /// Until the Revision is looked at again after a token was refused: its account may be made a moment after it.
 const RETRY: Duration = Duration::from_secs(2);
+/// Tokens of one Revision's volumes: each is a request and a signature, and comes up again for its renewal.
+const TOKENS_MAX: usize = 32;
 /// Whose files a Revision has that names no account.
 const ACCOUNT_DEFAULT: &str = "default";
 
@@ -46,7 +48,7 @@ pub(super) fn account(spec: &RevisionSpec) -> &str {
 }
 
 /// All tokens that the volumes of `spec` ask for, each once.
-pub(super) fn named(spec: &RevisionSpec) -> BTreeSet<Wanted> {
+fn named(spec: &RevisionSpec) -> BTreeSet<Wanted> {
     let parts =
         spec.volumes.iter().filter_map(|volume| volume.projected.as_ref()?.sources.as_ref()).flatten();
     let asked = parts.filter_map(|part| part.service_account_token.as_ref());
@@ -104,9 +106,32 @@ impl Tokens {
     }
 }
 
+/// Everything that the volumes of `spec` ask for, and why there is none of what there is none of.
+pub(super) async fn load(
+    world: &World,
+    revision: &Item,
+    spec: &RevisionSpec,
+) -> BTreeMap<Wanted, Result<String, String>> {
+    let named = named(spec);
+    if let Some(why) = too_many(named.len()) {
+        return named.into_iter().map(|wanted| (wanted, Err(why.clone()))).collect();
+    }
+    let mut tokens = BTreeMap::new();
+    for wanted in named {
+        let token = token(world, revision, &wanted).await;
+        tokens.insert(wanted, token);
+    }
+    tokens
+}
+
+fn too_many(count: usize) -> Option<String> {
+    let why = || format!("its volumes ask for {count} different ones, and may for {TOKENS_MAX}");
+    (count > TOKENS_MAX).then(why)
+}
+
 /// The token that `revision` is to have now, or why there is none. The Revision comes up again when it is time for
 /// another; if that one is refused, the one before stays where it is.
-pub(super) async fn token(world: &World, revision: &Item, wanted: &Wanted) -> Result<String, String> {
+async fn token(world: &World, revision: &Item, wanted: &Wanted) -> Result<String, String> {
     let known = world.tokens.known(revision, wanted);
     match known {
         Some((token, renew_at)) if Instant::now() < renew_at => return Ok(token),
@@ -169,6 +194,8 @@ mod tests {
         };
         let all = |account| named(&spec(account)).into_iter().collect::<Vec<_>>();
         assert_eq!(all(None), [wanted("default", "", 3_600), wanted("default", "shop", 600)]);
+        assert_eq!(too_many(TOKENS_MAX), None);
+        assert!(too_many(TOKENS_MAX + 1).is_some_and(|why| why.contains("33") && why.contains("32")));
         assert_eq!(all(Some("teller")), [wanted("teller", "", 3_600), wanted("teller", "shop", 600)]);
     }
 
