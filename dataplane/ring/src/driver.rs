@@ -14,6 +14,8 @@ pub(crate) enum Patience {
     /// Tasks are runnable: look, do not wait.
     None,
     Until(Duration),
+    /// The same without sleep: what is waited for takes less than to be woken.
+    Awake(Duration),
     Forever,
 }
 

@@ -43,6 +43,7 @@ impl Ring {
     ) -> Self {
         let core = Core {
             now: Cell::new(driver.now()),
+            awake_until: Cell::new(Tick::ZERO),
             slab: RefCell::default(),
             timers: RefCell::default(),
             executor: Executor::new(Arc::clone(&doorbell)),
@@ -118,6 +119,12 @@ impl Ring {
         Within::new(future, at.map(|at| self.sleep_until(at)))
     }
 
+    /// From now until `at` the loop looks for work instead of sleeping, and gives its processor away between two looks. For who
+    /// waits for something that takes no longer than a sleeping processor takes to wake.
+    pub fn stay_awake_until(&self, at: Tick) {
+        self.core.awake_until.set(at);
+    }
+
     /// Lets the other runnable tasks go first.
     pub async fn yield_now(&self) {
         let mut yielded = false;
@@ -176,6 +183,7 @@ pub(crate) struct Core {
     /// Who waits for a call from another thread.
     listeners: RefCell<Vec<Waker>>,
     now: Cell<Tick>,
+    awake_until: Cell<Tick>,
     /// Kept between turns for its allocation.
     answers: RefCell<Vec<Completion>>,
 }
@@ -255,8 +263,10 @@ impl Core {
         if !self.executor.is_idle() || self.doorbell.is_rung() {
             return Patience::None;
         }
+        let (now, awake) = (self.now(), self.awake_until.get());
         match self.timers.borrow_mut().next() {
-            Some(at) => Patience::Until(at - self.now()),
+            next if awake > now => Patience::Awake(next.map_or(awake, |next| next.min(awake)) - now),
+            Some(at) => Patience::Until(at - now),
             None => Patience::Forever,
         }
     }

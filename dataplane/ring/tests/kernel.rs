@@ -148,6 +148,31 @@ fn another_thread_wakes_the_loop() {
     caller.join().unwrap();
 }
 
+/// All that wakes a sleeping loop is seen by one that stays awake: a timer, a file's worker, another thread, bytes.
+#[test]
+fn a_loop_that_stays_awake_misses_nothing() {
+    let ring = ring();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let file = File::from_std(&ring, tempfile::tempfile().unwrap());
+    ring.stay_awake_until(ring.now() + Duration::from_secs(3600));
+    ring.block_on(async {
+        ring.sleep(Duration::from_millis(2)).await;
+        file.write_at_durable(b"kept".to_vec(), 0).await.unwrap();
+        let remote = ring.remote();
+        let peer = std::thread::spawn(move || {
+            let (mut accepted, _) = listener.accept().unwrap();
+            remote.wake();
+            accepted.write_all(b"x").unwrap();
+        });
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        ring.woken().await;
+        assert_eq!(&*stream.recv().await.unwrap(), b"x");
+        peer.join().unwrap();
+    });
+    ring.shutdown();
+}
+
 #[test]
 fn a_burst_of_calls_counts_once_and_a_later_call_again() {
     let ring = ring();

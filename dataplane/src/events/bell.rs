@@ -29,6 +29,11 @@ impl Bell {
         self.count.get()
     }
 
+    /// How many wait for it.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
     /// Resolves when it has rung more than `seen` times.
     pub(super) async fn after(&self, seen: u64) {
         poll_fn(|cx| {

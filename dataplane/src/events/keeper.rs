@@ -22,6 +22,7 @@ use super::feed::Feed;
 use super::hand::Hand;
 use super::limits::{BOOKMARK_EVERY, FULL_TOLD_EVERY, RELEASE_AGAIN, UNHURRIED_BYTES_MAX};
 use super::pager::Pager;
+use super::vigil::Vigil;
 use crate::table::Stream;
 
 /// The bookmark that keeps a stream's history; subscribers are named by uid.
@@ -329,6 +330,7 @@ impl Keeper {
     pub async fn run(&self) -> LogFailed {
         let mut hand = Hand::default();
         let mut file: Option<(Arc<fs::File>, File)> = None;
+        let mut vigil = Vigil::default();
         let mut lazy_since: Option<Tick> = None;
         loop {
             let seen = self.work.count();
@@ -357,7 +359,7 @@ impl Keeper {
             }
             lazy_since = None;
             hand.help(&mut self.log.borrow_mut());
-            self.flush(&mut file).await;
+            self.flush(&mut file, &mut vigil).await;
             self.log.borrow_mut().move_on(); // a bounded step, and only if one is due
             self.tell_damage();
         }
@@ -377,16 +379,18 @@ impl Keeper {
         self.log.borrow().urgency().max(bookmarks)
     }
 
-    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, File)>) {
+    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, File)>, vigil: &mut Vigil) {
         self.write_bookmarks();
         let Some(flush) = self.log.borrow_mut().next_flush() else { return };
         if self.log.borrow().urgency() != Urgency::Now {
             self.due.set(None); // all events that were staged are in it
         }
+        self.ring.stay_awake_until(vigil.begin(self.ring.now(), self.flushed.waiting()));
         let result = match self.file(cached, &flush.file) {
             Ok(file) => file.write_at_durable(flush.bytes.clone(), flush.offset).await,
             Err(error) => Err(error),
         };
+        self.ring.stay_awake_until(vigil.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
         self.flushed.ring();
         let durable = self.log.borrow().durable();

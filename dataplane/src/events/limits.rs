@@ -82,6 +82,17 @@ pub const UNHURRIED_FLUSH: Duration = BOOKMARK_EVERY;
 /// small, and larger writes are hardly faster.
 pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
 
+/// Senders that wait for one flush and count as alone: a core stays awake for them.
+pub const LONE_MAX: usize = 2;
+
+/// The longest that a core stays awake for one flush. What takes longer is not worth it: a sleeping processor
+/// wakes in some 50 µs.
+pub const QUICK_FLUSH_MAX: Duration = Duration::from_micros(500);
+
+/// The longest that a core stays awake for the next request of a sender that waits for each answer: on one machine it
+/// comes after some 60 µs.
+pub const NEXT_REQUEST_MAX: Duration = Duration::from_micros(200);
+
 /// How often it is said at most that a full log refuses events: each refusal has its answer and its count.
 pub const FULL_TOLD_EVERY: Duration = Duration::from_secs(10);
 

@@ -27,6 +27,7 @@ pub mod sender;
 pub mod service;
 pub mod trace;
 pub mod types;
+mod vigil;
 
 pub use crate::http::answer::Answer;
 

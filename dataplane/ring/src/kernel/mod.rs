@@ -170,14 +170,20 @@ impl Kernel {
                 let wait = Timespec::new().sec(wait.as_secs()).nsec(wait.subsec_nanos());
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&wait))
             }
-            Patience::None => {
-                // Deferred work shows as TASKRUN (asked for at setup), so an idle look costs no call.
-                let submission = self.ring.submission();
-                let nothing = submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
-                drop(submission);
-                if nothing { Ok(0) } else { self.ring.submit() }
+            Patience::None if self.is_quiet() => Ok(0),
+            Patience::Awake(_) if self.is_quiet() => {
+                std::thread::yield_now(); // the kernel's own workers may need just this processor
+                Ok(0)
             }
+            Patience::None | Patience::Awake(_) => self.ring.submit(),
         }
+    }
+
+    /// Nothing to hand over and nothing to take. Deferred work shows as TASKRUN (asked for at setup), so that such a
+    /// look costs no call.
+    fn is_quiet(&mut self) -> bool {
+        let submission = self.ring.submission();
+        submission.is_empty() && !submission.taskrun() && !submission.cq_overflow()
     }
 
     fn reap(&mut self, answers: &mut Vec<Completion>) {

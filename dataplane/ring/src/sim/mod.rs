@@ -171,7 +171,7 @@ impl State {
     fn wait(&mut self, patience: Patience) {
         let until = match patience {
             Patience::None => return,
-            Patience::Until(wait) => Some(self.agenda.now() + wait),
+            Patience::Until(wait) | Patience::Awake(wait) => Some(self.agenda.now() + wait),
             Patience::Forever => None,
         };
         while self.answers.is_empty() {
