@@ -111,6 +111,7 @@ fn table(port: u16, tokens: Tokens) -> Table {
         quota: Arc::default(),
         in_order: false,
         is_closed: false,
+        guards_loops: true,
         types: None,
         admission: (tokens == Tokens::Asked).then(|| Arc::new(admission())),
         subscribers: vec![Arc::new(subscriber)],

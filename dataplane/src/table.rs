@@ -205,6 +205,8 @@ pub struct Stream {
     pub in_order: bool,
     /// Nothing more is taken in from outside; what is there is delivered, and replies come back in.
     pub is_closed: bool,
+    /// Hops are counted, because replies come back in: a Broker's, and not a Channel's.
+    pub guards_loops: bool,
     /// Notes which types of events come, if anybody wants to know.
     pub types: Option<Arc<Types>>,
     /// Who may send from outside; `None`: everybody, and nobody is asked who he is.

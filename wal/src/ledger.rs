@@ -12,8 +12,9 @@ use crate::index::{Copied, Index, Spot};
 use crate::limits::RANGES_MAX;
 use crate::position::Position;
 
-/// Looked at for every event; the keys are numbers that we gave, so a fast hash does.
-type Streams = HashMap<u32, Stream, foldhash::fast::RandomState>;
+/// Looked at for every event; the keys are numbers that we gave, so a fast hash does. In boxes, so that the map of a thousand
+/// streams stays in the processor's cache, and what it points to can be asked for ahead.
+type Streams = HashMap<u32, Box<Stream>, foldhash::fast::RandomState>;
 
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -105,18 +106,18 @@ impl Ledger {
         let known = self.streams.entry(stream).or_insert_with(|| {
             self.snapshot_bytes += record_bytes(name.len());
             self.names.insert(name.into(), stream);
-            Stream {
+            Box::new(Stream {
                 name: name.into(),
                 index: Index::default(),
                 bookmarks: BTreeMap::new(),
                 copies: Vec::new(),
                 listed: true,
-            }
+            })
         });
         known.listed = true;
     }
 
-    pub(crate) fn forget_stream(&mut self, stream: u32) -> Option<Stream> {
+    pub(crate) fn forget_stream(&mut self, stream: u32) -> Option<Box<Stream>> {
         let gone = self.streams.remove(&stream)?;
         self.snapshot_bytes -= record_bytes(gone.name.len());
         if self.names.get(&gone.name) == Some(&stream) {

@@ -224,6 +224,12 @@ impl Log {
         }
     }
 
+    /// What an append to the stream looks at first. Good for nothing but to be asked of the memory ahead of time.
+    #[must_use]
+    pub fn memory_of(&self, stream: StreamId) -> Option<&impl Sized> {
+        self.ledger.streams.get(&stream.0).map(|known| &**known)
+    }
+
     /// Declared streams, in no order.
     pub fn streams(&self) -> impl Iterator<Item = (StreamId, &str)> {
         self.ledger.streams.iter().map(|(id, stream)| (StreamId(*id), &*stream.name))

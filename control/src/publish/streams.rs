@@ -154,6 +154,7 @@ impl Streams {
                     quota: Arc::clone(&entry.spec.quota),
                     in_order: subscribers.iter().any(|one| one.delivery.sequence != Sequence::Free),
                     is_closed: entry.spec.is_closed,
+                    guards_loops: entry.spec.name.starts_with("broker/"),
                     admission: entry.spec.admission.clone(),
                     types: entry.spec.tells_types.then(|| Arc::clone(&entry.types)),
                     subscribers,

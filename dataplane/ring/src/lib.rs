@@ -38,6 +38,7 @@ pub use file::File;
 pub use kernel::Unsupported;
 pub use limits::Options;
 pub use listener::Listener;
+pub use prefetch::prefetch;
 pub use remote::Remote;
 pub use ring::Ring;
 pub use stream::{Readiness, Stream};

@@ -8,8 +8,9 @@ const LINE_BYTES: usize = 64;
 /// a connection's 3 KiB, with twice as many it is no faster.
 const AHEAD_BYTES_MAX: usize = 1024;
 
-/// Asks for the memory of `value`, as far as [`AHEAD_BYTES_MAX`]. What it points to stays where it is.
-pub(crate) fn prefetch<T: ?Sized>(value: &T) {
+/// Asks for the memory of `value`, as far as its first 1,024 bytes, and does not wait for it. What it points to stays where
+/// it is.
+pub fn prefetch<T: ?Sized>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
     for offset in (0..size_of_val(value).min(AHEAD_BYTES_MAX)).step_by(LINE_BYTES) {
         line(start.wrapping_add(offset));

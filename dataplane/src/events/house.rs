@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ring::Ring;
+use ring::{Ring, prefetch};
 use wal::{AppendError, Log, Position};
 
 use super::admission::Porter;
@@ -139,11 +139,15 @@ impl<P: Post + Clone> Events<P> {
     ) -> Answer {
         let began = self.ring.now();
         let stream = ingress::find(table, path);
+        if let Some(stream) = stream {
+            self.home.look_ahead(stream);
+        }
         let answer = match self.judge(method, stream, headers, body) {
             Err(refusal) => ingress::refused(&refusal),
             Ok(intake) => {
                 let beside = companions::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
                 let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
+                tally.stored.look_ahead();
                 let answer = self.take_in(table, intake, &beside).await;
                 tally.stored.note_each(events, &Key::of(answer.status), self.ring.now() - began);
                 answer
@@ -164,6 +168,7 @@ impl<P: Post + Clone> Events<P> {
         body: &'a [u8],
     ) -> Result<Intake<'a>, Refusal> {
         let stream = ingress::addressed(method, stream)?;
+        prefetch(&*stream.tally);
         let Some(admission) = &stream.admission else { return ingress::read(stream, headers, body) };
         let count = |refusal| {
             stream.tally.unauthorized.fetch_add(1, Relaxed);

@@ -80,12 +80,6 @@ pub fn find<'t>(table: &'t Table, path: &str) -> Option<&'t Arc<Stream>> {
     table.streams.get(path).or_else(|| table.streams.get(path.strip_suffix('/')?))
 }
 
-/// Whether a stream counts hops: brokers do (`broker/…`), because their replies come back in.
-#[must_use]
-pub fn guards_loops(stream: &Stream) -> bool {
-    stream.name.starts_with("broker/")
-}
-
 /// The stream that a request is for, if it can be for one.
 pub fn addressed<'a>(method: &str, stream: Option<&'a Arc<Stream>>) -> Result<&'a Arc<Stream>, Refusal> {
     let stream = stream.filter(|stream| !stream.is_closed).ok_or(Refusal::UnknownPath)?;
@@ -123,7 +117,7 @@ fn admit<'a>(stream: &Stream, mut event: Event<'a>) -> Result<Entering<'a>, Refu
     if bytes > max as usize {
         return Err(Refusal::TooLarge { bytes, max });
     }
-    if !guards_loops(stream) {
+    if !stream.guards_loops {
         return Ok(Entering { event, hops_left: 0 });
     }
     let hops_left = match event.take(HOPS_ATTRIBUTE) {

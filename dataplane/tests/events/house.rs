@@ -105,6 +105,7 @@ impl House {
             quota: Arc::default(),
             in_order: false,
             is_closed: false,
+            guards_loops: true,
             types: None,
             admission: None,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),

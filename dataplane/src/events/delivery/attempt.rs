@@ -23,7 +23,7 @@ use crate::events::cloudevent::Event;
 use crate::events::companions::trace_of;
 use crate::events::encode::Outgoing;
 use crate::events::house::note_type;
-use crate::events::ingress::{HOPS_ATTRIBUTE, guards_loops};
+use crate::events::ingress::HOPS_ATTRIBUTE;
 use crate::events::journal::{Note, What};
 use crate::events::record::Record;
 use crate::outcomes::Key;
@@ -56,7 +56,7 @@ impl<P: Post> Pump<P> {
             }
         };
         let order = self.order();
-        if guards_loops(&order.stream) {
+        if order.stream.guards_loops {
             record.arrived = self.shop.moment.borrow_mut().text(at_ms);
         }
         match &job.leg {
@@ -156,7 +156,7 @@ impl<P: Post> Pump<P> {
             }
             Reply::Reenter => {
                 let mut hops = 0;
-                if guards_loops(&order.stream) {
+                if order.stream.guards_loops {
                     reply.take(HOPS_ATTRIBUTE);
                     hops = record.hops_left.saturating_sub(1);
                     if hops == 0 {
