@@ -48,6 +48,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use dataplane::events::relay::Ways;
 use futures_util::StreamExt;
@@ -59,7 +60,7 @@ use tokio::sync::oneshot;
 
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
-use crate::kinds::shared::{name, namespace};
+use crate::kinds::shared::{HasConditions as _, name, namespace};
 use crate::kinds::sources::binding::Runs;
 use crate::publish::{Publisher, QuotaRules};
 use crate::store::Store;
@@ -71,6 +72,9 @@ use world::{Error, Object, World};
 /// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
 /// share a commit.
 const WORKERS: usize = 32;
+/// Until the instances of a ready Revision are shown: a request that wakes one has its answer by then, and two processors have
+/// nothing else to do meanwhile.
+const SHOWN_AFTER: Duration = Duration::from_millis(5);
 
 /// Something that runs as long as the controllers.
 type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -351,18 +355,28 @@ async fn hear_fleet(world: &World) {
         match changes.recv().await {
             Ok(key) => {
                 if let Some((ns, name)) = key.split_once('/') {
-                    world.look_at(Item::new(Kind::Revision, ns, name));
-                    world.look_at(Item::new(Kind::Pods, ns, name));
+                    hear_of(world, ns, name);
                 }
             }
             Err(RecvError::Lagged(_)) => {
-                for (ns, name) in world.revisions.keys() {
-                    world.look_at(Item::new(Kind::Revision, &ns, &name));
-                    world.look_at(Item::new(Kind::Pods, &ns, &name));
-                }
+                world.revisions.keys().iter().for_each(|(ns, name)| hear_of(world, ns, name));
             }
             // The fleet is over; so are we, soon.
             Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// A Revision that is ready only shows how many instances it has, and nobody waits for that: it is written when the request that
+/// started one is on its way.
+fn hear_of(world: &World, namespace: &str, name: &str) {
+    let is_ready = world.revisions.get(namespace, name).is_some_and(|revision| revision.is_ready());
+    for kind in [Kind::Revision, Kind::Pods] {
+        let item = Item::new(kind, namespace, name);
+        if is_ready {
+            world.queue.add_later(item, SHOWN_AFTER);
+        } else {
+            world.look_at(item);
         }
     }
 }
