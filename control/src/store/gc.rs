@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
+use super::looks::Looks;
 use super::terminating::{self, Left};
 use super::upkeep::{self, Skip};
 use super::{Change, Event, Key, Memory, Opened, Store, StoreError, Stored, View};
@@ -40,6 +43,7 @@ pub async fn run(store: Arc<Store>) {
         (everywhere(&memory), memory.revision())
     };
     drop(store);
+    let mut looks = Looks::default();
     loop {
         match visit(&weak, places).await {
             Ok(()) => {}
@@ -56,13 +60,7 @@ pub async fn run(store: Arc<Store>) {
                 return;
             }
         }
-        // A store that was shut may still be held by somebody: an error is the end, and no news.
-        let is_shut = match news.has_changed() {
-            Ok(true) => false,
-            Ok(false) => news.changed().await.is_err(),
-            Err(_) => true,
-        };
-        if is_shut {
+        if !wait(&mut news, looks.next_at()).await {
             return;
         }
         let Some(store) = weak.upgrade() else { return };
@@ -74,7 +72,35 @@ pub async fn run(store: Arc<Store>) {
             }
             Err(_) => (everywhere(&memory), memory.revision()),
         };
+        put_off(&mut places, &mut looks, &memory);
     }
+}
+
+/// Waits for news, or until `due`. `false`: there will be none.
+async fn wait(news: &mut watch::Receiver<u64>, due: Option<Instant>) -> bool {
+    // A store that was shut may still be held by somebody: an error is the end, and no news.
+    let changed = async {
+        match news.has_changed() {
+            Ok(true) => true,
+            Ok(false) => news.changed().await.is_ok(),
+            Err(_) => false,
+        }
+    };
+    match due {
+        Some(due) => tokio::time::timeout_at(due, changed).await.unwrap_or(true),
+        None => changed.await,
+    }
+}
+
+/// Leaves out the namespaces that need not be looked at yet, and adds those whose time has come.
+fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
+    let now = Instant::now();
+    places.extend(looks.take_due(now).into_iter().map(Place::Namespace));
+    let is_empty = |namespace: &Key| memory.in_namespace(&namespace.name).next().is_none();
+    places.retain(|place| match place {
+        Place::Namespace(key) => looks.allow(key, is_empty(key), now),
+        Place::Child(_) | Place::Owner(_) => true,
+    });
 }
 
 /// All places that may need a look, when nothing is known of what changed.

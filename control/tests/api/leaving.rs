@@ -1,6 +1,7 @@
 //! Deletion: finalizers, preconditions, dependents, namespaces.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::Method;
 use serde_json::{Value, json};
@@ -221,6 +222,40 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     let gone = spaces.until("DELETED", "team").await;
     assert_eq!(conditions(&gone)[4].1, "All content-preserving finalizers finished");
     assert_eq!(house.get(maps).await.1["items"], json!([]));
+}
+
+/// APP-31: what goes one by one costs a status now and then, and what is left last is told. It was a write for each.
+#[tokio::test]
+async fn a_namespace_tells_now_and_then_how_much_is_left() {
+    const OBJECTS: usize = 200;
+    let house = House::open().await;
+    house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "team" } })).await;
+    let maps = "/api/v1/namespaces/team/configmaps";
+    for number in 0..OBJECTS {
+        let held = json!({ "metadata": { "name": format!("m{number}"), "finalizers": ["example.com/a"] } });
+        assert_eq!(house.ask(Method::POST, maps, &held).await.0, 201);
+    }
+    let left = |space: &Value| space["status"]["conditions"][3]["message"].as_str().map(str::to_owned);
+    let remaining =
+        |count: usize| format!("Some resources are remaining: configmaps. has {count} resource instances");
+    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
+    collect(&house);
+    house.delete("/api/v1/namespaces/team").await;
+    while left(&spaces.until("MODIFIED", "team").await) != Some(remaining(OBJECTS)) {}
+
+    let (begun, before) = (Instant::now(), house.store.read().revision());
+    for number in 1..OBJECTS {
+        let free = json!({ "metadata": { "finalizers": null } });
+        assert_eq!(house.ask(Method::PATCH, &format!("{maps}/m{number}"), &free).await.0, 200);
+    }
+    while left(&spaces.until("MODIFIED", "team").await) != Some(remaining(1)) {}
+    let (changes, _) = house.store.read().changes(None, None, before, usize::MAX).unwrap();
+    let written = changes.iter().filter(|change| &*change.object.key.resource == "/namespaces").count();
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
+    assert!(written <= seconds + 2, "{written} statuses in {seconds} seconds");
+
+    house.ask(Method::PATCH, &format!("{maps}/m0"), &json!({ "metadata": { "finalizers": null } })).await;
+    spaces.until("DELETED", "team").await;
 }
 
 /// A restore may bring a namespace back that was going, and then what was in it.
