@@ -82,7 +82,7 @@ pub use aggregate::aggregate;
 pub use audit::Audit;
 pub use backup::{BACKUP_BYTES_MAX, PATH as BACKUP_PATH};
 pub use body::{BODY_BYTES_MAX, BODY_MAX};
-pub use household::keep_house;
+pub use household::{collect, keep_house};
 pub use identity::{Believed, Peer, Signer};
 pub use seed::{definitions, has_definitions, seed, seed_definitions, seed_objects};
 

@@ -34,8 +34,11 @@ enum Place {
     Namespace(Key),
 }
 
+/// Notes in a change of an object, which is given as it was before, who wrote its status and when.
+pub type Sign = fn(Change, &Opened, &str) -> Change;
+
 /// Collects until the store is shut or fails.
-pub async fn run(store: Arc<Store>) {
+pub async fn run(store: Arc<Store>, sign: Sign) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     let (mut places, mut reached) = {
@@ -45,7 +48,7 @@ pub async fn run(store: Arc<Store>) {
     drop(store);
     let mut looks = Looks::default();
     loop {
-        match visit(&weak, places).await {
+        match visit(&weak, places, sign).await {
             Ok(()) => {}
             Err(StoreError::Full { .. }) => {
                 tokio::time::sleep(TRY_AGAIN_AFTER).await;
@@ -149,7 +152,7 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     places
 }
 
-async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), StoreError> {
+async fn visit(store: &Weak<Store>, places: BTreeSet<Place>, sign: Sign) -> Result<(), StoreError> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let visits = stream::iter(places).map(|place| {
         let now = now.clone();
@@ -158,7 +161,7 @@ async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), Store
             match place {
                 Place::Child(key) => upkeep::write(&store, move |view| judge_child(view, &key, &now)).await,
                 Place::Owner(key) => visit_owner(&store, key, now).await,
-                Place::Namespace(key) => visit_namespace(&store, key, now).await,
+                Place::Namespace(key) => visit_namespace(&store, key, now, sign).await,
             }
         }
     });
@@ -182,7 +185,7 @@ async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreEr
     upkeep::write(store, move |view| judge_owner(view, &key)).await
 }
 
-async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+async fn visit_namespace(store: &Store, key: Key, now: String, sign: Sign) -> Result<(), StoreError> {
     let inside: Vec<Key> = {
         let memory = store.read();
         let stays = memory.in_namespace(&key.name).filter(|object| !object.head.deleting);
@@ -201,7 +204,7 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
     }
     let left = Left::of(store.read().in_namespace(&key.name));
     let now = now.clone();
-    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now)).await
+    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now, sign)).await
 }
 
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
@@ -257,7 +260,7 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
 
 /// Lets a namespace go when it is empty, as far as it is up to us: others may hold it too. Nothing new can come in: creation asks the same view.
 /// Until then it says what is `left` of it.
-fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str) -> Result<Change, Skip> {
+fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str, sign: Sign) -> Result<Change, Skip> {
     let namespace = view.get(key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
     let mut object = namespace.value.clone();
     if view.namespace_is_empty(&key.name) {
@@ -266,5 +269,5 @@ fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str) -> Result<Cha
     } else {
         terminating::note(&mut object, left, now);
     }
-    Ok(lifecycle::finish(&namespace, object))
+    Ok(sign(lifecycle::finish(&namespace, object), &namespace, now))
 }
