@@ -37,6 +37,7 @@ mod protobuf;
 mod protobuf_definition;
 mod protobuf_fields;
 mod protobuf_traffic;
+mod returning;
 mod reviews;
 mod rules;
 mod scale;
@@ -80,7 +81,7 @@ use shelf::Shelf;
 
 pub use aggregate::aggregate;
 pub use audit::Audit;
-pub use backup::{BACKUP_BYTES_MAX, PATH as BACKUP_PATH};
+pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_MAX};
 pub use household::{collect, keep_house};
 pub use identity::{Believed, Peer, Signer};
