@@ -300,7 +300,11 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     let call = Call { server, target, parameters, headers: head.headers, format };
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
     let answered = answered.map(|response| fields::warn(response, deprecated(&call)));
-    answered.map_err(|refusal| refusal.of_method(call.target.entry.meta, verb))
+    let meta = call.target.entry.meta;
+    answered.map_err(|refusal| {
+        let refusal = refusal.of_method(meta, verb);
+        if call.parameters.dry_run { refusal.of_dry_run(meta) } else { refusal }
+    })
 }
 
 /// What is said to whoever looks at a kind, or a version of one, that goes.
