@@ -10,6 +10,7 @@ mod aggregate;
 mod apply;
 mod audit;
 mod backup;
+mod bindings;
 mod body;
 mod create;
 mod crowd;
@@ -183,7 +184,8 @@ impl Call {
     /// Who asks, with the settings under which a write is judged.
     fn requester(&self) -> Requester {
         let settings = self.server.settings.now(&self.server.store);
-        Requester { settings, ..Requester::clone(&self.server.requester) }
+        let bindings = bindings::of(self);
+        Requester { settings, bindings, ..Requester::clone(&self.server.requester) }
     }
 
     fn resource(&self) -> Arc<str> {
