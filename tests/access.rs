@@ -201,6 +201,13 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
             assert!(done, "{verb}: {told}");
         }
     }
+    // So much that it is still being sent when the answer is there.
+    std::fs::write(&file, vec![b'x'; 32 << 20]).unwrap();
+    for (config, why) in [(bob, "nonResourceURLs"), (kubeconfig("guess", &ca, "token: guess"), "or --token")]
+    {
+        let (done, told) = tool("restore", &config);
+        assert!(!done && told.contains(why), "{told}");
+    }
     let bare = Command::new(BINARY).args(["api", "backup", "x.jsonl", "--api", &at]).output().unwrap();
     let told = String::from_utf8_lossy(&bare.stderr).into_owned();
     assert!(!bare.status.success() && told.contains("--kubeconfig"), "{told}");

@@ -165,7 +165,8 @@ fn a_binding_tells_programs_where_to_send() {
     assert_eq!((&free["K_CE_OVERRIDES"], &free["TARGET"]), (&Value::Null, &json!("everybody")));
 }
 
-/// SRC-32: what cannot be bound, or not yet, is not Ready and says why; and a subject is chosen once.
+/// SRC-16, SRC-32: what cannot be bound, or not yet, is not Ready and says why; a subject is chosen once, and told from its first
+/// Revision on.
 #[test]
 fn a_binding_says_why_nobody_is_told() {
     let appliance = Setup::new(BIN).hello_image(HELLO).start();
@@ -197,6 +198,14 @@ fn a_binding_says_why_nobody_is_told() {
     api.create(&service("late", HELLO, "world"));
     api.wait_ready("SinkBinding", NAMESPACE, "nobody", PATIENCE);
     until_told(&appliance, "late", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
+    // As upstream's webhook has it: the first Revision is told, and there is no second.
+    let late = api.get("Service", NAMESPACE, "late").unwrap();
+    assert_eq!(late["status"]["latestCreatedRevisionName"], "late-00001");
+    let anew = greets(HELLO, "everybody");
+    api.patch("Service", NAMESPACE, "late", &anew);
+    until_told(&appliance, "late", "both", |env| env["TARGET"] == "everybody" && !env["K_SINK"].is_null());
+    let late = api.get("Service", NAMESPACE, "late").unwrap();
+    assert_eq!(late["status"]["latestCreatedRevisionName"], "late-00002", "nor a third");
     api.delete("SinkBinding", NAMESPACE, "no-sink");
     api.wait_gone("SinkBinding", NAMESPACE, "no-sink", PATIENCE);
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::access::CONTROLLER_USER;
 use crate::kinds::custom::{self, Custom};
 use crate::kinds::settings::Settings;
+use crate::kinds::sources::binding::SinkBinding;
 use crate::schema;
 
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
@@ -135,6 +136,8 @@ pub struct Requester {
     pub internal: bool,
     /// As they are at this moment.
     pub settings: Arc<Settings>,
+    /// Of the namespace that is written to, where they may have something to say.
+    pub bindings: Vec<SinkBinding>,
 }
 
 impl Requester {

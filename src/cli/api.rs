@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use control::api::{BACKUP_BYTES_MAX, BACKUP_PATH};
-use futures_util::TryStreamExt as _;
+use axum::body::Bytes;
+use control::api::BACKUP_PATH;
+use futures_util::{TryStreamExt as _, stream};
 use kube::client::Body;
 use ureq::http::{Request, Response};
 
-use super::reach::{Api, Reach};
+use super::reach::{self, Api, Reach};
+
+/// Bytes of a file that are sent at a time.
+const PIECE_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
@@ -83,20 +87,35 @@ fn put_in_place(beside: &Path, file: &Path) -> std::io::Result<()> {
 
 fn restore(args: &Args) -> Result<String> {
     let named = || args.file.display().to_string();
-    let bytes = std::fs::metadata(&args.file).with_context(named)?.len();
-    if bytes > BACKUP_BYTES_MAX as u64 {
-        bail!("{} has {bytes} bytes, the API takes {BACKUP_BYTES_MAX} (BACKUP_BYTES_MAX)", named());
-    }
-    let file = std::fs::read(&args.file).with_context(named)?;
+    let mut file = BufReader::with_capacity(PIECE_BYTES, File::open(&args.file).with_context(named)?);
+    file.fill_buf().with_context(named)?; // or else it is the connection that seems to break
     let api = args.reach.open()?;
     api.runtime.block_on(async {
-        let answer = api.send(Request::put(BACKUP_PATH).body(Body::from(file))?).await?;
+        // Who is turned away while he sends does not hear why. So nothing is sent first, and to who may that is no backup.
+        let mut answer = api.send(Request::put(BACKUP_PATH).body(Body::empty())?).await?;
+        if answer.status() == 400 {
+            answer = api.send(Request::put(BACKUP_PATH).body(reach::streamed(pieces(file)).await?)?).await?;
+        }
         if answer.status() != 200 {
             bail!("{} is not restored: {}", named(), refusal(&api, answer).await);
         }
         let told = answer.into_body().collect_bytes().await.context("the answer was cut short")?;
         Ok(format!("{} objects restored", count(&String::from_utf8_lossy(&told)).unwrap_or(0)))
     })
+}
+
+/// A file, a piece at a time. Reading blocks, and nothing else is done here meanwhile.
+fn pieces(mut file: BufReader<File>) -> axum::body::Body {
+    let next = move || {
+        let piece = match file.fill_buf() {
+            Ok([]) => return None,
+            Ok(piece) => Bytes::copy_from_slice(piece),
+            Err(why) => return Some(Err(why)),
+        };
+        file.consume(piece.len());
+        Some(Ok(piece))
+    };
+    axum::body::Body::from_stream(stream::iter(std::iter::from_fn(next)))
 }
 
 /// The number in a backup's last line.

@@ -1,5 +1,6 @@
 //! How a tool on the command line reaches an API: by address, or by what a kubeconfig says of it.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -65,6 +66,16 @@ impl Api {
         };
         self.client.send(request).await.with_context(nobody)
     }
+}
+
+/// The body of a request that is sent as it comes. kube makes such a body of answers alone, so this is one.
+pub(crate) async fn streamed(body: axum::body::Body) -> Result<Body> {
+    let mut body = Some(body);
+    let answer = tower::service_fn(move |_| {
+        let body = body.take().unwrap_or_default();
+        async { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    Ok(kube::Client::new(answer, "").send(Request::new(Body::empty())).await?.into_body())
 }
 
 /// What a kubeconfig says.

@@ -2,10 +2,12 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::access::Action;
-use crate::kind::{Denied, KindMeta, Problem};
+use crate::kind::{Denied, KindMeta, Problem, Resource as _};
+use crate::kinds::serving;
 use crate::store::{Expired, StoreError};
 
 /// Seconds after which a write that found the disk full may be tried again; client-go does so by itself.
@@ -260,6 +262,25 @@ impl Refusal {
         refusal
     }
 
+    /// The same refusal, of a rehearsal. Upstream rehearses the Pod too, and what Kubernetes alone says against that is told
+    /// as it told it; what Knative says against its own kind goes before.
+    pub(super) fn of_dry_run(self, meta: &KindMeta) -> Self {
+        const DRY_RUN: &str = "dry-run-validation";
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let of_pod = |cause: &Value| {
+            let (field, message) = (text(&cause["field"]), text(&cause["message"]));
+            let field = field.strip_prefix("spec.template.").filter(|field| field.starts_with("spec."))?;
+            message.starts_with("Invalid value: ").then(|| Problem { field: field.to_owned(), message })
+        };
+        let causes = self.details["causes"].as_array().filter(|_| meta.group == serving::GROUP);
+        let problems: Option<Vec<Problem>> =
+            causes.map(|causes| causes.iter().map(of_pod)).into_iter().flatten().collect();
+        let Some(problems) = problems.filter(|problems| !problems.is_empty()) else { return self };
+        let told = Self::invalid(&Pod::META, DRY_RUN, &problems).message;
+        let why = format!("validation callback failed: dry run failed with {told}");
+        Self::invalid_field(meta, &text(&self.details["name"]), "spec.template", why)
+    }
+
     /// A parameter of the query that does not go with the request.
     pub(super) fn invalid_option(options: &str, option: &str, why: &str) -> Self {
         let message = format!("{options}.meta.k8s.io \"\" is invalid: {option}: {why}");
@@ -421,7 +442,31 @@ impl IntoResponse for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::Resource as _;
+
+    /// APP-33: word for word what upstream's webhook says of a Pod that Kubernetes would refuse.
+    #[test]
+    fn a_rehearsal_tells_what_the_pod_would_be_told() {
+        let meta = &serving::service::Service::META;
+        let problem = |field: &str, message: &str| Problem { field: field.into(), message: message.into() };
+        let name = problem("spec.template.spec.containers[0].name", "Invalid value: \"&x\": a label");
+        let told = |problems: &[Problem]| Refusal::invalid(meta, "app", problems).of_dry_run(meta).message;
+        assert_eq!(
+            told(std::slice::from_ref(&name)),
+            "Service.serving.knative.dev \"app\" is invalid: spec.template: validation callback failed: dry run failed with \
+             Pod \"dry-run-validation\" is invalid: spec.containers[0].name: Invalid value: \"&x\": a label"
+        );
+        for other in [
+            problem("spec.template.spec.containers[0].image", "missing field(s)"),
+            problem("metadata.name", "Invalid value: \"&x\": a label"),
+        ] {
+            for problems in [&[other.clone()][..], &[name.clone(), other]] {
+                assert!(!told(problems).contains("dry run"), "Knative's own rules go before: {problems:?}");
+            }
+        }
+        let other = &k8s_openapi::api::core::v1::ConfigMap::META;
+        let refusal = Refusal::invalid(other, "app", &[name]);
+        assert_eq!(refusal.clone().of_dry_run(other), refusal);
+    }
 
     #[test]
     fn who_writes_what_only_shows_is_told_what_to_write() {

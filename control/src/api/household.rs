@@ -12,14 +12,16 @@ use serde_json::{Value, json};
 use crate::kind::{Entry, Resource as _};
 use crate::kinds::core::NAMESPACE;
 use crate::store::upkeep::{self, Skip};
-use crate::store::{Change, Event, Key, Store, StoreError, View, lifecycle};
+use crate::store::{Change, Event, Key, Store, StoreError, View, gc, lifecycle};
 
 use super::errors::Refusal;
 use super::identity::Signer;
-use super::{account_secrets, create, object, seed};
+use super::{account_secrets, apply, create, object, seed};
 
 /// The account of whoever names none.
 const ACCOUNT: &str = "default";
+/// Who empties namespaces in Kubernetes.
+const EMPTIER: &str = "kube-controller-manager";
 const AUTHORITY: &str = "kube-root-ca.crt";
 const AUTHORITY_KEY: &str = "ca.crt";
 
@@ -55,6 +57,22 @@ pub async fn keep_house(store: Arc<Store>, authority: Arc<str>, signer: Option<A
             return;
         }
     }
+}
+
+/// Clears away what owners and namespaces leave, until the store is shut or fails.
+pub async fn collect(store: Arc<Store>) {
+    gc::run(store, |change, before, now| {
+        let writer = apply::Writer {
+            manager: EMPTIER.into(),
+            status: true,
+            scale: false,
+            now: now.to_owned(),
+            meta: &NAMESPACE,
+            schema: None,
+        };
+        apply::track(change, Some(before), &writer, None)
+    })
+    .await;
 }
 
 /// Namespaces to look at after what changed since `reached`, and up to where that is.

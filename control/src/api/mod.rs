@@ -10,6 +10,7 @@ mod aggregate;
 mod apply;
 mod audit;
 mod backup;
+mod bindings;
 mod body;
 mod create;
 mod crowd;
@@ -37,6 +38,7 @@ mod protobuf;
 mod protobuf_definition;
 mod protobuf_fields;
 mod protobuf_traffic;
+mod returning;
 mod reviews;
 mod rules;
 mod scale;
@@ -80,9 +82,9 @@ use shelf::Shelf;
 
 pub use aggregate::aggregate;
 pub use audit::Audit;
-pub use backup::{BACKUP_BYTES_MAX, PATH as BACKUP_PATH};
+pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_MAX};
-pub use household::keep_house;
+pub use household::{collect, keep_house};
 pub use identity::{Believed, Peer, Signer};
 pub use seed::{definitions, has_definitions, seed, seed_definitions, seed_objects};
 
@@ -182,7 +184,8 @@ impl Call {
     /// Who asks, with the settings under which a write is judged.
     fn requester(&self) -> Requester {
         let settings = self.server.settings.now(&self.server.store);
-        Requester { settings, ..Requester::clone(&self.server.requester) }
+        let bindings = bindings::of(self);
+        Requester { settings, bindings, ..Requester::clone(&self.server.requester) }
     }
 
     fn resource(&self) -> Arc<str> {
@@ -299,7 +302,11 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     let call = Call { server, target, parameters, headers: head.headers, format };
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
     let answered = answered.map(|response| fields::warn(response, deprecated(&call)));
-    answered.map_err(|refusal| refusal.of_method(call.target.entry.meta, verb))
+    let meta = call.target.entry.meta;
+    answered.map_err(|refusal| {
+        let refusal = refusal.of_method(meta, verb);
+        if call.parameters.dry_run { refusal.of_dry_run(meta) } else { refusal }
+    })
 }
 
 /// What is said to whoever looks at a kind, or a version of one, that goes.

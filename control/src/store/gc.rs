@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
+use super::looks::Looks;
 use super::terminating::{self, Left};
 use super::upkeep::{self, Skip};
 use super::{Change, Event, Key, Memory, Opened, Store, StoreError, Stored, View};
@@ -31,8 +34,11 @@ enum Place {
     Namespace(Key),
 }
 
+/// Notes in a change of an object, which is given as it was before, who wrote its status and when.
+pub type Sign = fn(Change, &Opened, &str) -> Change;
+
 /// Collects until the store is shut or fails.
-pub async fn run(store: Arc<Store>) {
+pub async fn run(store: Arc<Store>, sign: Sign) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     let (mut places, mut reached) = {
@@ -40,8 +46,9 @@ pub async fn run(store: Arc<Store>) {
         (everywhere(&memory), memory.revision())
     };
     drop(store);
+    let mut looks = Looks::default();
     loop {
-        match visit(&weak, places).await {
+        match visit(&weak, places, sign).await {
             Ok(()) => {}
             Err(StoreError::Full { .. }) => {
                 tokio::time::sleep(TRY_AGAIN_AFTER).await;
@@ -56,13 +63,7 @@ pub async fn run(store: Arc<Store>) {
                 return;
             }
         }
-        // A store that was shut may still be held by somebody: an error is the end, and no news.
-        let is_shut = match news.has_changed() {
-            Ok(true) => false,
-            Ok(false) => news.changed().await.is_err(),
-            Err(_) => true,
-        };
-        if is_shut {
+        if !wait(&mut news, looks.next_at()).await {
             return;
         }
         let Some(store) = weak.upgrade() else { return };
@@ -74,7 +75,35 @@ pub async fn run(store: Arc<Store>) {
             }
             Err(_) => (everywhere(&memory), memory.revision()),
         };
+        put_off(&mut places, &mut looks, &memory);
     }
+}
+
+/// Waits for news, or until `due`. `false`: there will be none.
+async fn wait(news: &mut watch::Receiver<u64>, due: Option<Instant>) -> bool {
+    // A store that was shut may still be held by somebody: an error is the end, and no news.
+    let changed = async {
+        match news.has_changed() {
+            Ok(true) => true,
+            Ok(false) => news.changed().await.is_ok(),
+            Err(_) => false,
+        }
+    };
+    match due {
+        Some(due) => tokio::time::timeout_at(due, changed).await.unwrap_or(true),
+        None => changed.await,
+    }
+}
+
+/// Leaves out the namespaces that need not be looked at yet, and adds those whose time has come.
+fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
+    let now = Instant::now();
+    places.extend(looks.take_due(now).into_iter().map(Place::Namespace));
+    let is_empty = |namespace: &Key| memory.in_namespace(&namespace.name).next().is_none();
+    places.retain(|place| match place {
+        Place::Namespace(key) => looks.allow(key, is_empty(key), now),
+        Place::Child(_) | Place::Owner(_) => true,
+    });
 }
 
 /// All places that may need a look, when nothing is known of what changed.
@@ -123,7 +152,7 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     places
 }
 
-async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), StoreError> {
+async fn visit(store: &Weak<Store>, places: BTreeSet<Place>, sign: Sign) -> Result<(), StoreError> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let visits = stream::iter(places).map(|place| {
         let now = now.clone();
@@ -132,7 +161,7 @@ async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), Store
             match place {
                 Place::Child(key) => upkeep::write(&store, move |view| judge_child(view, &key, &now)).await,
                 Place::Owner(key) => visit_owner(&store, key, now).await,
-                Place::Namespace(key) => visit_namespace(&store, key, now).await,
+                Place::Namespace(key) => visit_namespace(&store, key, now, sign).await,
             }
         }
     });
@@ -156,7 +185,7 @@ async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreEr
     upkeep::write(store, move |view| judge_owner(view, &key)).await
 }
 
-async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+async fn visit_namespace(store: &Store, key: Key, now: String, sign: Sign) -> Result<(), StoreError> {
     let inside: Vec<Key> = {
         let memory = store.read();
         let stays = memory.in_namespace(&key.name).filter(|object| !object.head.deleting);
@@ -175,7 +204,7 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
     }
     let left = Left::of(store.read().in_namespace(&key.name));
     let now = now.clone();
-    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now)).await
+    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now, sign)).await
 }
 
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
@@ -231,7 +260,7 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
 
 /// Lets a namespace go when it is empty, as far as it is up to us: others may hold it too. Nothing new can come in: creation asks the same view.
 /// Until then it says what is `left` of it.
-fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str) -> Result<Change, Skip> {
+fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str, sign: Sign) -> Result<Change, Skip> {
     let namespace = view.get(key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
     let mut object = namespace.value.clone();
     if view.namespace_is_empty(&key.name) {
@@ -240,5 +269,5 @@ fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str) -> Result<Cha
     } else {
         terminating::note(&mut object, left, now);
     }
-    Ok(lifecycle::finish(&namespace, object))
+    Ok(sign(lifecycle::finish(&namespace, object), &namespace, now))
 }

@@ -11,6 +11,7 @@ pub mod events;
 pub mod gc;
 mod history;
 pub mod lifecycle;
+mod looks;
 mod memory;
 mod stored;
 mod terminating;

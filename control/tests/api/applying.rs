@@ -85,6 +85,28 @@ async fn applying_the_same_again_changes_nothing_and_a_rehearsal_stores_nothing(
     assert_eq!(second["spec"]["traffic"][0]["percent"], 100, "defaults stay");
 }
 
+/// APP-33: what only a Pod would be refused for is told as upstream's webhook tells it.
+#[tokio::test]
+async fn a_rehearsal_of_what_no_pod_may_be_is_refused_in_upstreams_words() {
+    let house = House::real().await;
+    let service = json!({ "metadata": { "name": "hello" },
+        "spec": { "template": { "spec": { "containers": [{ "name": "a", "image": "a" }] } } } });
+    assert_eq!(house.ask(Method::POST, KSVCS, &service).await.0, 201);
+    let rename = json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/name", "value": "&InvalidValue" }]);
+    let patch = async |query: &str| {
+        let (path, media) = (format!("{KSVCS}/hello{query}"), "application/json-patch+json");
+        let (code, refusal) = house.ask_as(Method::PATCH, &path, media, rename.to_string()).await;
+        assert_eq!(code, 422, "{refusal}");
+        refusal["details"]["causes"][0].clone()
+    };
+    let told = patch("?dryRun=All").await;
+    assert_eq!(told["field"], "spec.template");
+    let words = "validation callback failed: dry run failed with Pod \"dry-run-validation\" is invalid: \
+                 spec.containers[0].name: Invalid value: \"&InvalidValue\": a lowercase RFC 1123 label";
+    assert!(told["message"].as_str().unwrap().starts_with(words), "{told}");
+    assert_eq!(patch("").await["field"], "spec.template.spec.containers[0].name");
+}
+
 #[tokio::test]
 async fn the_owner_of_an_edit_is_who_edited_and_no_longer_who_wrote_before() {
     let house = House::open().await;

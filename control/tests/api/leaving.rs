@@ -1,10 +1,12 @@
 //! Deletion: finalizers, preconditions, dependents, namespaces.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::Method;
 use serde_json::{Value, json};
-use sluicegate_control::store::{Change, Key, StoreError, gc};
+use sluicegate_control::api;
+use sluicegate_control::store::{Change, Key, StoreError};
 
 use crate::support::{House, MAPS, WIDGETS};
 
@@ -23,7 +25,7 @@ async fn child(house: &House, name: &str, owners: &[&Value], blocks: bool) -> (u
 }
 
 fn collect(house: &House) {
-    tokio::spawn(gc::run(Arc::clone(&house.store)));
+    tokio::spawn(api::collect(Arc::clone(&house.store)));
 }
 
 /// SRV-API-04
@@ -221,6 +223,65 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     let gone = spaces.until("DELETED", "team").await;
     assert_eq!(conditions(&gone)[4].1, "All content-preserving finalizers finished");
     assert_eq!(house.get(maps).await.1["items"], json!([]));
+}
+
+/// APP-30, APP-31: what a namespace says while it goes is whose it is in Kubernetes.
+#[tokio::test]
+async fn what_a_namespace_says_while_it_goes_has_an_owner() {
+    let house = House::open().await;
+    let space = json!({ "metadata": { "name": "team" } });
+    house.ask(Method::POST, "/api/v1/namespaces?fieldManager=maker", &space).await;
+    let map = json!({ "metadata": { "name": "m", "finalizers": ["example.com/a"] } });
+    house.ask(Method::POST, "/api/v1/namespaces/team/configmaps", &map).await;
+    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
+    collect(&house);
+    house.delete("/api/v1/namespaces/team").await;
+    let mut space = spaces.until("MODIFIED", "team").await;
+    while space["status"]["conditions"].is_null() {
+        space = spaces.until("MODIFIED", "team").await;
+    }
+    let owners = space["metadata"]["managedFields"].as_array().unwrap();
+    assert_eq!(owners.len(), 2, "who made it, and who empties it");
+    let owner = owners.iter().find(|owner| owner["manager"] == "kube-controller-manager").unwrap();
+    assert_eq!((&owner["operation"], &owner["subresource"]), (&json!("Update"), &json!("status")));
+    let said = owner["fieldsV1"]["f:status"].as_object().unwrap();
+    assert_eq!(said.keys().collect::<Vec<_>>(), ["f:conditions"], "the phase is the server's");
+    let one = json!({ ".": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:reason": {}, "f:status": {}, "f:type": {} });
+    assert_eq!(said["f:conditions"][r#"k:{"type":"NamespaceContentRemaining"}"#], one);
+}
+
+/// APP-31: what goes one by one costs a status now and then, and what is left last is told. It was a write for each.
+#[tokio::test]
+async fn a_namespace_tells_now_and_then_how_much_is_left() {
+    const OBJECTS: usize = 200;
+    let house = House::open().await;
+    house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "team" } })).await;
+    let maps = "/api/v1/namespaces/team/configmaps";
+    for number in 0..OBJECTS {
+        let held = json!({ "metadata": { "name": format!("m{number}"), "finalizers": ["example.com/a"] } });
+        assert_eq!(house.ask(Method::POST, maps, &held).await.0, 201);
+    }
+    let left = |space: &Value| space["status"]["conditions"][3]["message"].as_str().map(str::to_owned);
+    let remaining =
+        |count: usize| format!("Some resources are remaining: configmaps. has {count} resource instances");
+    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
+    collect(&house);
+    house.delete("/api/v1/namespaces/team").await;
+    while left(&spaces.until("MODIFIED", "team").await) != Some(remaining(OBJECTS)) {}
+
+    let (begun, before) = (Instant::now(), house.store.read().revision());
+    for number in 1..OBJECTS {
+        let free = json!({ "metadata": { "finalizers": null } });
+        assert_eq!(house.ask(Method::PATCH, &format!("{maps}/m{number}"), &free).await.0, 200);
+    }
+    while left(&spaces.until("MODIFIED", "team").await) != Some(remaining(1)) {}
+    let (changes, _) = house.store.read().changes(None, None, before, usize::MAX).unwrap();
+    let written = changes.iter().filter(|change| &*change.object.key.resource == "/namespaces").count();
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
+    assert!(written <= seconds + 2, "{written} statuses in {seconds} seconds");
+
+    house.ask(Method::PATCH, &format!("{maps}/m0"), &json!({ "metadata": { "finalizers": null } })).await;
+    spaces.until("DELETED", "team").await;
 }
 
 /// A restore may bring a namespace back that was going, and then what was in it.

@@ -24,7 +24,7 @@ use sluicegate_control::kind::Registry;
 use sluicegate_control::kinds::serving::route::Route;
 use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::HasConditions as _;
-use sluicegate_control::store::{self, HISTORY_BYTES_MAX, Store};
+use sluicegate_control::store::{HISTORY_BYTES_MAX, Store};
 use sluicegate_control::{api, kinds};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -61,7 +61,7 @@ impl Cluster {
         api::seed(&store, &registry()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let collector = tokio::task::spawn_local(store::gc::run(Arc::clone(&store))).abort_handle();
+        let collector = tokio::task::spawn_local(api::collect(Arc::clone(&store))).abort_handle();
         let (writes, gone) = (Arc::default(), Arc::default());
         let mut cluster = Self { address, store, writes, gone, running: None, collector };
         cluster.serve(listener);

@@ -19,7 +19,7 @@ use sluicegate_control::kinds::shared::{HasConditions, Verdict};
 use sluicegate_control::publish::{Publisher, QuotaRules};
 use sluicegate_control::runtime::{Cause, Gone, Instance, InstanceSpec, Reporter, Runtime};
 use sluicegate_control::store::Store;
-use sluicegate_control::{api, kinds, store};
+use sluicegate_control::{api, kinds};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -82,7 +82,7 @@ impl House {
         api::seed(&store, &registry).await.unwrap();
         let client = api::client(Arc::clone(&store), registry);
         let objects = Arc::downgrade(&store);
-        let collector = tokio::task::spawn_local(store::gc::run(store));
+        let collector = tokio::task::spawn_local(api::collect(store));
         let mut house = Self::over(client, objects, true).await;
         house.collector = Some(collector);
         house

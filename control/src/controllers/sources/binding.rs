@@ -19,15 +19,8 @@ use crate::kinds::serving::service::Service;
 use crate::kinds::serving::template::RevisionTemplate;
 use crate::kinds::shared::{controller, name, namespace};
 use crate::kinds::sources::binding::{AVAILABLE, NOT_BOUND, Runs, SinkBinding};
+use crate::kinds::sources::bound::{self, FINALIZER};
 use crate::kinds::sources::{Source, Subject};
-
-/// What holds a binding, by upstream's name.
-const FINALIZER: &str = "sinkbindings.sources.knative.dev";
-
-/// Where to send, what to add to each event, and by whom the sink is believed.
-const SINK: &str = "K_SINK";
-const OVERRIDES: &str = "K_CE_OVERRIDES";
-const CA_CERTS: &str = "K_CA_CERTS";
 
 /// What has a template that a binding may change.
 trait Templated: Object {
@@ -69,7 +62,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let Some(binding) = world.sources.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
     let runs = binding.spec.subject.runs();
     if binding.metadata.deletion_timestamp.is_some() {
-        if is_held(&binding) {
+        if binding.is_held() {
             drop(tell(world, &binding, runs, &[]).await?); // who is gone needs not be told
             hold(world, &binding, false).await?;
         }
@@ -78,26 +71,17 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let sink = world.resolver.resolve(item, &binding.spec.sink).await?;
     let bound = match &sink {
         Ok(sink) if runs.is_some() && sink.audience.is_none() => {
-            if !is_held(&binding) {
+            if !binding.is_held() {
                 return hold(world, &binding, true).await; // and its watch brings it back
             }
-            Some(tell(world, &binding, runs, &environment(&binding, sink)).await?)
+            let told = binding.environment(&sink.url, sink.ca_certs.as_deref());
+            Some(tell(world, &binding, runs, &told).await?)
         }
         _ => None,
     };
     let mut after = (*binding).clone();
     conclude(&mut after, sink, bound);
     world.set_status(&*binding, &after).await
-}
-
-/// What the programs are told.
-fn environment(binding: &SinkBinding, sink: &Address) -> Vec<EnvVar> {
-    let overrides = binding.spec.ce_overrides.as_ref().and_then(|known| serde_json::to_string(known).ok());
-    let one =
-        |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
-    let mut told = vec![one(SINK, sink.url.clone()), one(OVERRIDES, overrides.unwrap_or_default())];
-    told.extend(sink.ca_certs.as_ref().map(|known| one(CA_CERTS, known.clone())));
-    told
 }
 
 /// Has all subjects tell their programs just `told` of where to send.
@@ -131,7 +115,7 @@ async fn tell_all<K: Templated>(
             return Ok(Err(Unbound { reason: "SubjectUnavailable", message }));
         }
         let mut after = (*subject).clone();
-        put(after.template_mut(), told);
+        bound::tell(after.template_mut(), told);
         if after.template() != subject.template() {
             world.replace(&after).await?;
         }
@@ -141,21 +125,10 @@ async fn tell_all<K: Templated>(
 
 /// The binding that has the subject before this one, if there is such.
 fn first_to_bind(world: &World, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
-    let age = |one: &SinkBinding| (one.metadata.creation_timestamp.clone(), name(&one.metadata).to_owned());
+    let runs = binding.spec.subject.runs()?;
     let others = world.sources.bindings.list(namespace(&binding.metadata));
-    let mut others = others.iter().filter(|other| {
-        let stays = other.metadata.deletion_timestamp.is_none() && is_held(other);
-        stays && other.spec.subject.runs() == binding.spec.subject.runs() && age(other) < age(binding)
-    });
-    others.find(|other| claims(&other.spec.subject, subject)).map(|other| name(&other.metadata).to_owned())
-}
-
-fn claims(subject: &Subject, object: &ObjectMeta) -> bool {
-    if let Some(named) = &subject.name {
-        return named == name(object);
-    }
-    let selector = Selector::try_from(subject.selector.clone().unwrap_or_default());
-    selector.is_ok_and(|selector| selector.matches(object.labels.as_ref().unwrap_or(&Default::default())))
+    let first = others.iter().find(|other| other.age() < binding.age() && other.binds(runs, subject));
+    first.map(|other| name(&other.metadata).to_owned())
 }
 
 /// The one that is named, or all that have the labels: of those there may be none yet.
@@ -182,29 +155,6 @@ fn subjects<K: Templated>(cache: &Cache<K>, binding: &SinkBinding) -> Result<Vec
     let fits = |meta: &ObjectMeta| selector.matches(meta.labels.as_ref().unwrap_or(&nothing));
     found.retain(|subject| controller(subject.meta()).is_none() && fits(subject.meta()));
     Ok(found)
-}
-
-/// Sets what all containers are told to exactly this. An entry that is there keeps its place.
-fn put(template: &mut RevisionTemplate, told: &[EnvVar]) {
-    let spec = &mut template.spec;
-    for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
-        let mut env = container.env.take().unwrap_or_default();
-        env.retain(|one| {
-            let is_ours = [SINK, OVERRIDES, CA_CERTS].contains(&one.name.as_str());
-            !is_ours || told.iter().any(|new| new.name == one.name)
-        });
-        for new in told {
-            match env.iter_mut().find(|one| one.name == new.name) {
-                Some(there) => there.clone_from(new),
-                None => env.push(new.clone()),
-            }
-        }
-        container.env = (!env.is_empty()).then_some(env);
-    }
-}
-
-fn is_held(binding: &SinkBinding) -> bool {
-    binding.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
 }
 
 async fn hold(world: &World, binding: &SinkBinding, held: bool) -> Result<(), Error> {
@@ -244,37 +194,7 @@ fn conclude(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
-
-    fn told(env: Value, told: &[(&str, &str)]) -> Value {
-        let spec = json!({ "containers": [{ "name": "a", "env": env }, { "name": "b" }], "initContainers": [{ "name": "c" }] });
-        let mut template =
-            RevisionTemplate { spec: serde_json::from_value(spec).unwrap(), ..RevisionTemplate::default() };
-        let told: Vec<EnvVar> = told
-            .iter()
-            .map(|(name, value)| serde_json::from_value(json!({ "name": name, "value": value })).unwrap())
-            .collect();
-        put(&mut template, &told);
-        let spec = serde_json::to_value(template.spec).unwrap();
-        let env = |list: &str, nth: usize| spec[list][nth]["env"].clone();
-        json!([env("containers", 0), env("containers", 1), env("initContainers", 0)])
-    }
-
-    /// SRC-16, SRC-20: all containers are told, once; an author's variables stay where they are, and nothing of ours stays behind.
-    #[test]
-    fn an_environment_has_what_is_told_and_nothing_older() {
-        let sink = json!({ "name": "K_SINK", "value": "http://b" });
-        let (author, last) = (json!({ "name": "A", "value": "1" }), json!({ "name": "Z", "value": "2" }));
-        let old = json!([author, { "name": "K_SINK", "value": "http://a" }, { "name": "K_CA_CERTS", "value": "pem" }, last]);
-        assert_eq!(
-            told(old.clone(), &[("K_SINK", "http://b")]),
-            json!([[author, sink, last], [sink], [sink]])
-        );
-        assert_eq!(told(old, &[]), json!([[author, last], null, null]));
-        assert_eq!(told(json!(null), &[]), json!([null, null, null]));
-    }
 
     #[test]
     fn only_what_runs_here_can_be_bound() {

@@ -10,6 +10,8 @@ use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::Status;
+use crate::kinds::sources::binding::Runs;
+use crate::kinds::sources::bound;
 use crate::kinds::{READY, REASON, column, kind};
 
 /// Ready is set directly: it says what the newest Revision says.
@@ -67,6 +69,8 @@ impl Resource for Configuration {
 
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         self.spec.template.set_defaults(&requester.settings.defaults);
+        let was = before.map(|before| &before.spec.template);
+        bound::bind(&requester.bindings, (Runs::Configuration, &self.metadata), &mut self.spec.template, was);
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
     }

@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::{Container, Probe, Volume};
 use super::template::RevisionSpec;
 use super::{env, security};
 use crate::kind::Problems;
-use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference};
+use crate::kinds::names::{
+    NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, wrong_with_label,
+};
 use crate::kinds::settings::Features;
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
@@ -77,7 +79,9 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
     if NAMES_RESERVED.contains(&container.name.as_str()) {
         problems.add(format!("{at}.name"), format!("\"{}\" is a reserved container name", container.name));
     } else if !is_dns1123_label(&container.name) {
-        problems.add(format!("{at}.name"), format!("invalid value: {}", container.name));
+        // Upstream leaves this one to the Pod, and so the words are Kubernetes'.
+        let why = wrong_with_label(&container.name);
+        problems.add(format!("{at}.name"), format!("Invalid value: {:?}: {why}", container.name));
     }
     match container.image.as_deref().unwrap_or_default() {
         "" => problems.add(format!("{at}.image"), MISSING),

@@ -11,6 +11,8 @@ use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Addressable, Status};
+use crate::kinds::sources::binding::Runs;
+use crate::kinds::sources::bound;
 use crate::kinds::{READY, REASON, column, kind};
 
 pub const CONFIGURATIONS_READY: &str = "ConfigurationsReady";
@@ -84,6 +86,8 @@ impl Resource for Service {
         // Defaults change no value that is there, so a template that keeps its own name stays equal to
         // the stored one however bare the manifest is.
         self.spec.template.set_defaults(&requester.settings.defaults);
+        let was = before.map(|before| &before.spec.template);
+        bound::bind(&requester.bindings, (Runs::Service, &self.metadata), &mut self.spec.template, was);
         if self.spec.traffic.is_empty() {
             self.spec.traffic.push(TrafficTarget::all_to_latest());
         }

@@ -22,6 +22,7 @@ macro_rules! source {
 
 pub mod api_server;
 pub mod binding;
+pub mod bound;
 pub mod container;
 pub mod cron;
 pub mod ping;
