@@ -291,7 +291,13 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     let mut parameters = Parameters::parse(&head.uri, &head.method)?;
     parameters.watch |= target.watch;
     let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
-    grant::check(&server, &who, &target.action(verb))?;
+    let mut action = target.action(verb);
+    if ["list", "watch"].contains(&verb)
+        && let Some(name) = selectors::only_name(&parameters.field_selector).filter(|_| target.name.is_none())
+    {
+        action.name = name;
+    }
+    grant::check(&server, &who, &action)?;
     let format = accept::negotiate(&head.headers)?;
     if parameters.watch && accept::is_yaml(&head.headers) {
         return Err(Refusal::not_acceptable("application/json")); // a stream of documents
