@@ -10,6 +10,8 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
+use crate::kind::Registry;
+
 use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
 use super::terminating::{self, Left};
 use super::upkeep::{self, Skip};
@@ -31,8 +33,11 @@ enum Place {
     Namespace(Key),
 }
 
-/// Collects until the store is shut or fails.
-pub async fn run(store: Arc<Store>) {
+/// Under what definitions of kinds are stored.
+const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
+
+/// Collects until the store is shut or fails. `registry` has the kinds that are not defined in the store.
+pub async fn run(store: Arc<Store>, registry: Arc<Registry>) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     let (mut places, mut reached) = {
@@ -41,7 +46,7 @@ pub async fn run(store: Arc<Store>) {
     };
     drop(store);
     loop {
-        match visit(&weak, places).await {
+        match visit(&weak, &registry, places).await {
             Ok(()) => {}
             Err(StoreError::Full { .. }) => {
                 tokio::time::sleep(TRY_AGAIN_AFTER).await;
@@ -97,6 +102,9 @@ fn places_of(memory: &Memory, object: &Stored) -> impl Iterator<Item = Place> + 
 /// Where one change calls for a look.
 fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     let object = &event.object;
+    if &*object.key.resource == DEFINITIONS && event.before.is_none() {
+        return everywhere(memory).into_iter().collect(); // owners that nobody knew
+    }
     let mut places = Vec::new();
     // A restore may put another object of the same name into its place.
     let replaced =
@@ -123,15 +131,21 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     places
 }
 
-async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), StoreError> {
+async fn visit(
+    store: &Weak<Store>,
+    registry: &Arc<Registry>,
+    places: BTreeSet<Place>,
+) -> Result<(), StoreError> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let visits = stream::iter(places).map(|place| {
-        let now = now.clone();
+        let (now, registry) = (now.clone(), Arc::clone(registry));
         async move {
             let Some(store) = store.upgrade() else { return Ok(()) };
             match place {
-                Place::Child(key) => upkeep::write(&store, move |view| judge_child(view, &key, &now)).await,
-                Place::Owner(key) => visit_owner(&store, key, now).await,
+                Place::Child(key) => {
+                    upkeep::write(&store, move |view| judge_child(view, &registry, &key, &now)).await
+                }
+                Place::Owner(key) => visit_owner(&store, &registry, key, now).await,
                 Place::Namespace(key) => visit_namespace(&store, key, now).await,
             }
         }
@@ -143,15 +157,20 @@ async fn visit(store: &Weak<Store>, places: BTreeSet<Place>) -> Result<(), Store
     Ok(())
 }
 
-async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+async fn visit_owner(
+    store: &Store,
+    registry: &Arc<Registry>,
+    key: Key,
+    now: String,
+) -> Result<(), StoreError> {
     let children: Vec<Arc<Stored>> = {
         let memory = store.read();
         let Some(owner) = memory.get(&key) else { return Ok(()) };
         memory.dependents(owner.head.uid()).cloned().collect()
     };
     for child in children {
-        let (now, key) = (now.clone(), child.key.clone());
-        upkeep::write(store, move |view| judge_child(view, &key, &now)).await?;
+        let (now, key, registry) = (now.clone(), child.key.clone(), Arc::clone(registry));
+        upkeep::write(store, move |view| judge_child(view, &registry, &key, &now)).await?;
     }
     upkeep::write(store, move |view| judge_owner(view, &key)).await
 }
@@ -178,11 +197,24 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
     upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now)).await
 }
 
+/// Whether objects of the owner's kind are kept here. Nobody knows whether one of another kind is gone: what is brought
+/// along from a cluster, or made before its owner's definition, must not be lost for that.
+fn is_known(view: &View, registry: &Registry, owner: &Value) -> bool {
+    let (version, kind) = (owner["apiVersion"].as_str().unwrap_or(""), &owner["kind"]);
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    registry.entries.iter().any(|entry| entry.meta.group == group && *kind == entry.meta.kind)
+        || view.defines(DEFINITIONS, group, kind)
+}
+
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
-fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
+fn judge_child(view: &View, registry: &Registry, key: &Key, now: &str) -> Result<Change, Skip> {
     let child: Opened = view.get(key).ok_or(Skip::Fine)?.open();
     let references = child.value["metadata"]["ownerReferences"].as_array().ok_or(Skip::Fine)?;
     let owner = |reference: &Value| view.by_uid(reference["uid"].as_str().unwrap_or(""));
+    let unknown = |reference: &Value| owner(reference).is_none() && !is_known(view, registry, reference);
+    if references.iter().any(unknown) {
+        return Err(Skip::Fine);
+    }
     let leaves_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(ORPHAN);
     let goes_with_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(FOREGROUND);
     let kept: Vec<Value> = references

@@ -86,6 +86,16 @@ impl View {
         found
     }
 
+    /// Whether one of the definitions that are stored under `resource` is of this kind.
+    pub(super) fn defines(&self, resource: &str, group: &str, kind: &Value) -> bool {
+        let of_group = |key: &Key| key.name.split_once('.').is_some_and(|(_, rest)| rest == group);
+        let fits =
+            |object: &Stored| of_group(&object.key) && object.value()["spec"]["names"]["kind"] == *kind;
+        let staged = self.staged.values().flatten().filter(|object| &*object.key.resource == resource);
+        staged.into_iter().any(|object| fits(object))
+            || read(&self.memory).list(&resource.into(), None).items.iter().any(|object| fits(object))
+    }
+
     fn stage(&mut self, change: Change) -> Result<Written, StoreError> {
         let (key, mut value, deleted) = match change {
             Change::Keep(object) => return Ok(Written::Kept(object)),
