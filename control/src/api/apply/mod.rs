@@ -87,6 +87,12 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 return Err(Refusal::forbidden(entry.meta, &key.name, &why));
             }
             None => {
+                if let Some(uid) = intent.wanted["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+                    let why = format!(
+                        "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                    );
+                    return Err(Refusal::conflict(entry.meta, &key.name, &why));
+                }
                 tell.get_or_init(|| ());
                 let mut new = intent.wanted.clone();
                 name_it(&mut new, &key)?;
