@@ -29,8 +29,9 @@ pub(super) struct Customs {
 struct Last {
     /// The last change of any definition, and all kinds after it.
     registry: Option<(u64, Arc<Registry>)>,
-    /// By the text of their spec: a definition that is written again as it was makes no new one.
-    shapes: HashMap<String, Entry>,
+    /// By the text of their spec, and of the versions that were stored: a definition that is written again as it was makes
+    /// no new ones.
+    shapes: HashMap<String, Vec<Entry>>,
 }
 
 impl Customs {
@@ -47,7 +48,7 @@ impl Customs {
         all.retain(|one| !is_fixed(fixed, &one.key.name));
         let mut registry = Arc::clone(fixed);
         if !all.is_empty() {
-            let theirs = all.iter().filter_map(|one| last.entry(&one.value()["spec"]));
+            let theirs = all.iter().flat_map(|one| last.entries(&one.value()));
             Arc::make_mut(&mut registry).entries.extend(theirs);
         }
         last.registry = Some((changed, Arc::clone(&registry)));
@@ -60,18 +61,20 @@ impl Customs {
 }
 
 impl Last {
-    fn entry(&mut self, spec: &Value) -> Option<Entry> {
-        let text = spec.to_string();
+    fn entries(&mut self, definition: &Value) -> Vec<Entry> {
+        let spec = &definition["spec"];
+        let is_first = custom::is_first(definition);
+        let text = format!("{spec}{}{is_first}", definition["status"]["storedVersions"]);
         if let Some(known) = self.shapes.get(&text) {
-            return Some(*known);
+            return known.clone();
         }
         if self.shapes.len() >= SHAPES_MAX {
             tracing::error!(kind = %spec["names"]["kind"], "too many kinds were defined; it is served after a restart");
-            return None;
+            return Vec::new();
         }
-        let entry = custom::entry(spec)?;
-        self.shapes.insert(text, entry);
-        Some(entry)
+        let entries = custom::entries(definition);
+        self.shapes.insert(text, entries.clone());
+        entries
     }
 }
 

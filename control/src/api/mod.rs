@@ -304,22 +304,22 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     }
     let call = Call { server, target, parameters, headers: head.headers, format };
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
-    let answered = answered.map(|response| fields::warn(response, deprecated(&call)));
+    let answered = answered.map(|response| fields::warn(response, deprecated(&call).as_slice()));
     answered.map_err(|refusal| refusal.of_method(call.target.entry.meta, verb))
 }
 
 /// What is said to whoever looks at a kind, or a version of one, that goes.
-fn deprecated(call: &Call) -> &'static [&'static str] {
-    let meta = call.target.entry.meta;
-    match (meta.group, meta.version, meta.plural) {
-        _ if call.server.requester.internal => &[],
+fn deprecated(call: &Call) -> Option<&'static str> {
+    let entry = &call.target.entry;
+    match (entry.meta.group, entry.meta.version, entry.meta.plural) {
+        _ if call.server.requester.internal => None,
         ("", _, "endpoints") => {
-            &["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"]
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
         }
-        ("sources.knative.dev", "v1beta2", "pingsources") => {
-            &["sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource"]
-        }
-        _ => &[],
+        ("sources.knative.dev", "v1beta2", "pingsources") => Some(
+            "sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource",
+        ),
+        _ => entry.custom.and_then(Custom::deprecated),
     }
 }
 
