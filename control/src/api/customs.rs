@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::kind::{Entry, KindMeta, Registry, Resource as _};
 use crate::kinds::custom;
-use crate::store::{Key, Store};
+use crate::store::lifecycle::{DEFINITIONS, definition_key};
+use crate::store::{Key, Store, View};
 
 use super::Call;
 use super::errors::Refusal;
@@ -16,9 +17,6 @@ use super::errors::Refusal;
 /// Different shapes of kinds that one run of the program takes in. Each stays in memory until the end; a
 /// definition beyond is stored and not served before a restart.
 pub(super) const SHAPES_MAX: usize = 2_000;
-
-/// Under what definitions are stored.
-const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 #[derive(Debug, Default)]
 pub(super) struct Customs {
@@ -100,12 +98,12 @@ pub(super) fn check(call: &Call, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The objects of a kind whose definition goes.
-pub(super) fn objects_of(call: &Call, definition: &Key) -> Vec<Key> {
-    let memory = call.server.store.read();
-    let Some(stored) = memory.get(definition) else { return Vec::new() };
-    let spec = &stored.value()["spec"];
-    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    let resource: Arc<str> = format!("{}/{}", text(&spec["group"]), text(&spec["names"]["plural"])).into();
-    memory.list(&resource, None).items.iter().map(|object| object.key.clone()).collect()
+/// Nothing new comes into a kind that goes.
+pub(super) fn check_stays(view: &View, entry: &Entry, key: &Key) -> Result<(), Refusal> {
+    let goes = || view.get(&definition_key(&key.resource)).is_some_and(|found| found.head.deleting);
+    if entry.custom.is_some() && goes() {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(Refusal::forbidden(entry.meta, &key.name, why));
+    }
+    Ok(())
 }

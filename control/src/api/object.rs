@@ -259,7 +259,7 @@ fn admit(
 /// A definition that is admitted is served: its status says so. A version that objects may be stored in stays, until
 /// somebody who has written them anew takes it out of the status.
 fn establish(meta: &KindMeta, object: &mut Value) -> Result<(), Refusal> {
-    if !customs::is_definition(meta) {
+    if !customs::is_definition(meta) || object["metadata"]["deletionTimestamp"].is_string() {
         return Ok(());
     }
     let since = object["metadata"]["creationTimestamp"].clone();

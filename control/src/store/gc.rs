@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::kind::Registry;
 
-use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
+use super::lifecycle::{self, CLEANUP, DEFINITIONS, FOREGROUND, ORPHAN, Policy};
 use super::terminating::{self, Left};
 use super::upkeep::{self, Skip};
 use super::{Change, Event, Key, Memory, Opened, Store, StoreError, Stored, View};
@@ -31,10 +31,9 @@ enum Place {
     Owner(Key),
     /// A namespace that is being deleted.
     Namespace(Key),
+    /// The definition of a client's kind that is being deleted.
+    Definition(Key),
 }
-
-/// Under what definitions of kinds are stored.
-const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 /// Collects until the store is shut or fails. `registry` has the kinds that are not defined in the store.
 pub async fn run(store: Arc<Store>, registry: Arc<Registry>) {
@@ -96,7 +95,8 @@ fn places_of(memory: &Memory, object: &Stored) -> impl Iterator<Item = Place> + 
     let child = (!head.owners().all(stays)).then(|| Place::Child(key.clone()));
     let owner = waits.then(|| Place::Owner(key.clone()));
     let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
-    [child, owner, namespace].into_iter().flatten()
+    let definition = (head.deleting && head.has_finalizer(CLEANUP)).then(|| Place::Definition(key.clone()));
+    [child, owner, namespace, definition].into_iter().flatten()
 }
 
 /// Where one change calls for a look.
@@ -123,6 +123,10 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     if is_awaited && memory.get(&home).is_some_and(|home| home.head.deleting) {
         places.push(Place::Namespace(home));
     }
+    if event.deleted {
+        let definition = memory.get(&lifecycle::definition_key(&object.key.resource));
+        places.extend(definition.into_iter().flat_map(|found| places_of(memory, found)));
+    }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
         let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
@@ -136,7 +140,7 @@ async fn visit(
     registry: &Arc<Registry>,
     places: BTreeSet<Place>,
 ) -> Result<(), StoreError> {
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = now();
     let visits = stream::iter(places).map(|place| {
         let (now, registry) = (now.clone(), Arc::clone(registry));
         async move {
@@ -147,6 +151,7 @@ async fn visit(
                 }
                 Place::Owner(key) => visit_owner(&store, &registry, key, now).await,
                 Place::Namespace(key) => visit_namespace(&store, key, now).await,
+                Place::Definition(key) => visit_definition(&store, key, now).await,
             }
         }
     });
@@ -181,10 +186,47 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
         let stays = memory.in_namespace(&key.name).filter(|object| !object.head.deleting);
         stays.map(|object| object.key.clone()).collect()
     };
-    let deletions = stream::iter(inside).map(|inside| {
-        let now = now.clone();
+    delete_all(store, inside, &now).await?;
+    let left = Left::of(store.read().in_namespace(&key.name));
+    let now = now.clone();
+    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now)).await
+}
+
+/// Deletes what there is of the kind whose definition goes, and lets that go if nothing is left.
+///
+/// # Errors
+/// The store's.
+pub async fn empty(store: &Store, definition: Key) -> Result<(), StoreError> {
+    visit_definition(store, definition, now()).await
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+async fn visit_definition(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+    let resource = lifecycle::resource_of_definition(&key.name);
+    let objects: Vec<Key> = {
+        let memory = store.read();
+        let stay = memory.range(&resource, None).filter(|object| !object.head.deleting);
+        stay.map(|object| object.key.clone()).collect()
+    };
+    delete_all(store, objects, &now).await?;
+    upkeep::write(store, move |view| {
+        let definition = view.get(&key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
+        if !view.kind_is_empty(&resource) {
+            return Err(Skip::Fine);
+        }
+        Ok(lifecycle::finish(&definition, lifecycle::without_finalizer(&definition.value, CLEANUP)))
+    })
+    .await
+}
+
+async fn delete_all(store: &Store, keys: Vec<Key>, now: &str) -> Result<(), StoreError> {
+    let deletions = stream::iter(keys).map(|key| {
+        let now = now.to_owned();
         upkeep::write(store, move |view| {
-            let object = view.get(&inside).ok_or(Skip::Fine)?.open();
+            let object = view.get(&key).ok_or(Skip::Fine)?.open();
             Ok(lifecycle::begin_delete(&object, Policy::Background, &now))
         })
     });
@@ -192,9 +234,7 @@ async fn visit_namespace(store: &Store, key: Key, now: String) -> Result<(), Sto
     while let Some(outcome) = deletions.next().await {
         outcome?;
     }
-    let left = Left::of(store.read().in_namespace(&key.name));
-    let now = now.clone();
-    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now)).await
+    Ok(())
 }
 
 /// Whether objects of the owner's kind are kept here. Nobody knows whether one of another kind is gone: what is brought

@@ -73,6 +73,15 @@ impl View {
             && read(&self.memory).in_namespace(namespace).all(|o| self.staged.contains_key(&o.key))
     }
 
+    /// Whether there is no object under `resource`.
+    #[must_use]
+    pub fn kind_is_empty(&self, resource: &Arc<str>) -> bool {
+        let staged_of =
+            |(key, object): (&Key, &Option<Arc<Stored>>)| key.resource == *resource && object.is_some();
+        !self.staged.iter().any(staged_of)
+            && read(&self.memory).range(resource, None).all(|o| self.staged.contains_key(&o.key))
+    }
+
     /// The objects whose ownerReferences name `owner`.
     #[must_use]
     pub fn dependents(&self, owner: &str) -> Vec<Arc<Stored>> {
