@@ -303,6 +303,9 @@ impl Entry {
     pub fn show(&self, mut object: Value) -> Value {
         if let Some(translation) = self.translation {
             (translation.show)(&mut object);
+            if let Some(custom) = self.custom {
+                custom.show(&mut object, std::ptr::eq(self.meta, translation.stored));
+            }
             object["apiVersion"] = self.meta.api_version().into();
         }
         object

@@ -8,7 +8,7 @@ use crate::store::{Change, View, events, lifecycle};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, apply, body, fields, get, rehearse};
+use super::{Call, apply, body, customs, fields, get, rehearse};
 
 pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let entry = call.target.entry;
@@ -34,6 +34,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         if let Some(namespace) = &namespace {
             check_home(view, meta, &key.name, namespace)?;
         }
+        customs::check_stays(view, &entry, &key)?;
         if let Some(there) = view.get(&key) {
             return Err(Refusal::already_exists(meta, &key.name, there.head.deleting));
         }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::kind::{Entry, KindMeta, Registry, Resource as _};
 use crate::kinds::custom;
-use crate::store::{Key, Store};
+use crate::store::lifecycle::{DEFINITIONS, definition_key};
+use crate::store::{Key, Store, View};
 
 use super::Call;
 use super::errors::Refusal;
@@ -16,9 +17,6 @@ use super::errors::Refusal;
 /// Different shapes of kinds that one run of the program takes in. Each stays in memory until the end; a
 /// definition beyond is stored and not served before a restart.
 pub(super) const SHAPES_MAX: usize = 2_000;
-
-/// Under what definitions are stored.
-const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 #[derive(Debug, Default)]
 pub(super) struct Customs {
@@ -29,8 +27,9 @@ pub(super) struct Customs {
 struct Last {
     /// The last change of any definition, and all kinds after it.
     registry: Option<(u64, Arc<Registry>)>,
-    /// By the text of their spec: a definition that is written again as it was makes no new one.
-    shapes: HashMap<String, Entry>,
+    /// By the text of their spec, and of the versions that were stored: a definition that is written again as it was makes
+    /// no new ones.
+    shapes: HashMap<String, Vec<Entry>>,
 }
 
 impl Customs {
@@ -47,7 +46,7 @@ impl Customs {
         all.retain(|one| !is_fixed(fixed, &one.key.name));
         let mut registry = Arc::clone(fixed);
         if !all.is_empty() {
-            let theirs = all.iter().filter_map(|one| last.entry(&one.value()["spec"]));
+            let theirs = all.iter().flat_map(|one| last.entries(&one.value()));
             Arc::make_mut(&mut registry).entries.extend(theirs);
         }
         last.registry = Some((changed, Arc::clone(&registry)));
@@ -60,18 +59,20 @@ impl Customs {
 }
 
 impl Last {
-    fn entry(&mut self, spec: &Value) -> Option<Entry> {
-        let text = spec.to_string();
+    fn entries(&mut self, definition: &Value) -> Vec<Entry> {
+        let spec = &definition["spec"];
+        let is_first = custom::is_first(definition);
+        let text = format!("{spec}{}{is_first}", definition["status"]["storedVersions"]);
         if let Some(known) = self.shapes.get(&text) {
-            return Some(*known);
+            return known.clone();
         }
         if self.shapes.len() >= SHAPES_MAX {
             tracing::error!(kind = %spec["names"]["kind"], "too many kinds were defined; it is served after a restart");
-            return None;
+            return Vec::new();
         }
-        let entry = custom::entry(spec)?;
-        self.shapes.insert(text, entry);
-        Some(entry)
+        let entries = custom::entries(definition);
+        self.shapes.insert(text, entries.clone());
+        entries
     }
 }
 
@@ -97,12 +98,12 @@ pub(super) fn check(call: &Call, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The objects of a kind whose definition goes.
-pub(super) fn objects_of(call: &Call, definition: &Key) -> Vec<Key> {
-    let memory = call.server.store.read();
-    let Some(stored) = memory.get(definition) else { return Vec::new() };
-    let spec = &stored.value()["spec"];
-    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    let resource: Arc<str> = format!("{}/{}", text(&spec["group"]), text(&spec["names"]["plural"])).into();
-    memory.list(&resource, None).items.iter().map(|object| object.key.clone()).collect()
+/// Nothing new comes into a kind that goes.
+pub(super) fn check_stays(view: &View, entry: &Entry, key: &Key) -> Result<(), Refusal> {
+    let goes = || view.get(&definition_key(&key.resource)).is_some_and(|found| found.head.deleting);
+    if entry.custom.is_some() && goes() {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(Refusal::forbidden(entry.meta, &key.name, why));
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::kind::KindMeta;
 use crate::kinds::core::NAMESPACE;
 use crate::store::lifecycle::{self, Policy};
-use crate::store::{Opened, Written};
+use crate::store::{Opened, Written, gc};
 
 use super::accept;
 use super::errors::Refusal;
@@ -50,17 +50,11 @@ pub(super) async fn delete(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         return Err(Refusal::forbidden(meta, &key.name, "this namespace may not be deleted"));
     }
     let options = parse(call, bytes)?;
-    if customs::is_definition(meta) && !options.dry_run {
-        for object in customs::objects_of(call, &key) {
-            let plain = Options {
-                policy: Policy::Background,
-                preconditions: Preconditions::default(),
-                dry_run: false,
-            };
-            remove(call, object, plain).await?;
-        }
+    let dry_run = options.dry_run;
+    let written = remove(call, key.clone(), options).await?;
+    if customs::is_definition(meta) && !dry_run {
+        gc::empty(&call.server.store, key).await?;
     }
-    let written = remove(call, key, options).await?;
     let object = written.object();
     let shown = meta.group.is_empty() && SHOWN.contains(&meta.plural);
     if shown || matches!(written, Written::Put(_)) || lifecycle::is_held(&object.key, &object.value()) {
@@ -121,7 +115,12 @@ async fn remove(call: &Call, key: crate::store::Key, options: Options) -> Result
     let write = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(meta, &key.name))?.open();
         check_preconditions(meta, &before, &options.preconditions)?;
-        let change = lifecycle::begin_delete(&before, options.policy, &now);
+        let change = if customs::is_definition(meta) {
+            let has_objects = !view.kind_is_empty(&lifecycle::resource_of_definition(&key.name));
+            lifecycle::begin_undefine(&before, has_objects, options.policy, &now)
+        } else {
+            lifecycle::begin_delete(&before, options.policy, &now)
+        };
         Ok::<_, Refusal>(if options.dry_run { rehearse(change) } else { change })
     });
     write.await

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::access::accounts::ISSUER;
 use crate::kind::{Access, Entry, KindMeta, Registry};
+use crate::kinds::custom;
 
 use super::errors::Refusal;
 use super::{Server, accept, delete, openapi};
@@ -78,7 +79,7 @@ pub(super) fn groups(registry: &Registry) -> Vec<&'static str> {
     groups
 }
 
-/// A group's versions, each once, in the registry's order; the first one is preferred.
+/// A group's versions, each once, in the order of their rank; the first one is preferred.
 pub(super) fn versions(registry: &Registry, group: &str) -> Vec<&'static str> {
     let mut versions = Vec::new();
     for entry in registry.entries.iter().filter(|entry| entry.meta.group == group) {
@@ -86,6 +87,7 @@ pub(super) fn versions(registry: &Registry, group: &str) -> Vec<&'static str> {
             versions.push(entry.meta.version);
         }
     }
+    versions.sort_by_key(|version| custom::by_rank(version));
     versions
 }
 

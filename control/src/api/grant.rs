@@ -75,12 +75,31 @@ pub(super) fn check_escalation(call: &Call, bytes: &Bytes) -> Result<(), Refusal
         None => Ok(()),
         Some(rule) => {
             let why = format!(
-                "user {:?} is attempting to grant RBAC permissions not currently held: {rule}",
-                who.user
+                "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+                who.user,
+                listed(&who.groups),
+                told(&rule)
             );
-            Err(Refusal::forbidden(meta, call.target.name.as_deref().unwrap_or(""), &why))
+            let name = call.target.name.as_deref().or(value["metadata"]["name"].as_str()).unwrap_or("");
+            Err(Refusal::forbidden(meta, name, &why))
         }
     }
+}
+
+/// A rule as Kubernetes writes one: `{APIGroups:["a" "b"], Resources:["c"], Verbs:["get"]}`.
+fn told(rule: &Value) -> String {
+    let fields = ["apiGroups", "resources", "nonResourceURLs", "resourceNames", "verbs"];
+    let names = ["APIGroups", "Resources", "NonResourceURLs", "ResourceNames", "Verbs"];
+    let said = fields.iter().zip(names).filter_map(|(field, name)| {
+        let values: Vec<&str> = rule[field].as_array()?.iter().filter_map(Value::as_str).collect();
+        (!values.is_empty()).then(|| format!("{name}:{}", listed(&values)))
+    });
+    format!("{{{}}}", said.collect::<Vec<_>>().join(", "))
+}
+
+fn listed(words: &[impl AsRef<str>]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("{:?}", word.as_ref())).collect();
+    format!("[{}]", words.join(" "))
 }
 
 fn granted_beyond(
@@ -114,6 +133,12 @@ fn granted_beyond(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_is_told_as_kubernetes_tells_it() {
+        let rule = serde_json::json!({ "apiGroups": ["", "b"], "resources": ["c"], "resourceNames": [], "verbs": ["get"] });
+        assert_eq!(told(&rule), r#"{APIGroups:["" "b"], Resources:["c"], Verbs:["get"]}"#);
+    }
 
     #[test]
     fn each_method_has_its_verb() {

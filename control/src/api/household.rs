@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use serde_json::{Value, json};
 
-use crate::kind::{Entry, Resource as _};
+use crate::kind::{Entry, Registry, Resource as _};
 use crate::kinds::core::NAMESPACE;
 use crate::store::upkeep::{self, Skip};
 use crate::store::{Change, Event, Key, Store, StoreError, View, gc, lifecycle};
@@ -60,8 +60,8 @@ pub async fn keep_house(store: Arc<Store>, authority: Arc<str>, signer: Option<A
 }
 
 /// Clears away what owners and namespaces leave, until the store is shut or fails.
-pub async fn collect(store: Arc<Store>) {
-    gc::run(store, |change, before, now| {
+pub async fn collect(store: Arc<Store>, registry: Arc<Registry>) {
+    gc::run(store, registry, |change, before, now| {
         let writer = apply::Writer {
             manager: EMPTIER.into(),
             status: true,

@@ -294,14 +294,20 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     let mut parameters = Parameters::parse(&head.uri, &head.method)?;
     parameters.watch |= target.watch;
     let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
-    grant::check(&server, &who, &target.action(verb))?;
+    let mut action = target.action(verb);
+    if ["list", "watch"].contains(&verb)
+        && let Some(name) = selectors::only_name(&parameters.field_selector).filter(|_| target.name.is_none())
+    {
+        action.name = name;
+    }
+    grant::check(&server, &who, &action)?;
     let format = accept::negotiate(&head.headers)?;
     if parameters.watch && accept::is_yaml(&head.headers) {
         return Err(Refusal::not_acceptable("application/json")); // a stream of documents
     }
     let call = Call { server, target, parameters, headers: head.headers, format };
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
-    let answered = answered.map(|response| fields::warn(response, deprecated(&call)));
+    let answered = answered.map(|response| fields::warn(response, deprecated(&call).as_slice()));
     let meta = call.target.entry.meta;
     answered.map_err(|refusal| {
         let refusal = refusal.of_method(meta, verb);
@@ -310,17 +316,17 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
 }
 
 /// What is said to whoever looks at a kind, or a version of one, that goes.
-fn deprecated(call: &Call) -> &'static [&'static str] {
-    let meta = call.target.entry.meta;
-    match (meta.group, meta.version, meta.plural) {
-        _ if call.server.requester.internal => &[],
+fn deprecated(call: &Call) -> Option<&'static str> {
+    let entry = &call.target.entry;
+    match (entry.meta.group, entry.meta.version, entry.meta.plural) {
+        _ if call.server.requester.internal => None,
         ("", _, "endpoints") => {
-            &["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"]
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
         }
-        ("sources.knative.dev", "v1beta2", "pingsources") => {
-            &["sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource"]
-        }
-        _ => &[],
+        ("sources.knative.dev", "v1beta2", "pingsources") => Some(
+            "sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource",
+        ),
+        _ => entry.custom.and_then(Custom::deprecated),
     }
 }
 

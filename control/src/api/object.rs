@@ -107,7 +107,7 @@ pub(super) fn prepare_new(
     if meta.has_status && !meta.group.is_empty() {
         remove(&mut object, "status");
     }
-    establish(meta, &mut object);
+    establish(meta, &mut object)?;
     Ok((key, object))
 }
 
@@ -146,9 +146,12 @@ pub(super) fn prepare_update(
     entry.store(&mut new);
     let mut object = admit(entry, new, Some(&ruled), requester, &before.key.name)?;
     restore_status(meta, before, &mut object);
-    establish(meta, &mut object);
+    establish(meta, &mut object)?;
     check_finalizers(meta, before, &object)?;
-    if has_generation(&before.key) && !same_except(&before.value, &object, &["metadata", "status"]) {
+    // What a definition fills in by now, or calls otherwise, is no change of the object.
+    let shown = entry.translation.and(entry.custom).map(|_| entry.show(before.value.clone()));
+    let was = shown.as_ref().unwrap_or(&before.value);
+    if has_generation(&before.key) && !same_except(was, &object, &["apiVersion", "metadata", "status"]) {
         let generation = old["generation"].as_i64().unwrap_or(0);
         object["metadata"]["generation"] = (generation + 1).into();
     }
@@ -253,12 +256,29 @@ fn admit(
     Ok(object)
 }
 
-/// A definition that is admitted is served: its status says so.
-fn establish(meta: &KindMeta, object: &mut Value) {
-    if customs::is_definition(meta) {
-        let since = object["metadata"]["creationTimestamp"].clone();
-        object["status"] = seed::definition_status(&object["spec"], &since);
+/// A definition that is admitted is served: its status says so. A version that objects may be stored in stays, until
+/// somebody who has written them anew takes it out of the status.
+fn establish(meta: &KindMeta, object: &mut Value) -> Result<(), Refusal> {
+    if !customs::is_definition(meta) || object["metadata"]["deletionTimestamp"].is_string() {
+        return Ok(());
     }
+    let since = object["metadata"]["creationTimestamp"].clone();
+    let stored = object["status"]["storedVersions"].clone();
+    let versions = object["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
+    for (index, name) in stored.as_array().into_iter().flatten().enumerate() {
+        if !versions.iter().any(|version| version["name"] == *name) {
+            let version = name.as_str().unwrap_or("");
+            let why = format!(
+                "Invalid value: {name}: missing from spec.versions; {version} was previously a storage version, and must \
+                 remain in spec.versions until a storage migration ensures no data remains persisted in {version} and \
+                 removes {version} from status.storedVersions"
+            );
+            let owner = object["metadata"]["name"].as_str().unwrap_or("");
+            return Err(Refusal::invalid_field(meta, owner, &format!("status.storedVersions[{index}]"), why));
+        }
+    }
+    object["status"] = seed::definition_status(&object["spec"], &stored, &since);
+    Ok(())
 }
 
 fn restore_status(meta: &KindMeta, before: &Opened, object: &mut Value) {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::kind::{Column, KindMeta, UnknownFields};
 use crate::kinds::core::AGE;
 use crate::kinds::custom::Scale;
-use crate::store::{Key, Opened, Stored, Written};
+use crate::store::{Key, Stored, Written};
 
 use super::accept::{self, Format};
 use super::errors::Refusal;
@@ -74,7 +74,7 @@ async fn write(
     let (requester, writer, dry_run) = (call.requester(), call.writer(), call.parameters.dry_run);
     let written = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
-        let new = wanted(&before, change(of(&before.value, scale))?, scale)?;
+        let new = wanted(entry.show(before.value.clone()), change(of(&before.value, scale))?, scale)?;
         let change = object::prepare_update(&entry, &before, new, &requester)?;
         let change = apply::track(change, Some(&before), &writer, None);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
@@ -84,8 +84,8 @@ async fn write(
 }
 
 /// The object with the number that a scale names.
-fn wanted(before: &Opened, mut new: Value, scale: &Scale) -> Result<Value, Refusal> {
-    let name = &*before.key.name;
+fn wanted(mut object: Value, mut new: Value, scale: &Scale) -> Result<Value, Refusal> {
+    let name = object["metadata"]["name"].as_str().unwrap_or("");
     let metadata = rules::check_shape(&SCALE, &mut new)?;
     if let Some(found) = rules::text(metadata, "name")?.filter(|found| *found != name) {
         let why = format!("the name of the object ({found}) does not match the name on the URL ({name})");
@@ -103,7 +103,6 @@ fn wanted(before: &Opened, mut new: Value, scale: &Scale) -> Result<Value, Refus
         let why = format!("Invalid value: {number}: must be greater than or equal to 0");
         return Err(Refusal::invalid_field(&SCALE, name, "spec.replicas", why));
     }
-    let mut object = before.value.clone();
     if let Some(version) = version {
         object["metadata"]["resourceVersion"] = version.into();
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::access::CONTROLLER_ACCOUNT;
 use crate::kind::{Entry, KindMeta, Registry, Requester, Resource};
-use crate::kinds::{definition, settings};
+use crate::kinds::{custom, definition, settings};
 use crate::store::{Change, Key, Store, StoreError, Stored, View};
 
 use super::errors::Refusal;
@@ -206,7 +206,7 @@ fn version(entry: &Entry, storage: bool) -> Value {
     version
 }
 
-pub(super) fn definition_status(spec: &Value, now: &Value) -> Value {
+pub(super) fn definition_status(spec: &Value, stored: &Value, now: &Value) -> Value {
     let condition = |kind: &str, reason: &str, message: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now });
     json!({
         "conditions": [
@@ -214,7 +214,7 @@ pub(super) fn definition_status(spec: &Value, now: &Value) -> Value {
             condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
         ],
         "acceptedNames": spec["names"],
-        "storedVersions": [spec["versions"][0]["name"]],
+        "storedVersions": custom::stored_versions(spec, stored),
     })
 }
 

@@ -141,6 +141,16 @@ fn number(label: Option<&str>) -> Option<i64> {
     label?.parse().ok()
 }
 
+/// The one object that a field selector asks for: a role that names it grants to list and watch that, which is how
+/// informers of one object live with few rights.
+pub(super) fn only_name(fields: &str) -> Option<&str> {
+    fields.split(',').find_map(|part| {
+        let value = part.trim().strip_prefix("metadata.name")?.trim_start().strip_prefix('=')?;
+        let name = value.strip_prefix('=').unwrap_or(value).trim();
+        (!name.is_empty() && !name.contains(['/', '%', '\\'])).then_some(name)
+    })
+}
+
 fn parse_fields(entry: &Entry, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
@@ -355,6 +365,23 @@ mod tests {
         {
             let refusal = of_event(broken, "").expect_err(broken);
             assert_eq!(refusal.code, 400, "{broken}");
+        }
+    }
+
+    /// Only what asks for exactly one name is about one object.
+    #[test]
+    fn a_selector_by_name_is_about_one_object() {
+        for (fields, name) in [
+            ("metadata.name=a", Some("a")),
+            ("metadata.namespace=s, metadata.name == a", Some("a")),
+            ("metadata.name!=a", None),
+            ("metadata.names=a", None),
+            ("metadata.name=", None),
+            ("metadata.name=a/b", None),
+            ("metadata.name", None),
+            ("", None),
+        ] {
+            assert_eq!(only_name(fields), name, "{fields}");
         }
     }
 

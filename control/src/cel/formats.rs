@@ -73,6 +73,11 @@ pub(super) fn method(
     Ok(Val::Optional(told))
 }
 
+/// Whether a text is of a format that has this name; of one that nobody knows it is.
+pub(crate) fn is_of_format(name: &str, text: &str) -> bool {
+    named(name).is_none_or(|format| (format.judge)(text).is_none())
+}
+
 fn unless(good: bool, why: &str) -> Option<String> {
     (!good).then(|| why.to_owned())
 }

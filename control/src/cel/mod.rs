@@ -29,6 +29,7 @@ pub(crate) use check::Kind;
 use check::Known;
 pub(crate) use evaluate::Scope;
 pub(crate) use format::double;
+pub(crate) use formats::is_of_format;
 pub(crate) use sizes::{Sizes, told_most};
 pub(crate) use value::Val;
 

@@ -138,6 +138,10 @@ fn text(file: &Path, bytes_left: u64) -> io::Result<String> {
         let why = format!("the files of one --manifests are more than {PATH_BYTES_MAX} bytes together");
         return Err(io::Error::other(why));
     }
+    // Editors of some systems put a byte order mark in front.
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
     Ok(text)
 }
 
@@ -230,6 +234,7 @@ mod tests {
         assert_eq!(contents.complaints, []);
         assert_eq!(kinds(&contents), [("A", 4), ("B", 9), ("C", 11), ("D", 13)]);
         assert_eq!(kinds(&of("a.json", "{\n\t\"kind\": \"A\"\n}")), [("A", 1)]);
+        assert_eq!(kinds(&of("a.yaml", "\u{feff}kind: A\n")), [("A", 1)]);
     }
 
     #[test]

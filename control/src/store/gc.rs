@@ -12,7 +12,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::lifecycle::{self, FOREGROUND, ORPHAN, Policy};
+use crate::kind::Registry;
+
+use super::lifecycle::{self, CLEANUP, DEFINITIONS, FOREGROUND, ORPHAN, Policy};
 use super::looks::Looks;
 use super::terminating::{self, Left};
 use super::upkeep::{self, Skip};
@@ -32,13 +34,15 @@ enum Place {
     Owner(Key),
     /// A namespace that is being deleted.
     Namespace(Key),
+    /// The definition of a client's kind that is being deleted.
+    Definition(Key),
 }
 
 /// Notes in a change of an object, which is given as it was before, who wrote its status and when.
 pub type Sign = fn(Change, &Opened, &str) -> Change;
 
-/// Collects until the store is shut or fails.
-pub async fn run(store: Arc<Store>, sign: Sign) {
+/// Collects until the store is shut or fails. `registry` has the kinds that are not defined in the store.
+pub async fn run(store: Arc<Store>, registry: Arc<Registry>, sign: Sign) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     let (mut places, mut reached) = {
@@ -48,7 +52,7 @@ pub async fn run(store: Arc<Store>, sign: Sign) {
     drop(store);
     let mut looks = Looks::default();
     loop {
-        match visit(&weak, places, sign).await {
+        match visit(&weak, &registry, places, sign).await {
             Ok(()) => {}
             Err(StoreError::Full { .. }) => {
                 tokio::time::sleep(TRY_AGAIN_AFTER).await;
@@ -95,13 +99,19 @@ async fn wait(news: &mut watch::Receiver<u64>, due: Option<Instant>) -> bool {
     }
 }
 
-/// Leaves out the namespaces that need not be looked at yet, and adds those whose time has come.
+/// Leaves out the namespaces and definitions that need not be looked at yet, and adds those whose time has come.
 fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
     let now = Instant::now();
-    places.extend(looks.take_due(now).into_iter().map(Place::Namespace));
-    let is_empty = |namespace: &Key| memory.in_namespace(&namespace.name).next().is_none();
+    let of = |key: Key| {
+        if lifecycle::is_namespace(&key) { Place::Namespace(key) } else { Place::Definition(key) }
+    };
+    places.extend(looks.take_due(now).into_iter().map(of));
     places.retain(|place| match place {
-        Place::Namespace(key) => looks.allow(key, is_empty(key), now),
+        Place::Namespace(key) => looks.allow(key, memory.in_namespace(&key.name).next().is_none(), now),
+        Place::Definition(key) => {
+            let resource = lifecycle::resource_of_definition(&key.name);
+            looks.allow(key, memory.range(&resource, None).next().is_none(), now)
+        }
         Place::Child(_) | Place::Owner(_) => true,
     });
 }
@@ -120,12 +130,16 @@ fn places_of(memory: &Memory, object: &Stored) -> impl Iterator<Item = Place> + 
     let child = (!head.owners().all(stays)).then(|| Place::Child(key.clone()));
     let owner = waits.then(|| Place::Owner(key.clone()));
     let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
-    [child, owner, namespace].into_iter().flatten()
+    let definition = (head.deleting && head.has_finalizer(CLEANUP)).then(|| Place::Definition(key.clone()));
+    [child, owner, namespace, definition].into_iter().flatten()
 }
 
 /// Where one change calls for a look.
 fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     let object = &event.object;
+    if &*object.key.resource == DEFINITIONS && event.before.is_none() {
+        return everywhere(memory).into_iter().collect(); // owners that nobody knew
+    }
     let mut places = Vec::new();
     // A restore may put another object of the same name into its place.
     let replaced =
@@ -144,6 +158,10 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     if is_awaited && memory.get(&home).is_some_and(|home| home.head.deleting) {
         places.push(Place::Namespace(home));
     }
+    if event.deleted {
+        let definition = memory.get(&lifecycle::definition_key(&object.key.resource));
+        places.extend(definition.into_iter().flat_map(|found| places_of(memory, found)));
+    }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
         let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
@@ -152,16 +170,24 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     places
 }
 
-async fn visit(store: &Weak<Store>, places: BTreeSet<Place>, sign: Sign) -> Result<(), StoreError> {
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+async fn visit(
+    store: &Weak<Store>,
+    registry: &Arc<Registry>,
+    places: BTreeSet<Place>,
+    sign: Sign,
+) -> Result<(), StoreError> {
+    let now = now();
     let visits = stream::iter(places).map(|place| {
-        let now = now.clone();
+        let (now, registry) = (now.clone(), Arc::clone(registry));
         async move {
             let Some(store) = store.upgrade() else { return Ok(()) };
             match place {
-                Place::Child(key) => upkeep::write(&store, move |view| judge_child(view, &key, &now)).await,
-                Place::Owner(key) => visit_owner(&store, key, now).await,
+                Place::Child(key) => {
+                    upkeep::write(&store, move |view| judge_child(view, &registry, &key, &now)).await
+                }
+                Place::Owner(key) => visit_owner(&store, &registry, key, now).await,
                 Place::Namespace(key) => visit_namespace(&store, key, now, sign).await,
+                Place::Definition(key) => visit_definition(&store, key, now).await,
             }
         }
     });
@@ -172,15 +198,20 @@ async fn visit(store: &Weak<Store>, places: BTreeSet<Place>, sign: Sign) -> Resu
     Ok(())
 }
 
-async fn visit_owner(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+async fn visit_owner(
+    store: &Store,
+    registry: &Arc<Registry>,
+    key: Key,
+    now: String,
+) -> Result<(), StoreError> {
     let children: Vec<Arc<Stored>> = {
         let memory = store.read();
         let Some(owner) = memory.get(&key) else { return Ok(()) };
         memory.dependents(owner.head.uid()).cloned().collect()
     };
     for child in children {
-        let (now, key) = (now.clone(), child.key.clone());
-        upkeep::write(store, move |view| judge_child(view, &key, &now)).await?;
+        let (now, key, registry) = (now.clone(), child.key.clone(), Arc::clone(registry));
+        upkeep::write(store, move |view| judge_child(view, &registry, &key, &now)).await?;
     }
     upkeep::write(store, move |view| judge_owner(view, &key)).await
 }
@@ -191,10 +222,47 @@ async fn visit_namespace(store: &Store, key: Key, now: String, sign: Sign) -> Re
         let stays = memory.in_namespace(&key.name).filter(|object| !object.head.deleting);
         stays.map(|object| object.key.clone()).collect()
     };
-    let deletions = stream::iter(inside).map(|inside| {
-        let now = now.clone();
+    delete_all(store, inside, &now).await?;
+    let left = Left::of(store.read().in_namespace(&key.name));
+    let now = now.clone();
+    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now, sign)).await
+}
+
+/// Deletes what there is of the kind whose definition goes, and lets that go if nothing is left.
+///
+/// # Errors
+/// The store's.
+pub async fn empty(store: &Store, definition: Key) -> Result<(), StoreError> {
+    visit_definition(store, definition, now()).await
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+async fn visit_definition(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+    let resource = lifecycle::resource_of_definition(&key.name);
+    let objects: Vec<Key> = {
+        let memory = store.read();
+        let stay = memory.range(&resource, None).filter(|object| !object.head.deleting);
+        stay.map(|object| object.key.clone()).collect()
+    };
+    delete_all(store, objects, &now).await?;
+    upkeep::write(store, move |view| {
+        let definition = view.get(&key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
+        if !view.kind_is_empty(&resource) {
+            return Err(Skip::Fine);
+        }
+        Ok(lifecycle::finish(&definition, lifecycle::without_finalizer(&definition.value, CLEANUP)))
+    })
+    .await
+}
+
+async fn delete_all(store: &Store, keys: Vec<Key>, now: &str) -> Result<(), StoreError> {
+    let deletions = stream::iter(keys).map(|key| {
+        let now = now.to_owned();
         upkeep::write(store, move |view| {
-            let object = view.get(&inside).ok_or(Skip::Fine)?.open();
+            let object = view.get(&key).ok_or(Skip::Fine)?.open();
             Ok(lifecycle::begin_delete(&object, Policy::Background, &now))
         })
     });
@@ -202,16 +270,27 @@ async fn visit_namespace(store: &Store, key: Key, now: String, sign: Sign) -> Re
     while let Some(outcome) = deletions.next().await {
         outcome?;
     }
-    let left = Left::of(store.read().in_namespace(&key.name));
-    let now = now.clone();
-    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now, sign)).await
+    Ok(())
+}
+
+/// Whether objects of the owner's kind are kept here. Nobody knows whether one of another kind is gone: what is brought
+/// along from a cluster, or made before its owner's definition, must not be lost for that.
+fn is_known(view: &View, registry: &Registry, owner: &Value) -> bool {
+    let (version, kind) = (owner["apiVersion"].as_str().unwrap_or(""), &owner["kind"]);
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    registry.entries.iter().any(|entry| entry.meta.group == group && *kind == entry.meta.kind)
+        || view.defines(DEFINITIONS, group, kind)
 }
 
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
-fn judge_child(view: &View, key: &Key, now: &str) -> Result<Change, Skip> {
+fn judge_child(view: &View, registry: &Registry, key: &Key, now: &str) -> Result<Change, Skip> {
     let child: Opened = view.get(key).ok_or(Skip::Fine)?.open();
     let references = child.value["metadata"]["ownerReferences"].as_array().ok_or(Skip::Fine)?;
     let owner = |reference: &Value| view.by_uid(reference["uid"].as_str().unwrap_or(""));
+    let unknown = |reference: &Value| owner(reference).is_none() && !is_known(view, registry, reference);
+    if references.iter().any(unknown) {
+        return Err(Skip::Fine);
+    }
     let leaves_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(ORPHAN);
     let goes_with_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(FOREGROUND);
     let kept: Vec<Value> = references

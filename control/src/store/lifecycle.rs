@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Change, Key, Opened};
 
@@ -18,6 +18,11 @@ const NAMESPACES: &str = "/namespaces";
 
 /// What every namespace waits for, until all in it is gone.
 pub const NAMESPACE_FINALIZER: &str = "kubernetes";
+
+/// Under what definitions of kinds are stored.
+pub const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
+/// What the definition of a client's kind waits for, until all objects of the kind are gone.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// What becomes of an owner's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +120,39 @@ pub fn without_our_finalizer(namespace: &Value) -> Value {
         }
     }
     namespace
+}
+
+/// Deletes the definition `before` of a client's kind, or marks it while there are objects of the kind: who holds those
+/// has to reach them.
+#[must_use]
+pub fn begin_undefine(before: &Opened, has_objects: bool, policy: Policy, now: &str) -> Change {
+    if !has_objects || is_deleting(&before.value) {
+        return begin_delete(before, policy, now);
+    }
+    let mut marked = Opened { value: before.value.clone(), stored: Arc::clone(&before.stored) };
+    let mut finalizers = marked.value["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    finalizers.push(CLEANUP.into());
+    marked.value["metadata"]["finalizers"] = finalizers.into();
+    if let Some(conditions) = marked.value["status"]["conditions"].as_array_mut() {
+        conditions.push(json!({ "type": "Terminating", "status": "True", "lastTransitionTime": now,
+            "reason": "InstanceDeletionInProgress", "message": "CustomResource deletion is in progress" }));
+    }
+    begin_delete(&marked, policy, now)
+}
+
+/// Where the definition of a kind is stored whose objects are stored under `resource`.
+#[must_use]
+pub fn definition_key(resource: &str) -> Key {
+    let (group, plural) = resource.split_once('/').unwrap_or_default();
+    let name = format!("{plural}.{group}");
+    Key { resource: DEFINITIONS.into(), namespace: "".into(), name: name.as_str().into() }
+}
+
+/// Under what objects of the kind are stored that the definition `name` defines.
+#[must_use]
+pub fn resource_of_definition(name: &str) -> Arc<str> {
+    let (plural, group) = name.split_once('.').unwrap_or((name, ""));
+    format!("{group}/{plural}").into()
 }
 
 /// Where the namespace `name` is stored.

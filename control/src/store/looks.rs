@@ -1,7 +1,8 @@
-//! When namespaces that go are looked at again: at once when they are empty, and else now and then.
+//! When namespaces and definitions that go are looked at again: at once when they are empty, and else now and then.
 //!
-//! Each look reads all that is in a namespace and writes how much that is. Ten thousand objects that wait for somebody and
-//! go one by one would be ten thousand looks, each at thousands of objects, and as many writes that nobody reads.
+//! Each look reads all that is in a namespace, or of a kind, and for a namespace writes how much that is. Ten thousand
+//! objects that wait for somebody and go one by one would be ten thousand looks, each at thousands of objects, and as many
+//! writes that nobody reads.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +11,11 @@ use tokio::time::Instant;
 
 use super::Key;
 
-/// Pause between two looks at a namespace that goes and is not empty. Who waits for it reads what is left about as
+/// Pause between two looks at what goes and is not empty. Who waits for it reads what is left about as
 /// often; that it is empty waits for nothing.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Namespaces that were looked at a moment ago.
+/// What was looked at a moment ago.
 #[derive(Debug, Default)]
 pub(super) struct Looks(BTreeMap<Key, Look>);
 

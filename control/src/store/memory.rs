@@ -203,7 +203,7 @@ impl Memory {
         }
     }
 
-    fn range<'a>(
+    pub(super) fn range<'a>(
         &'a self,
         resource: &'a Arc<str>,
         namespace: Option<&'a str>,

@@ -341,7 +341,7 @@ fn the_collector_ends_with_its_store_though_somebody_holds_that() {
     let held = Arc::clone(&store);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(super::gc::run(held, |change, _, _| change));
+        runtime.block_on(super::gc::run(held, Arc::default(), |change, _, _| change));
         tell.send(()).unwrap();
     });
     assert!(ended.recv_timeout(Duration::from_secs(30)).is_ok(), "the collector goes on");

@@ -73,6 +73,15 @@ impl View {
             && read(&self.memory).in_namespace(namespace).all(|o| self.staged.contains_key(&o.key))
     }
 
+    /// Whether there is no object under `resource`.
+    #[must_use]
+    pub fn kind_is_empty(&self, resource: &Arc<str>) -> bool {
+        let staged_of =
+            |(key, object): (&Key, &Option<Arc<Stored>>)| key.resource == *resource && object.is_some();
+        !self.staged.iter().any(staged_of)
+            && read(&self.memory).range(resource, None).all(|o| self.staged.contains_key(&o.key))
+    }
+
     /// The objects whose ownerReferences name `owner`.
     #[must_use]
     pub fn dependents(&self, owner: &str) -> Vec<Arc<Stored>> {
@@ -84,6 +93,16 @@ impl View {
         let owned = |object: &&Arc<Stored>| object.head.owners().any(|uid| uid == owner);
         found.extend(self.staged.values().flatten().filter(owned).cloned());
         found
+    }
+
+    /// Whether one of the definitions that are stored under `resource` is of this kind.
+    pub(super) fn defines(&self, resource: &str, group: &str, kind: &Value) -> bool {
+        let of_group = |key: &Key| key.name.split_once('.').is_some_and(|(_, rest)| rest == group);
+        let fits =
+            |object: &Stored| of_group(&object.key) && object.value()["spec"]["names"]["kind"] == *kind;
+        let staged = self.staged.values().flatten().filter(|object| &*object.key.resource == resource);
+        staged.into_iter().any(|object| fits(object))
+            || read(&self.memory).list(&resource.into(), None).items.iter().any(|object| fits(object))
     }
 
     fn stage(&mut self, change: Change) -> Result<Written, StoreError> {

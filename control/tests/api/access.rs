@@ -75,6 +75,30 @@ fn service(name: &str) -> Value {
         "spec": { "template": { "spec": { "containers": [{ "image": "a/b" }] } } } })
 }
 
+/// A role that names an object grants to list and watch it by its name, as `kubectl get NAME --watch`, `kubectl
+/// wait` and informers of one object do.
+#[tokio::test]
+async fn who_may_see_one_object_may_list_and_watch_it_by_name() {
+    let house = House::real().await;
+    let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"],
+        "verbs": ["list", "watch"] }]);
+    grant(&house, "ann", &rules).await;
+    let watch = "watch=1&timeoutSeconds=1";
+    for (query, expected) in [
+        ("fieldSelector=metadata.name%3Dmine".to_owned(), 200),
+        (format!("fieldSelector=metadata.name%3D%3Dmine&{watch}"), 200),
+        ("fieldSelector=metadata.name%3Dother".to_owned(), 403),
+        ("fieldSelector=metadata.name!%3Dmine".to_owned(), 403),
+        ("labelSelector=a".to_owned(), 403),
+        (format!("fieldSelector=metadata.name%3Dother&{watch}"), 403),
+        (watch.to_owned(), 403),
+    ] {
+        let path = format!("{MAPS}?{query}");
+        let (code, said) = ask(&house, As::User("ann"), Method::GET, &path, &Value::Null).await;
+        assert_eq!(code, expected, "{query}: {said}");
+    }
+}
+
 /// SRV-API-36: the illustrative developer role is enough for its verbs, and nothing more is allowed.
 #[tokio::test]
 async fn a_developer_may_do_what_the_role_says_and_nothing_else() {

@@ -278,3 +278,17 @@ async fn what_is_one_value_is_a_conflict_as_a_whole() {
         assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (409, &json!(field)), "{refusal}");
     }
 }
+
+/// APP-30: who applies an object by its uid means that one, and not another of its name.
+#[tokio::test]
+async fn an_object_that_is_gone_is_not_made_again_by_its_uid() {
+    let house = House::real().await;
+    let object =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "uid": "old" } });
+    let path = "/api/v1/namespaces/default/configmaps/a";
+    let (code, refusal) = apply(&house, path, "fieldManager=a", &object).await;
+    let why = "uid mismatch: the provided object specified uid old, and no existing object was found";
+    let said = format!("Operation cannot be fulfilled on configmaps \"a\": {why}");
+    assert_eq!((code, &refusal["message"]), (409, &json!(said)));
+    assert_eq!(house.get(path).await.0, 404);
+}

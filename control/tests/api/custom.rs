@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::support::House;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const CRONS: &str = "/apis/example.com/v1/namespaces/default/crons";
+pub(crate) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(crate) const CRONS: &str = "/apis/example.com/v1/namespaces/default/crons";
 
-fn definition() -> Value {
+pub(crate) fn definition() -> Value {
     json!({
         "metadata": { "name": "crons.example.com" },
         "spec": {
@@ -107,7 +107,7 @@ async fn a_column_that_kubernetes_refuses_is_refused() {
     }
 }
 
-fn cron(name: &str, spec: Value) -> Value {
+pub(crate) fn cron(name: &str, spec: Value) -> Value {
     json!({ "apiVersion": "example.com/v1", "kind": "Cron", "metadata": { "name": name }, "spec": spec })
 }
 

@@ -25,7 +25,7 @@ async fn child(house: &House, name: &str, owners: &[&Value], blocks: bool) -> (u
 }
 
 fn collect(house: &House) {
-    tokio::spawn(api::collect(Arc::clone(&house.store)));
+    tokio::spawn(api::collect(Arc::clone(&house.store), Arc::clone(&house.registry)));
 }
 
 /// SRV-API-04
@@ -362,4 +362,25 @@ async fn what_a_namespace_waits_for_is_written_apart() {
     let (_, listed) = house.get("/api/v1").await;
     let names: Vec<_> = listed["resources"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
     assert!(names.contains(&&json!("namespaces/finalize")));
+}
+
+/// An owner of a kind that is not served may well be there, in the cluster that the object came from: nothing is lost for
+/// it, until its definition comes and nobody has made it.
+#[tokio::test]
+async fn an_owner_of_an_unknown_kind_is_no_reason_to_go() {
+    let house = House::real().await;
+    collect(&house);
+    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
+    for (name, version, kind) in [("kept", "example.com/v1", "Cron"), ("gone", "v1", "Secret")] {
+        let owner = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "o", "uid": kind } });
+        assert_eq!(child(&house, name, &[&owner], false).await.0, 201);
+    }
+    maps.until("DELETED", "gone").await;
+    assert_eq!(house.get(&format!("{MAPS}/kept")).await.0, 200);
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let definition = json!({ "metadata": { "name": "crons.example.com" }, "spec": { "group": "example.com",
+        "scope": "Namespaced", "names": { "plural": "crons", "kind": "Cron" }, "versions": [{ "name": "v1",
+        "served": true, "storage": true, "schema": { "openAPIV3Schema": { "type": "object" } } }] } });
+    assert_eq!(house.ask(Method::POST, definitions, &definition).await.0, 201);
+    maps.until("DELETED", "kept").await;
 }

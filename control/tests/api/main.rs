@@ -7,6 +7,7 @@ mod applying;
 mod client;
 mod crowds;
 mod custom;
+mod definitions;
 mod describing;
 mod golden;
 mod golden_bench;

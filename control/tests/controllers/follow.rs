@@ -61,7 +61,7 @@ impl Cluster {
         api::seed(&store, &registry()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let collector = tokio::task::spawn_local(api::collect(Arc::clone(&store))).abort_handle();
+        let collector = tokio::task::spawn_local(api::collect(Arc::clone(&store), registry())).abort_handle();
         let (writes, gone) = (Arc::default(), Arc::default());
         let mut cluster = Self { address, store, writes, gone, running: None, collector };
         cluster.serve(listener);

@@ -80,9 +80,9 @@ impl House {
         let store = Arc::new(Store::open(dir).unwrap());
         let registry = Arc::new(kinds::registry());
         api::seed(&store, &registry).await.unwrap();
-        let client = api::client(Arc::clone(&store), registry);
+        let client = api::client(Arc::clone(&store), Arc::clone(&registry));
         let objects = Arc::downgrade(&store);
-        let collector = tokio::task::spawn_local(api::collect(store));
+        let collector = tokio::task::spawn_local(api::collect(store, registry));
         let mut house = Self::over(client, objects, true).await;
         house.collector = Some(collector);
         house

@@ -205,7 +205,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
             seed(&store, &registry).await?;
-            tokio::task::spawn_local(api::collect(Arc::clone(&store)));
+            tokio::task::spawn_local(api::collect(Arc::clone(&store), Arc::clone(&registry)));
             tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
             tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
             tokio::task::spawn_local(store::forget_old(Arc::clone(&store)));

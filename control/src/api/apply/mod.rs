@@ -22,7 +22,7 @@ use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, create, fields as validation, get, rehearse, rules};
+use super::{Call, create, customs, fields as validation, get, rehearse, rules};
 
 pub(super) use managers::{chosen, track};
 pub(super) use writer::Writer;
@@ -87,6 +87,12 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 return Err(Refusal::forbidden(entry.meta, &key.name, &why));
             }
             None => {
+                if let Some(uid) = intent.wanted["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+                    let why = format!(
+                        "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                    );
+                    return Err(Refusal::conflict(entry.meta, &key.name, &why));
+                }
                 tell.get_or_init(|| ());
                 let mut new = intent.wanted.clone();
                 name_it(&mut new, &key)?;
@@ -95,6 +101,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 if let Some(namespace) = &namespace {
                     create::check_home(view, entry.meta, &key.name, namespace)?;
                 }
+                customs::check_stays(view, &entry, &key)?;
                 intent.first(key, object)
             }
         };

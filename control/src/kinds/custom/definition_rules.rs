@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::costs::Costs;
 use super::rules::{self, Place};
-use super::structural::{self, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, Patterns};
+use super::structural::{self, Held, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, Patterns};
 use crate::cel::told_most;
 use crate::kind::Problems;
 
@@ -18,6 +18,18 @@ pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
     if schema["type"] != "object" {
         let told = schema["type"].as_str().unwrap_or("");
         problems.add(format!("{at}.type"), format!("Invalid value: {told:?}: must be object at the root"));
+    }
+    if schema.get("additionalProperties").is_some_and(|inner| !inner.is_null()) {
+        problems.add(format!("{at}.additionalProperties"), "Forbidden: must not be used at the root");
+    }
+    let metadata = &schema["properties"]["metadata"];
+    let known = |name: &String| ["name", "generateName"].contains(&name.as_str());
+    let said = |name: &String| ["type", "properties", "description", "default"].contains(&name.as_str());
+    if !metadata.as_object().is_none_or(|fields| fields.keys().all(said))
+        || !metadata["properties"].as_object().is_none_or(|fields| fields.keys().all(known))
+    {
+        let why = "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified";
+        problems.add(format!("{at}.properties[metadata]"), why);
     }
     let mut costs = Costs::default();
     let place = Place { at, whole: true, times: Some(1), list: None };
@@ -42,6 +54,17 @@ fn check(schema: &Value, place: Place<'_>, depth: usize, (costs, problems): (&mu
             format!("Invalid value: {pattern:?}: must be a valid regular expression, but isn't: {why}"),
         );
     }
+    if schema["uniqueItems"] == true {
+        let why =
+            "Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        problems.add(format!("{at}.uniqueItems"), why);
+    }
+    if schema["additionalProperties"] == false {
+        problems.add(
+            format!("{at}.additionalProperties"),
+            "Forbidden: additionalProperties cannot be set to false",
+        );
+    }
     if schema.get("$ref").is_some() {
         problems.add(format!("{at}.$ref"), "Forbidden: $ref is not supported");
     }
@@ -51,7 +74,8 @@ fn check(schema: &Value, place: Place<'_>, depth: usize, (costs, problems): (&mu
     }
     if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
         let mut wrong = Problems::default();
-        structural::validate(default, schema, &Patterns::of(schema), "", &mut wrong);
+        let held = Held { schema, patterns: &Patterns::of(schema), before: None };
+        structural::validate(default, held, "", &mut wrong);
         for problem in wrong.list {
             problems.add(format!("{at}.default{}", dotted(&problem.field)), problem.message);
         }
@@ -150,6 +174,11 @@ mod tests {
             (json!({ "type": "integer", "default": "x" }), Some("default")),
             (json!({ "type": "array" }), Some("items")),
             (json!({ "type": "object", "$ref": "#/x" }), Some("$ref")),
+            (json!({ "type": "object", "additionalProperties": false }), Some("additionalProperties")),
+            (
+                json!({ "type": "array", "uniqueItems": true, "items": { "type": "string" } }),
+                Some("uniqueItems"),
+            ),
             (
                 json!({ "type": "object", "properties": { "x": { "type": "string" } },
                     "additionalProperties": { "type": "string" } }),
@@ -186,7 +215,18 @@ mod tests {
         let mut problems = Problems::default();
         validate(&deep, "s", &mut problems);
         assert!(problems.list.is_empty());
-        validate(&json!({ "type": "string" }), "s", &mut problems);
-        assert_eq!(problems.list[0].field, "s.type");
+        for (schema, field) in [
+            (json!({ "type": "string" }), "s.type"),
+            (json!({ "type": "object", "additionalProperties": true }), "s.additionalProperties"),
+            (
+                json!({ "type": "object", "properties": { "metadata": { "type": "object",
+                    "properties": { "labels": { "type": "object" } } } } }),
+                "s.properties[metadata]",
+            ),
+        ] {
+            let mut problems = Problems::default();
+            validate(&schema, "s", &mut problems);
+            assert_eq!(problems.list.iter().map(|problem| &*problem.field).collect::<Vec<_>>(), [field]);
+        }
     }
 }

@@ -1,22 +1,24 @@
-//! Kinds that clients define: a CustomResourceDefinition as a row of the registry.
-//!
-//! Served is the version that is stored; of several, the others are kept in the definition and not served,
-//! because there is nobody here to convert between them.
+//! Kinds that clients define: a CustomResourceDefinition as rows of the registry, one for each version.
 
 mod costs;
+mod definition_names;
 mod definition_rules;
+mod formats;
 mod rules;
 mod structural;
+mod versions;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::kind::{ClientColumn, Column, Denied, Entry, KindMeta, Problems, UNKNOWN_TOLD_MAX, UnknownFields};
+use crate::kind::{Denied, Problems, UNKNOWN_TOLD_MAX};
 
 use rules::Rules;
 pub(crate) use structural::mistyped;
+pub use versions::entries;
+pub(crate) use versions::{by_rank, is_first, stored_versions};
 
-use structural::Patterns;
+use structural::{Held, Patterns};
 
 /// Types and formats of a column, as Kubernetes lists them.
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -32,6 +34,8 @@ pub struct Custom {
     scale: Option<Scale>,
     /// Fields that objects are selected by, as clients write them and as JSON pointers.
     selectable: Vec<(String, String)>,
+    /// What whoever uses the version is told, if it goes.
+    deprecated: Option<String>,
 }
 
 /// Where a kind's objects say how many they are to be, and are; the names of fields on the way.
@@ -56,8 +60,8 @@ impl Scale {
 }
 
 impl Custom {
-    fn of(version: &Value) -> Self {
-        let schema = schema(version);
+    fn of(version: &Value, deprecated: Option<String>) -> Self {
+        let schema = versions::schema(version);
         let fields = version["selectableFields"].as_array().into_iter().flatten();
         let selectable = fields.filter_map(|field| {
             let path = field["jsonPath"].as_str()?.strip_prefix('.')?;
@@ -70,6 +74,7 @@ impl Custom {
             scale: Scale::of(version),
             selectable,
             schema,
+            deprecated,
         }
     }
 
@@ -82,11 +87,8 @@ impl Custom {
         structural::prune(&mut object, &self.schema, "", &mut Vec::new());
         structural::fill(&mut object, &self.schema);
         let mut problems = Problems::default();
-        structural::validate(&object, &self.schema, &self.patterns, "", &mut problems);
-        // A status that stays as it is was judged when it was written.
-        if before.is_some_and(|before| before.get("status") == object.get("status")) {
-            problems.list.retain(|problem| !problem.field.starts_with("status"));
-        }
+        let held = Held { schema: &self.schema, patterns: &self.patterns, before };
+        structural::validate(&object, held, "", &mut problems);
         if problems.list.is_empty() {
             self.rules.judge(&object, before, &self.schema, &mut problems);
         } else if !self.rules.is_empty() {
@@ -97,6 +99,14 @@ impl Custom {
         if problems.list.is_empty() { Ok(object) } else { Err(Denied::Invalid(problems.list)) }
     }
 
+    /// Makes a stored object one of this version, which `is_stored` or not.
+    pub(crate) fn show(&self, object: &mut Value, is_stored: bool) {
+        structural::prune(object, &self.schema, "", &mut Vec::new());
+        if is_stored {
+            structural::fill(object, &self.schema);
+        }
+    }
+
     /// Whether a problem of a whole object concerns those who write its status.
     pub(crate) fn is_of_status(field: &str) -> bool {
         field.starts_with("status") || field == rules::WHOLE
@@ -105,6 +115,10 @@ impl Custom {
     #[must_use]
     pub fn scale(&self) -> Option<&Scale> {
         self.scale.as_ref()
+    }
+
+    pub(crate) fn deprecated(&self) -> Option<&str> {
+        self.deprecated.as_deref()
     }
 
     /// The JSON pointer of a field that objects may be selected by.
@@ -128,81 +142,6 @@ impl Custom {
     pub(crate) fn schema(&self) -> &Value {
         &self.schema
     }
-}
-
-/// The row of the kind that the definition's `spec` describes; `None` if it says too little.
-///
-/// A row lives as long as the process, as those of our own kinds do: requests under way refer to it. Who
-/// calls this bounds how many are made.
-#[must_use]
-pub fn entry(spec: &Value) -> Option<Entry> {
-    let version = stored(spec)?;
-    let names = &spec["names"];
-    let text =
-        |value: &Value| value.as_str().map(|text| -> &'static str { Box::leak(Box::<str>::from(text)) });
-    let words = |value: &Value| -> &'static [&'static str] {
-        value.as_array().into_iter().flatten().filter_map(text).collect::<Vec<_>>().leak()
-    };
-    let columns: Vec<Column> = match version["additionalPrinterColumns"].as_array() {
-        Some(columns) if !columns.is_empty() => columns.iter().filter_map(column).collect(),
-        _ => vec![super::core::AGE],
-    };
-    let kind = text(&names["kind"])?;
-    let meta = KindMeta {
-        group: text(&spec["group"])?,
-        version: text(&version["name"])?,
-        kind,
-        plural: text(&names["plural"])?,
-        singular: text(&names["singular"])
-            .unwrap_or_else(|| -> &'static str { Box::leak(kind.to_lowercase().into_boxed_str()) }),
-        short_names: words(&names["shortNames"]),
-        categories: words(&names["categories"]),
-        namespaced: spec["scope"] == "Namespaced",
-        has_status: version["subresources"]["status"].is_object(),
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
-        columns: columns.leak(),
-    };
-    Some(Entry::custom(Box::leak(Box::new(meta)), Box::leak(Box::new(Custom::of(version)))))
-}
-
-/// The version whose objects are stored.
-fn stored(spec: &Value) -> Option<&Value> {
-    spec["versions"]
-        .as_array()?
-        .iter()
-        .find(|version| version["storage"] == true && version["served"] == true)
-}
-
-/// The version's schema, with what every object has.
-fn schema(version: &Value) -> Value {
-    let mut schema = version["schema"]["openAPIV3Schema"].clone();
-    if !schema.is_object() {
-        schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    }
-    for field in ["apiVersion", "kind"] {
-        schema["properties"][field] = json!({ "type": "string" });
-    }
-    schema["properties"]["metadata"] =
-        json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    schema
-}
-
-fn column(said: &Value) -> Option<Column> {
-    let text =
-        |name: &str| said[name].as_str().map(|text| -> &'static str { Box::leak(Box::<str>::from(text)) });
-    let path = text("jsonPath")?;
-    let plain = || -> &'static str {
-        Box::leak(format!("Custom resource definition column (in JSONPath format): {path}").into_boxed_str())
-    };
-    let description = text("description").filter(|text| !text.is_empty()).unwrap_or_else(plain);
-    Some(Column {
-        name: text("name")?,
-        path,
-        format: text("type")?,
-        priority: said["priority"].as_i64().and_then(|priority| i32::try_from(priority).ok()).unwrap_or(0),
-        client: Some(ClientColumn { description, format: text("format").unwrap_or("") }),
-    })
 }
 
 /// What is wrong with a column.
@@ -234,8 +173,18 @@ fn validate_column(column: &Value, at: &str, problems: &mut Problems) {
     }
 }
 
-/// What is wrong with a version's columns and with what it says of scale.
+/// What is wrong with a version's columns and with what it says of scale and selection.
 fn validate_version(version: &Value, at: &str, problems: &mut Problems) {
+    for (index, field) in version["selectableFields"].as_array().into_iter().flatten().enumerate() {
+        let path = field["jsonPath"].as_str().unwrap_or("");
+        let whole = &version["schema"]["openAPIV3Schema"];
+        let mut steps = path.strip_prefix('.').unwrap_or("").split('.');
+        if !steps.try_fold(whole, |schema, step| schema["properties"].get(step)).is_some_and(Value::is_object)
+        {
+            let why = format!("Invalid value: {path:?}: is an invalid path: does not refer to a valid field");
+            problems.add(format!("{at}.selectableFields[{index}].jsonPath"), why);
+        }
+    }
     for (index, column) in version["additionalPrinterColumns"].as_array().into_iter().flatten().enumerate() {
         validate_column(column, &format!("{at}.additionalPrinterColumns[{index}]"), problems);
     }
@@ -264,10 +213,11 @@ fn validate_version(version: &Value, at: &str, problems: &mut Problems) {
 
 /// What a definition keeps for as long as it lives: its objects are stored under it.
 pub(super) fn validate_change(spec: &Value, before: &Value, problems: &mut Problems) {
-    for field in ["group", "scope"] {
-        if spec[field] != before[field] {
-            let why = format!("Invalid value: {}: field is immutable", spec[field]);
-            problems.add(format!("spec.{field}"), why);
+    for (field, at) in [("group", "/group"), ("scope", "/scope"), ("names.kind", "/names/kind")] {
+        let (now, before) =
+            (spec.pointer(at).unwrap_or(&Value::Null), before.pointer(at).unwrap_or(&Value::Null));
+        if now != before {
+            problems.add(format!("spec.{field}"), format!("Invalid value: {now}: field is immutable"));
         }
     }
 }
@@ -283,26 +233,7 @@ pub(super) fn forgive_what_was(name: &str, before: &Value, problems: &mut Proble
 
 /// What is wrong with a definition.
 pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
-    let names = &spec["names"];
-    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    let (group, plural) = (text(&spec["group"]), text(&names["plural"]));
-    for (field, value) in
-        [("group", &group), ("names.plural", &plural), ("names.kind", &text(&names["kind"]))]
-    {
-        if value.is_empty() {
-            problems.add(format!("spec.{field}"), "Required value");
-        }
-    }
-    if name != format!("{plural}.{group}") {
-        let why = format!("Invalid value: {name:?}: must be spec.names.plural+\".\"+spec.group");
-        problems.add("metadata.name", why);
-    }
-    if !super::names::is_dns_subdomain(&group) || !super::names::is_dns1035_label(&plural) {
-        problems.add("spec.group", "Invalid value: group and plural have to be DNS names");
-    }
-    if ["Namespaced", "Cluster"].iter().all(|scope| spec["scope"] != *scope) {
-        problems.add("spec.scope", "Unsupported value: supported values: \"Cluster\", \"Namespaced\"");
-    }
+    definition_names::validate(name, spec, problems);
     let versions: Vec<&Value> = spec["versions"].as_array().into_iter().flatten().collect();
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
         problems
@@ -312,12 +243,6 @@ pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
         let why = "Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to true in \
             spec.versions[*].schema instead";
         problems.add("spec.preserveUnknownFields", why);
-    }
-    if spec["conversion"]["strategy"] == "Webhook" && !spec["conversion"]["webhook"].is_object() {
-        problems.add(
-            "spec.conversion.webhookClientConfig",
-            "Required value: required when strategy is set to Webhook",
-        );
     }
     for (index, version) in versions.iter().enumerate() {
         validate_version(version, &format!("spec.versions[{index}]"), problems);
@@ -333,6 +258,8 @@ pub(super) fn validate(name: &str, spec: &Value, problems: &mut Problems) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn spec() -> Value {
@@ -349,7 +276,8 @@ mod tests {
 
     #[test]
     fn a_definition_becomes_a_row_with_its_names_columns_and_rules() {
-        let entry = entry(&spec()).unwrap();
+        let found = entries(&json!({ "spec": spec() }));
+        let [entry] = &found[..] else { panic!("{found:?}") };
         let meta = entry.meta;
         assert_eq!(
             (meta.kind, meta.singular, meta.short_names, meta.has_status),
@@ -366,11 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn group_and_scope_stay() {
+    fn group_scope_and_kind_stay() {
         let mut problems = Problems::default();
-        let after = json!({ "group": "b", "scope": "Cluster" });
-        validate_change(&after, &json!({ "group": "a", "scope": "Cluster" }), &mut problems);
-        assert_eq!(problems.list.len(), 1);
+        let after = json!({ "group": "b", "scope": "Cluster", "names": { "kind": "B" } });
+        let before = json!({ "group": "a", "scope": "Cluster", "names": { "kind": "A" } });
+        validate_change(&after, &before, &mut problems);
+        let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
+        assert_eq!(fields, ["spec.group", "spec.names.kind"]);
         assert_eq!(problems.list[0].message, r#"Invalid value: "b": field is immutable"#);
     }
 

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
+use super::formats;
 use crate::kind::{Problem, Problems};
 
 pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
@@ -83,13 +84,18 @@ fn prune_fields(fields: &mut Map<String, Value>, schema: &Value, at: &str, dropp
     });
 }
 
-/// Fills in what is left out and has a default.
+/// Drops what is null and may not be, and fills in what is left out and has a default.
 pub(super) fn fill(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
+            fields.retain(|name, value| {
+                let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+                !value.is_null() || !known.is_object() || known["nullable"] == true
+            });
             for (name, known) in schema["properties"].as_object().into_iter().flatten() {
-                let absent = fields.get(name).is_none_or(|v| v.is_null() && known["nullable"] != true);
-                if absent && let Some(default) = known.get("default") {
+                if !fields.contains_key(name)
+                    && let Some(default) = known.get("default")
+                {
                     fields.insert(name.clone(), default.clone());
                 }
             }
@@ -103,17 +109,28 @@ pub(super) fn fill(value: &mut Value, schema: &Value) {
     }
 }
 
+/// What a value is held against.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held<'a> {
+    pub(super) schema: &'a Value,
+    pub(super) patterns: &'a Patterns,
+    /// What the value was: what stays as it was is left in peace, whatever the schema says by now.
+    pub(super) before: Option<&'a Value>,
+}
+
+impl<'a> Held<'a> {
+    fn inside(self, schema: &'a Value, before: Option<&'a Value>) -> Self {
+        Self { schema, before, ..self }
+    }
+}
+
 /// Says what the schema does not allow, in the words of Kubernetes.
-pub(super) fn validate(
-    value: &Value,
-    schema: &Value,
-    patterns: &Patterns,
-    at: &str,
-    problems: &mut Problems,
-) {
+pub(super) fn validate(value: &Value, held: Held<'_>, at: &str, problems: &mut Problems) {
+    let schema = held.schema;
     if !schema.is_object()
         || problems.list.len() >= PROBLEMS_MAX
         || (value.is_null() && schema["nullable"] == true)
+        || held.before == Some(value)
     {
         return;
     }
@@ -128,12 +145,12 @@ pub(super) fn validate(
     }
     match value {
         Value::Number(number) => validate_number(number.as_f64().unwrap_or(0.0), schema, at, problems),
-        Value::String(text) => validate_text(text, schema, patterns, at, problems),
-        Value::Array(items) => validate_items(items, schema, patterns, at, problems),
-        Value::Object(fields) => validate_fields(fields, schema, patterns, at, problems),
+        Value::String(text) => validate_text(text, schema, held.patterns, at, problems),
+        Value::Array(items) => validate_items(items, held, at, problems),
+        Value::Object(fields) => validate_fields(fields, held, at, problems),
         _ => {}
     }
-    validate_choices(value, schema, patterns, at, problems);
+    validate_choices(value, held, at, problems);
 }
 
 /// A value of a type that its schema does not allow.
@@ -225,6 +242,13 @@ fn validate_number(number: f64, schema: &Value, at: &str, problems: &mut Problem
         problems
             .add(at, format!("Invalid value: {number}: {at} in body should be less than or equal to {most}"));
     }
+    if !formats::holds(schema, number) {
+        let (kind, format) = (schema["type"].as_str().unwrap_or(""), schema["format"].as_str().unwrap_or(""));
+        let why = format!(
+            "Invalid value: {number}: Checked value must be of type {kind} with format {format} in {at}"
+        );
+        problems.add(at, why);
+    }
     if let Some(step) = bound("multipleOf").filter(|step| *step > 0.0)
         && (number / step).fract() != 0.0
     {
@@ -234,7 +258,17 @@ fn validate_number(number: f64, schema: &Value, at: &str, problems: &mut Problem
 
 fn validate_text(text: &str, schema: &Value, patterns: &Patterns, at: &str, problems: &mut Problems) {
     let count = text.chars().count();
-    check_count(count, schema, ["minLength", "maxLength"], "chars long", at, problems);
+    let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
+    if let Some(least) = bound("minLength").filter(|least| count < *least) {
+        problems
+            .add(at, format!("Invalid value: {text:?}: {at} in body should be at least {least} chars long"));
+    }
+    if let Some(most) = bound("maxLength").filter(|most| count > *most) {
+        problems.add(at, format!("Too long: may not be more than {most} bytes"));
+    }
+    if let Some(format) = formats::missed(schema, text) {
+        problems.add(at, format!("Invalid value: {text:?}: {at} in body must be of type {format}: {text:?}"));
+    }
     if let Some(pattern) = schema["pattern"].as_str()
         && !patterns.matches(pattern, text)
     {
@@ -242,7 +276,8 @@ fn validate_text(text: &str, schema: &Value, patterns: &Patterns, at: &str, prob
     }
 }
 
-fn validate_items(items: &[Value], schema: &Value, patterns: &Patterns, at: &str, problems: &mut Problems) {
+fn validate_items(items: &[Value], held: Held<'_>, at: &str, problems: &mut Problems) {
+    let schema = held.schema;
     check_count(items.len(), schema, ["minItems", "maxItems"], "items", at, problems);
     if schema["uniqueItems"] == true
         && !items.iter().map(Value::to_string).all({
@@ -253,41 +288,49 @@ fn validate_items(items: &[Value], schema: &Value, patterns: &Patterns, at: &str
         problems.add(at, format!("Invalid value: {at} in body shouldn't contain duplicates"));
     }
     check_repeated(items, schema, at, problems);
+    // Items with keys are known again wherever they stand.
+    let keys = if schema[LIST_TYPE] == "map" { keys(schema) } else { Vec::new() };
+    let old = held.before.and_then(Value::as_array).filter(|_| !keys.is_empty());
+    let known: HashMap<String, &Value> =
+        old.into_iter().flatten().map(|item| (identity(item, &keys).to_string(), item)).collect();
     for (index, item) in items.iter().enumerate() {
-        validate(item, &schema["items"], patterns, &format!("{at}[{index}]"), problems);
+        let before = if known.is_empty() { None } else { known.get(&identity(item, &keys).to_string()) };
+        let held = held.inside(&schema["items"], before.copied());
+        validate(item, held, &format!("{at}[{index}]"), problems);
     }
+}
+
+/// What an item of a list is known by: its keys, or all of it if it has none.
+fn identity(item: &Value, keys: &[&str]) -> Value {
+    if keys.is_empty() {
+        return item.clone();
+    }
+    let named = keys.iter().filter_map(|key| Some(((*key).to_owned(), item.get(key)?.clone())));
+    named.collect::<Map<_, _>>().into()
+}
+
+fn keys(schema: &Value) -> Vec<&str> {
+    schema[LIST_KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// Items of a set, and keys of a list that is a map, stand once.
 fn check_repeated(items: &[Value], schema: &Value, at: &str, problems: &mut Problems) {
     let keys: Vec<&str> = match schema[LIST_TYPE].as_str() {
-        Some("map") => schema[LIST_KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+        Some("map") => keys(schema),
         Some("set") => Vec::new(),
         _ => return,
     };
     let mut seen = HashSet::new();
     for (index, item) in items.iter().enumerate() {
-        let identity = if keys.is_empty() {
-            item.clone()
-        } else {
-            keys.iter()
-                .filter_map(|key| Some(((*key).to_owned(), item.get(key)?.clone())))
-                .collect::<Map<_, _>>()
-                .into()
-        };
+        let identity = identity(item, &keys);
         if !seen.insert(identity.to_string()) {
             problems.add(format!("{at}[{index}]"), format!("Duplicate value: {identity}"));
         }
     }
 }
 
-fn validate_fields(
-    fields: &Map<String, Value>,
-    schema: &Value,
-    patterns: &Patterns,
-    at: &str,
-    problems: &mut Problems,
-) {
+fn validate_fields(fields: &Map<String, Value>, held: Held<'_>, at: &str, problems: &mut Problems) {
+    let schema = held.schema;
     check_count(fields.len(), schema, ["minProperties", "maxProperties"], "properties", at, problems);
     let embedded: &[&str] = if schema[EMBEDDED] == true { &["apiVersion", "kind"] } else { &[] };
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -298,7 +341,8 @@ fn validate_fields(
     }
     for (name, value) in fields {
         let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-        validate(value, known, patterns, &join(at, name), problems);
+        let held = held.inside(known, held.before.and_then(|before| before.get(name)));
+        validate(value, held, &join(at, name), problems);
     }
 }
 
@@ -315,18 +359,19 @@ fn check_count(
         problems.add(at, format!("Invalid value: {count}: {at} in body should be at least {least} {what}"));
     }
     if let Some(most) = bound(most).filter(|most| count > *most) {
-        problems.add(at, format!("Too long: may not be more than {most} {what}"));
+        problems.add(at, format!("Too many: {count}: must have at most {most} items"));
     }
 }
 
-fn validate_choices(value: &Value, schema: &Value, patterns: &Patterns, at: &str, problems: &mut Problems) {
+fn validate_choices(value: &Value, held: Held<'_>, at: &str, problems: &mut Problems) {
+    let schema = held.schema;
     let fits = |one: &Value| {
         let mut inner = Problems::default();
-        validate(value, one, patterns, at, &mut inner);
+        validate(value, held.inside(one, None), at, &mut inner);
         inner.list.is_empty()
     };
     for one in schema["allOf"].as_array().into_iter().flatten() {
-        validate(value, one, patterns, at, problems);
+        validate(value, held.inside(one, held.before), at, problems);
     }
     if let Some(any) = schema["anyOf"].as_array()
         && !any.iter().any(fits)
@@ -411,13 +456,27 @@ mod tests {
             (json!({ "size": 1, "color": null }), "color"),
         ] {
             let mut problems = Problems::default();
-            validate(&value, &schema(), &Patterns::of(&schema()), "", &mut problems);
+            let (schema, patterns) = (schema(), Patterns::of(&schema()));
+            validate(&value, Held { schema: &schema, patterns: &patterns, before: None }, "", &mut problems);
             let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
             assert_eq!(fields, [field], "{value}");
         }
         let mut problems = Problems::default();
         let good = json!({ "size": 9, "color": "red", "port": "http", "gone": null, "one": { "a": "" } });
-        validate(&good, &schema(), &Patterns::of(&schema()), "", &mut problems);
+        let (schema, patterns) = (schema(), Patterns::of(&schema()));
+        let held = Held { schema: &schema, patterns: &patterns, before: None };
+        validate(&good, held, "", &mut problems);
         assert_eq!(problems.list, []);
+
+        // What was there before it was forbidden stays as long as nobody touches it.
+        let old = json!({ "size": 99, "words": ["a1"], "map": { "k": "v" } });
+        let mut new = old.clone();
+        new["color"] = "red".into();
+        validate(&new, Held { before: Some(&old), ..held }, "", &mut problems);
+        assert_eq!(problems.list, []);
+        new["map"]["l"] = "w".into();
+        validate(&new, Held { before: Some(&old), ..held }, "", &mut problems);
+        let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
+        assert_eq!(fields, ["map.l"]);
     }
 }

@@ -1,0 +1,153 @@
+//! Definitions of clients' kinds that change, and go.
+
+use std::sync::Arc;
+
+use http::Method;
+use serde_json::{Value, json};
+use sluicegate_control::api;
+
+use crate::custom::{CRONS, DEFINITIONS, cron, definition};
+use crate::support::House;
+
+/// A definition with the versions `v1alpha1` and `v1`, of which the one is stored.
+fn versioned(stored: &str, changes: &[(&str, Value)]) -> Value {
+    let mut definition = definition();
+    let versions = ["v1alpha1", "v1"].map(|name| {
+        let mut version = definition["spec"]["versions"][0].clone();
+        version["name"] = name.into();
+        version["storage"] = (name == stored).into();
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][name] =
+            json!({ "type": "string" });
+        version
+    });
+    definition["spec"]["versions"] = json!(versions);
+    for (at, value) in changes {
+        *definition.pointer_mut(at).unwrap() = value.clone();
+    }
+    definition
+}
+
+/// APP-36: each served version of a kind is read, written and watched, whichever is stored, and what was stored before
+/// the definition named another one is still there: an operator brings its new version that way.
+#[tokio::test]
+async fn a_kind_is_served_in_all_its_versions_and_moves_from_one_to_the_next() {
+    let house = House::real().await;
+    let olds = CRONS.replace("/v1/", "/v1alpha1/");
+    let deprecated = json!({ "name": "v1alpha1", "served": true, "storage": true, "deprecated": true,
+        "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } });
+    let first = versioned("v1alpha1", &[("/spec/versions/0", deprecated)]);
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &first).await.0, 201);
+    let (_, group) = house.get("/apis/example.com").await;
+    assert_eq!(group["preferredVersion"]["version"], "v1", "a release goes before an alpha: {group}");
+    let mut old = cron("a", json!({ "cron": "x", "v1alpha1": "o", "v1": "n" }));
+    old["apiVersion"] = "example.com/v1alpha1".into();
+    let request = http::Request::post(&olds).header("content-type", "application/json");
+    let response = house.send(request.body(old.to_string().into()).unwrap()).await;
+    let warning = response.headers()["warning"].to_str().unwrap();
+    assert_eq!(
+        (response.status().as_u16(), warning),
+        (201, r#"299 - "example.com/v1alpha1 Cron is deprecated""#)
+    );
+    let (_, new) = house.get(&format!("{CRONS}/a")).await;
+    assert_eq!(
+        (&new["apiVersion"], &new["spec"]),
+        (&json!("example.com/v1"), &json!({ "cron": "x", "v1": "n" })),
+        "without what this version does not know: {new}"
+    );
+
+    let path = format!("{DEFINITIONS}/crons.example.com");
+    let moved = versioned("v1", &[]);
+    let (code, told) = house.ask(Method::PATCH, &path, &json!({ "spec": moved["spec"] })).await;
+    assert_eq!((code, &told["status"]["storedVersions"]), (200, &json!(["v1alpha1", "v1"])), "{told}");
+    let (_, list) = house.get(CRONS).await;
+    assert_eq!(
+        (&list["items"][0]["apiVersion"], &list["items"][0]["metadata"]["generation"]),
+        (&json!("example.com/v1"), &json!(1)),
+        "{list}"
+    );
+    let mut lines = house.watch(&format!("{CRONS}?watch=1&timeoutSeconds=30")).await;
+    assert_eq!(lines.until("ADDED", "a").await["apiVersion"], "example.com/v1");
+    let one = format!("{CRONS}/a");
+    let media = "application/apply-patch+yaml";
+    for (path, version) in [(&one, "v1"), (&format!("{olds}/a"), "v1alpha1")] {
+        let mut wanted = cron("a", json!({ "cron": version }));
+        wanted["apiVersion"] = format!("example.com/{version}").into();
+        let path = format!("{path}?fieldManager=m&force=true");
+        let (code, applied) = house.ask_as(Method::PATCH, &path, media, wanted.to_string()).await;
+        assert_eq!((code, &applied["apiVersion"]), (200, &wanted["apiVersion"]), "{applied}");
+        let seen = lines.until("MODIFIED", "a").await;
+        assert_eq!((&seen["apiVersion"], &seen["spec"]["cron"]), (&json!("example.com/v1"), &json!(version)));
+    }
+    let (code, changed) = house.ask(Method::PATCH, &one, &json!({ "spec": { "cron": "y" } })).await;
+    assert_eq!((code, &changed["apiVersion"]), (200, &json!("example.com/v1")), "{changed}");
+
+    let alone = json!({ "spec": { "versions": [moved["spec"]["versions"][1]] } });
+    let (code, refusal) = house.ask(Method::PATCH, &path, &alone).await;
+    let cause = &refusal["details"]["causes"][0];
+    assert_eq!((code, &cause["field"]), (422, &json!("status.storedVersions[0]")), "{refusal}");
+    let migrated = json!({ "status": { "storedVersions": ["v1"] } });
+    assert_eq!(house.ask(Method::PATCH, &format!("{path}/status"), &migrated).await.0, 200);
+    assert_eq!(house.ask(Method::PATCH, &path, &alone).await.0, 200);
+    assert_eq!((house.get(&olds).await.0, house.get(&one).await.0), (404, 200));
+}
+
+/// APP-36: what Helm's charts leave empty (`replicas:`) counts as left out; a default that a definition gets later is
+/// seen in what was there before; and what is forbidden later stays as long as nobody touches it.
+#[tokio::test]
+async fn a_definition_that_changes_leaves_what_is_there_usable() {
+    let house = House::real().await;
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition()).await.0, 201);
+    let object = cron("a", json!({ "cron": "long enough", "replicas": null, "typo": null }));
+    let (code, made) = house.ask(Method::POST, CRONS, &object).await;
+    assert_eq!((code, &made["spec"]), (201, &json!({ "cron": "long enough", "replicas": 1 })), "{made}");
+    let mut later = definition();
+    let fields =
+        &mut later["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    fields["zone"] = json!({ "type": "string", "default": "utc" });
+    fields["cron"]["maxLength"] = 3.into();
+    let path = format!("{DEFINITIONS}/crons.example.com");
+    assert_eq!(house.ask(Method::PATCH, &path, &json!({ "spec": later["spec"] })).await.0, 200);
+    let one = format!("{CRONS}/a");
+    let (_, shown) = house.get(&one).await;
+    assert_eq!(shown["spec"], json!({ "cron": "long enough", "replicas": 1, "zone": "utc" }));
+    let label = json!({ "metadata": { "labels": { "a": "b" } } });
+    let (code, labelled) = house.ask(Method::PATCH, &one, &label).await;
+    assert_eq!((code, &labelled["metadata"]["generation"]), (200, &json!(1)), "{labelled}");
+    let (code, refusal) = house.ask(Method::PATCH, &one, &json!({ "spec": { "cron": "other" } })).await;
+    let told = "spec.cron: Too long: may not be more than 3 bytes";
+    assert!(code == 422 && refusal["message"].as_str().unwrap().contains(told), "{refusal}");
+}
+
+/// A definition whose objects somebody holds waits for them: he can still reach them, and nothing new comes in.
+#[tokio::test]
+async fn a_definition_waits_for_what_holds_its_objects() {
+    let house = House::real().await;
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition()).await.0, 201);
+    for (name, finalizers) in [("free", json!([])), ("held", json!(["example.com/a"]))] {
+        let mut object = cron(name, json!({ "cron": "x" }));
+        object["metadata"]["finalizers"] = finalizers;
+        assert_eq!(house.ask(Method::POST, CRONS, &object).await.0, 201);
+    }
+    let path = format!("{DEFINITIONS}/crons.example.com");
+    let mut definitions =
+        house.watch(&format!("{DEFINITIONS}?watch=1&fieldSelector=metadata.name%3Dcrons.example.com")).await;
+    let (code, marked) = house.delete(&path).await;
+    assert_eq!(
+        (code, &marked["metadata"]["finalizers"][0]),
+        (200, &json!("customresourcecleanup.apiextensions.k8s.io"))
+    );
+    assert_eq!(marked["status"]["conditions"][2]["type"], "Terminating", "{marked}");
+    let (_, left) = house.get(CRONS).await;
+    let names: Vec<_> =
+        left["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
+    assert_eq!(names, ["held"]);
+    let (code, refusal) = house.ask(Method::POST, CRONS, &cron("new", json!({ "cron": "x" }))).await;
+    let why = "create not allowed while custom resource definition is terminating";
+    assert!(code == 403 && refusal["message"].as_str().unwrap().contains(why), "{refusal}");
+
+    tokio::spawn(api::collect(Arc::clone(&house.store), Arc::clone(&house.registry)));
+    let free = json!({ "metadata": { "finalizers": null } });
+    assert_eq!(house.ask(Method::PATCH, &format!("{CRONS}/held"), &free).await.0, 200);
+    definitions.until("DELETED", "crons.example.com").await;
+    assert_eq!(house.get(CRONS).await.0, 404);
+}
