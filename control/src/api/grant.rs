@@ -9,7 +9,7 @@ use crate::kind::Requester;
 use crate::store::Memory;
 
 use super::errors::Refusal;
-use super::{Call, Server, body};
+use super::{Call, Server, body, path};
 
 /// Paths that anybody may ask for, known or not.
 const OPEN: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
@@ -41,6 +41,27 @@ pub(super) fn check_path(server: &Server, who: &Requester, verb: &str, path: &st
         || is_open(path)
         || rbac::allows_path(&server.store.read(), &who.user, &who.groups, verb, path);
     if granted { Ok(()) } else { Err(Refusal::path_not_granted(&who.user, verb, path)) }
+}
+
+/// Refuses to say that there is nothing at a path, to who might not ask for it if there were.
+pub(super) fn check_unknown(
+    server: &Server,
+    who: &Requester,
+    method: &Method,
+    path: &str,
+) -> Result<(), Refusal> {
+    let Some(named) = path::named(path) else {
+        return check_path(server, who, &method.as_str().to_ascii_lowercase(), path);
+    };
+    let action = Action {
+        verb: verb(method, named.name.is_some(), named.watch),
+        group: named.group,
+        resource: named.plural,
+        subresource: named.part,
+        namespace: named.namespace.unwrap_or(""),
+        name: named.name.unwrap_or(""),
+    };
+    check(server, who, &action)
 }
 
 /// Whether a stranger may ask for it.

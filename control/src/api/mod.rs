@@ -290,7 +290,8 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
         grant::check_path(&server, &who, if head.method == Method::GET { "get" } else { "put" }, path)?;
         return backup::answer(&server, &head.method, body.unwrap_or_default()).await;
     }
-    let target = path::parse(path, &server.registry)?;
+    let target = path::parse(path, &server.registry)
+        .or_else(|unknown| grant::check_unknown(&server, &who, &head.method, path).and(Err(unknown)))?;
     let mut parameters = Parameters::parse(&head.uri, &head.method)?;
     parameters.watch |= target.watch;
     let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);

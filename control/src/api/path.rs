@@ -79,13 +79,26 @@ pub(super) fn plain(uri: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// Splits `/api/v1/…` and `/apis/GROUP/VERSION/…`.
-pub(super) fn parse(path: &str, registry: &Registry) -> Result<Target, Refusal> {
+/// What a path says, whether there is such a kind or not.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Named<'a> {
+    pub(super) group: &'a str,
+    pub(super) version: &'a str,
+    pub(super) namespace: Option<&'a str>,
+    pub(super) plural: &'a str,
+    pub(super) name: Option<&'a str>,
+    /// `status`, `log` and so on; empty: the object itself.
+    pub(super) part: &'a str,
+    pub(super) watch: bool,
+}
+
+/// Splits `/api/v1/…` and `/apis/GROUP/VERSION/…`; other paths name no objects.
+pub(super) fn named(path: &str) -> Option<Named<'_>> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match parts.as_slice() {
         ["api", version, rest @ ..] => ("", *version, rest),
         ["apis", group, version, rest @ ..] if !group.is_empty() => (*group, *version, rest),
-        _ => return Err(Refusal::unknown_path()),
+        _ => return None,
     };
     let (watch, rest) = match rest {
         ["watch", behind @ ..] if !behind.is_empty() => (true, behind),
@@ -100,9 +113,17 @@ pub(super) fn parse(path: &str, registry: &Registry) -> Result<Target, Refusal> 
     let (plural, name, part) = match rest {
         [plural] => (*plural, None, ""),
         [plural, name] => (*plural, Some(*name), ""),
-        [plural, name, part @ ("status" | "scale" | "finalize")] if !watch => (*plural, Some(*name), *part),
-        _ => return Err(Refusal::unknown_path()),
+        [plural, name, part] if !watch => (*plural, Some(*name), *part),
+        _ => return None,
     };
+    Some(Named { group, version, namespace, plural, name, part, watch })
+}
+
+/// What a path names, if there is such a thing.
+pub(super) fn parse(path: &str, registry: &Registry) -> Result<Target, Refusal> {
+    let known = |named: &Named<'_>| ["", "status", "scale", "finalize"].contains(&named.part);
+    let named = named(path).filter(known).ok_or_else(Refusal::unknown_path)?;
+    let Named { group, version, namespace, plural, name, part, watch } = named;
     let entry = *registry.find(group, version, plural).ok_or_else(Refusal::unknown_path)?;
     let misplaced =
         if entry.meta.namespaced { name.is_some() && namespace.is_none() } else { namespace.is_some() };

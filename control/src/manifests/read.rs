@@ -172,13 +172,19 @@ fn take_in(contents: &mut Contents, file: &Path, text: &str) {
     }
 }
 
-/// A `List` stands for its items.
+/// A `List` stands for its items. Those of a `ConfigMapList` need not say that they are `ConfigMap`s.
 fn expand(contents: &mut Contents, document: Document) {
-    let is_list = document.object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-    match document.object.get("items").and_then(Value::as_array) {
-        Some(items) if is_list => {
-            let each = items.iter().map(|item| Document { object: item.clone(), ..document.clone() });
-            contents.documents.extend(each.take(DOCUMENTS_MAX + 1));
+    let of_kind = document.object["kind"].as_str().and_then(|kind| kind.strip_suffix("List"));
+    match (document.object.get("items").and_then(Value::as_array), of_kind) {
+        (Some(items), Some(kind)) => {
+            for item in items.iter().take(DOCUMENTS_MAX + 1) {
+                let mut object = item.clone();
+                if let Some(fields) = object.as_object_mut().filter(|_| !kind.is_empty()) {
+                    fields.entry("kind").or_insert_with(|| kind.into());
+                    fields.entry("apiVersion").or_insert_with(|| document.object["apiVersion"].clone());
+                }
+                contents.documents.push(Document { object, path: document.path.clone(), ..document });
+            }
         }
         _ if document.object.is_object() => contents.documents.push(document),
         _ => contents.complaints.push(document.complaint("a document has to be an object")),
@@ -251,6 +257,11 @@ mod tests {
     fn a_list_stands_for_its_items() {
         let contents = of("a.yaml", "kind: List\nitems:\n- kind: A\n- kind: B\n");
         assert_eq!(kinds(&contents), [("A", 1), ("B", 1)]);
+        let contents =
+            of("a.yaml", "kind: AList\napiVersion: v9\nitems:\n- x: 1\n- {kind: B, apiVersion: v1}\n");
+        assert_eq!(kinds(&contents), [("A", 1), ("B", 1)]);
+        let versions: Vec<_> = contents.documents.iter().map(|one| &one.object["apiVersion"]).collect();
+        assert_eq!(versions, ["v9", "v1"]);
     }
 
     #[test]

@@ -131,6 +131,11 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
         (Method::POST, ROLES.to_owned(), json!({ "metadata": { "name": "x" } }), 403),
         (Method::GET, "/api/v1/namespaces/default/pods/x/log".to_owned(), Value::Null, 403),
         (Method::GET, "/apis".to_owned(), Value::Null, 200),
+        // Who may not ask is not told what there is.
+        (Method::GET, MAPS.replace("configmaps", "nothings"), Value::Null, 403),
+        (Method::GET, "/nothing".to_owned(), Value::Null, 403),
+        (Method::GET, format!("{one}/nothing"), Value::Null, 403),
+        (Method::GET, one.replace("/v1/", "/v9/"), Value::Null, 404),
     ] {
         let (code, said) = ask(&house, dev, method.clone(), &path, &body).await;
         assert_eq!(code, expected, "{method} {path}: {said}");
