@@ -1,8 +1,9 @@
 //! What the client wants to read: the object itself, a table, or metadata alone.
 
-use axum::body::to_bytes;
+use axum::body::{HttpBody as _, to_bytes};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,6 +13,9 @@ use crate::store::Stored;
 use super::errors::Refusal;
 use super::yaml;
 
+/// Bytes of the longest answer that is set out in lines. Nobody reads a longer one, and a tree of values takes several times
+/// its room.
+const PRETTY_BYTES_MAX: u64 = 1 << 20;
 const OFFERED: &str = "application/json, application/yaml";
 
 /// Form of an answer.
@@ -77,6 +81,30 @@ pub(super) async fn in_yaml(response: Response) -> Response {
     head.headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/yaml"));
     head.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(head, text.into())
+}
+
+/// Whether the answer is for somebody's eyes: who says so, and as in Kubernetes whoever comes with a browser or such and does
+/// not say.
+pub(super) fn is_pretty(head: &Parts) -> bool {
+    let said = head.uri.query().unwrap_or("").split('&').find_map(|pair| pair.strip_prefix("pretty="));
+    let agent = super::agent(&head.headers);
+    said.filter(|said| !said.is_empty()).map_or_else(
+        || ["curl", "Wget", "Mozilla/5.0"].iter().any(|one| agent.starts_with(one)),
+        |said| ["1", "t", "T", "true", "True", "TRUE"].contains(&said),
+    )
+}
+
+/// The same answer with a line for each field, unless it is no JSON, has no end, or is too long to be read so.
+pub(super) async fn in_lines(response: Response) -> Response {
+    let (mut head, body) = response.into_parts();
+    let is_short = body.size_hint().exact().is_some_and(|bytes| bytes <= PRETTY_BYTES_MAX);
+    if !is_short || head.headers.get(header::CONTENT_TYPE).is_none_or(|media| media != "application/json") {
+        return Response::from_parts(head, body);
+    }
+    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // our own answer, written out by now
+    let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    head.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(head, format!("{value:#}\n").into())
 }
 
 /// Answers with JSON that is already written out.

@@ -245,7 +245,7 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
     }
     server.registry = server.customs.now(&server.store, &server.registry);
     let note = server.audit.as_ref().map(|audit| audit.note(&head));
-    let is_yaml = accept::is_yaml(&head.headers);
+    let (is_yaml, is_pretty) = (accept::is_yaml(&head.headers), accept::is_pretty(&head));
     let believed = match identity::of(&server, &head) {
         Ok(who) => {
             server.requester = Arc::new(who);
@@ -262,6 +262,8 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
     let mut response = answered.unwrap_or_else(Refusal::into_response);
     if is_yaml {
         response = accept::in_yaml(response).await;
+    } else if is_pretty {
+        response = accept::in_lines(response).await;
     }
     if let Some(note) = note {
         note.end(&who, response.status());

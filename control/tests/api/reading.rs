@@ -271,3 +271,29 @@ async fn how_many_remain_is_told_of_a_list_without_selectors() {
         house.get(&format!("{WIDGETS}?resourceVersionMatch=Exact&resourceVersion=0&continue={token}")).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("resourceVersionMatch")));
 }
+
+/// Who looks with curl or a browser sees a line for each field, as in Kubernetes; programs get as few bytes as possible.
+#[tokio::test]
+async fn who_reads_by_himself_gets_lines() {
+    let house = House::open().await;
+    house.widget("one", &json!({})).await;
+    let router = api::router(Arc::clone(&house.store), Arc::clone(&house.registry));
+    let one = format!("{WIDGETS}/one");
+    for (path, agent, in_lines) in [
+        (one.clone(), "", false),
+        (one.clone(), "kubectl/v1.34.0", false),
+        (one.clone(), "curl/8.5.0", true),
+        (WIDGETS.to_owned(), "Mozilla/5.0 (X11; Linux x86_64)", true),
+        ("/apis".to_owned(), "Wget/1.21", true),
+        (format!("{one}?pretty=true"), "kubectl/v1.34.0", true),
+        (format!("{one}?pretty=false"), "curl/8.5.0", false),
+        (format!("{WIDGETS}/none"), "curl/8.5.0", true),
+    ] {
+        let request = Request::get(&path).header("user-agent", agent).body(Body::empty()).unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let text = std::str::from_utf8(&bytes).unwrap();
+        assert_eq!(text.contains("\n  \"kind\": "), in_lines, "{path} {agent}: {text}");
+        assert!(serde_json::from_str::<Value>(text).is_ok());
+    }
+}
