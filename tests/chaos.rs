@@ -235,12 +235,13 @@ fn an_appliance_without_descriptors_says_so_and_recovers() {
     let api = appliance.api();
     api.create(&several("hello", 1));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    // Connections that are there before need no new descriptor.
     let mut client = Connection::open(appliance.http());
     let mut operator = Connection::open(api.address());
-    assert_eq!(client.call(&Call::get("/").host(HOST)).status, 200);
     let late = Call::post(&kit::Api::path("Service", NAMESPACE, "")).json(&several("late", 1));
     let look = Call::get(&kit::Api::path("Revision", NAMESPACE, "late-00001"));
+    // Connections that were taken before need no new descriptor.
+    assert_eq!(client.call(&Call::get("/").host(HOST)).status, 200);
+    assert_eq!(operator.call(&look).status, 404);
     let usual = descriptor_limit(&appliance);
     if limit_descriptors(&appliance, DESCRIPTORS_MIN).is_none() {
         eprintln!("skipped: no prlimit here");
