@@ -71,16 +71,29 @@ pub(super) fn is_yaml(headers: &HeaderMap) -> bool {
 
 /// The same answer in YAML, unless it is no JSON. Not for watches, which have no end.
 pub(super) async fn in_yaml(response: Response) -> Response {
+    let (mut head, value) = match opened(response).await {
+        Ok(opened) => opened,
+        Err(as_it_is) => return as_it_is,
+    };
+    head.headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/yaml"));
+    Response::from_parts(head, yaml::write(&value).into())
+}
+
+/// What an answer of ours says; or the answer itself, if it is no JSON, or none that can be read: a list is deeper than its
+/// items, and these may be as deep as can be.
+async fn opened(response: Response) -> Result<(http::response::Parts, Value), Response> {
     let (mut head, body) = response.into_parts();
     if head.headers.get(header::CONTENT_TYPE).is_none_or(|media| media != "application/json") {
-        return Response::from_parts(head, body);
+        return Err(Response::from_parts(head, body));
     }
-    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // our own answer, written out by now
-    let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let text = yaml::write(&value);
-    head.headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/yaml"));
-    head.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(head, text.into())
+    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // written out by now
+    match serde_json::from_slice(&bytes) {
+        Ok(value) => {
+            head.headers.remove(header::CONTENT_LENGTH);
+            Ok((head, value))
+        }
+        Err(_) => Err(Response::from_parts(head, bytes.into())),
+    }
 }
 
 /// Whether the answer is for somebody's eyes: who says so, and as in Kubernetes whoever comes with a browser or such and does
@@ -96,15 +109,14 @@ pub(super) fn is_pretty(head: &Parts) -> bool {
 
 /// The same answer with a line for each field, unless it is no JSON, has no end, or is too long to be read so.
 pub(super) async fn in_lines(response: Response) -> Response {
-    let (mut head, body) = response.into_parts();
-    let is_short = body.size_hint().exact().is_some_and(|bytes| bytes <= PRETTY_BYTES_MAX);
-    if !is_short || head.headers.get(header::CONTENT_TYPE).is_none_or(|media| media != "application/json") {
-        return Response::from_parts(head, body);
+    let is_short = response.body().size_hint().exact().is_some_and(|bytes| bytes <= PRETTY_BYTES_MAX);
+    if !is_short {
+        return response;
     }
-    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // our own answer, written out by now
-    let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    head.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(head, format!("{value:#}\n").into())
+    match opened(response).await {
+        Ok((head, value)) => Response::from_parts(head, format!("{value:#}\n").into()),
+        Err(as_it_is) => as_it_is,
+    }
 }
 
 /// Answers with JSON that is already written out.
@@ -124,4 +136,22 @@ pub(super) fn metadata_only(object: &Stored) -> Value {
 
 pub(super) fn partial(metadata: Value) -> Value {
     json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_too_deep_or_too_long_to_be_set_out_stays_as_it_is() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let long = format!("\"{}\"", "x".repeat(1 << 20));
+        for text in [deep.clone(), long] {
+            let answer = in_lines(json(StatusCode::OK, text.clone())).await;
+            assert_eq!(to_bytes(answer.into_body(), usize::MAX).await.unwrap(), text);
+        }
+        let answer = in_yaml(json(StatusCode::OK, deep.clone())).await;
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/json");
+        assert_eq!(to_bytes(answer.into_body(), usize::MAX).await.unwrap(), deep);
+    }
 }

@@ -270,6 +270,7 @@ impl Refusal {
         let of_pod = |cause: &Value| {
             let (field, message) = (text(&cause["field"]), text(&cause["message"]));
             let field = field.strip_prefix("spec.template.").filter(|field| field.starts_with("spec."))?;
+            // Kubernetes' words begin with a capital, Knative's ("invalid value: ") do not.
             message.starts_with("Invalid value: ").then(|| Problem { field: field.to_owned(), message })
         };
         let causes = self.details["causes"].as_array().filter(|_| meta.group == serving::GROUP);

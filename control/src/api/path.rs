@@ -80,7 +80,7 @@ pub(super) fn plain(uri: &Uri) -> Option<Uri> {
 }
 
 /// What a path says, whether there is such a kind or not.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Named<'a> {
     pub(super) group: &'a str,
     pub(super) version: &'a str,
