@@ -12,6 +12,7 @@ pub mod events_recorder;
 mod fingerprint;
 pub mod fleet;
 mod hand;
+mod hands;
 pub mod kind;
 pub mod kinds;
 pub mod manifests;

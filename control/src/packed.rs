@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use lz4_flex::block::{compress_with_dict, decompress_with_dict};
@@ -52,9 +52,9 @@ struct Sample {
 impl Text {
     /// As it is: for what does not live long, or must not become part of a sample.
     #[must_use]
-    pub(crate) fn plain(text: Vec<u8>) -> Self {
+    pub(crate) fn plain(text: impl Into<Box<[u8]>>) -> Self {
         // A boxed slice, because a vector that grew keeps up to as much again as it holds.
-        Self(Form::Plain(text.into_boxed_slice().into()))
+        Self(Form::Plain(text.into().into()))
     }
 
     /// `words` are those that it was packed with.
@@ -97,27 +97,36 @@ impl<K> Default for Samples<K> {
 
 impl<K: Hash + Eq + Clone> Samples<K> {
     /// Packs a text of this kind, if that makes it smaller. `words` are in it and will be known when it is unpacked.
-    pub(crate) fn pack(&self, kind: &K, words: &[u8], text: Vec<u8>) -> Text {
+    pub(crate) fn pack(&self, kind: &K, words: &[u8], text: &[u8]) -> Text {
         let fits = u32::try_from(text.len()).ok().filter(|_| text.len() <= PACKED_TEXT_BYTES_MAX);
         let Some(text_bytes) = fits else { return Text::plain(text) };
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(kept) = samples.get_mut(kind) else {
-            samples.insert(kind.clone(), Sample { text: sample_of(&text), changes: 0 });
-            return Text::plain(text);
-        };
-        let sample = Arc::clone(&kept.text);
-        let mut bytes = compress_with_dict(&text, &known(&sample, words));
+        let Some((sample, changes)) = self.find_or(kind, text) else { return Text::plain(text) };
+        let mut bytes = compress_with_dict(text, &known(&sample, words));
         let is_longer = text.len().min(SAMPLE_BYTES_MAX) > sample.len();
         let wanted = if is_longer { GOOD_RATIO } else { FAIR_RATIO };
-        if bytes.len() > text.len() / wanted && kept.changes < SAMPLE_CHANGES_MAX {
-            *kept = Sample { text: sample_of(&text), changes: kept.changes + 1 };
+        if bytes.len() > text.len() / wanted && changes < SAMPLE_CHANGES_MAX {
+            self.lock().insert(kind.clone(), Sample { text: sample_of(text), changes: changes + 1 });
         }
-        drop(samples);
         if bytes.len() >= text.len() {
             return Text::plain(text);
         }
         bytes.shrink_to_fit();
         Text(Form::Packed { bytes: bytes.into_boxed_slice(), text_bytes, sample })
+    }
+
+    /// The sample of a kind and how often it changed; the first text becomes it.
+    fn find_or(&self, kind: &K, text: &[u8]) -> Option<(Arc<[u8]>, u32)> {
+        let mut samples = self.lock();
+        if let Some(kept) = samples.get(kind) {
+            return Some((Arc::clone(&kept.text), kept.changes));
+        }
+        samples.insert(kind.clone(), Sample { text: sample_of(text), changes: 0 });
+        None
+    }
+
+    /// Not held while a text is packed: a start packs on all processors.
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Sample>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,10 +150,10 @@ mod tests {
     fn texts_of_a_kind_leave_little_of_each_other() {
         let samples = Samples::default();
         let text = |name: usize| format!("{{\"name\":\"{name}\",\"same\":\"{}\"}}", "0123456789".repeat(200));
-        let first = samples.pack(&"a", b"", text(0).into_bytes());
+        let first = samples.pack(&"a", b"", text(0).as_bytes());
         assert_eq!((first.held(), first.text_bytes()), (text(0).len(), text(0).len()));
         for name in 1..5 {
-            let packed = samples.pack(&"a", b"", text(name).into_bytes());
+            let packed = samples.pack(&"a", b"", text(name).as_bytes());
             assert_eq!(packed.bytes(b""), text(name));
             assert_eq!(packed.text_bytes(), text(name).len());
             assert!(packed.held() < 60, "{}", packed.held());
@@ -157,9 +166,9 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(7);
         let words: Vec<u8> = std::iter::repeat_with(|| rng.alphanumeric() as u8).take(72).collect();
         let text = |words: &[u8]| [b"{\"same\":\"in all of them\",\"words\":\"", words, b"\"}"].concat();
-        samples.pack(&1, b"", text(&[b'.'; 72]));
-        let bare = samples.pack(&1, b"", text(&words));
-        let beside = samples.pack(&1, &words, text(&words));
+        samples.pack(&1, b"", &text(&[b'.'; 72]));
+        let bare = samples.pack(&1, b"", &text(&words));
+        let beside = samples.pack(&1, &words, &text(&words));
         assert!(
             bare.held() > words.len() && beside.held() < words.len() / 3,
             "{} {}",
@@ -176,7 +185,7 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(7);
         for _ in 0..SAMPLE_CHANGES_MAX * 2 {
             let text: Vec<u8> = (0..500).map(|_| rng.u8(..)).collect();
-            assert_eq!(samples.pack(&1, b"", text.clone()).bytes(b""), text);
+            assert_eq!(samples.pack(&1, b"", &text).bytes(b""), text);
         }
         let kept = samples.0.lock().unwrap().get(&1).map(|sample| sample.changes);
         assert_eq!(kept, Some(SAMPLE_CHANGES_MAX));
@@ -185,10 +194,10 @@ mod tests {
     #[test]
     fn a_first_text_without_a_status_does_not_stay_the_sample() {
         let samples = Samples::default();
-        samples.pack(&1, b"", b"{}".to_vec());
+        samples.pack(&1, b"", b"{}");
         let long = format!("{{\"status\":\"{}\"}}", (0..400).map(|n| n.to_string()).collect::<String>());
-        samples.pack(&1, b"", long.clone().into_bytes());
-        assert!(samples.pack(&1, b"", long.into_bytes()).held() < 40);
+        samples.pack(&1, b"", long.as_bytes());
+        assert!(samples.pack(&1, b"", long.as_bytes()).held() < 40);
     }
 
     #[test]
@@ -197,11 +206,11 @@ mod tests {
         let young = format!("{{\"spec\":\"{}\"}}", (0..400).map(|n| n.to_string()).collect::<String>());
         let grown =
             format!("{young}{{\"status\":\"{}\"}}", (400..500).map(|n| n.to_string()).collect::<String>());
-        samples.pack(&1, b"", young.clone().into_bytes());
-        let first = samples.pack(&1, b"", grown.clone().into_bytes()).held();
+        samples.pack(&1, b"", young.as_bytes());
+        let first = samples.pack(&1, b"", grown.as_bytes()).held();
         assert!(first > grown.len() / GOOD_RATIO && first < grown.len() / FAIR_RATIO, "{first}");
         for text in [&young, &grown, &young, &grown] {
-            assert!(samples.pack(&1, b"", text.clone().into_bytes()).held() < 40);
+            assert!(samples.pack(&1, b"", text.as_bytes()).held() < 40);
         }
     }
 
@@ -210,7 +219,7 @@ mod tests {
         let samples = Samples::default();
         let huge = vec![b'a'; PACKED_TEXT_BYTES_MAX + 1];
         for _ in 0..2 {
-            assert_eq!(samples.pack(&1, b"", huge.clone()).held(), huge.len());
+            assert_eq!(samples.pack(&1, b"", &huge).held(), huge.len());
         }
     }
 
@@ -219,7 +228,7 @@ mod tests {
         fn what_is_packed_comes_back(texts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2000), 1..8)) {
             let samples = Samples::default();
             for text in texts {
-                prop_assert_eq!(samples.pack(&1, b"", text.clone()).bytes(b""), text);
+                prop_assert_eq!(samples.pack(&1, b"", &text).bytes(b""), text);
             }
         }
     }

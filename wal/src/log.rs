@@ -217,6 +217,12 @@ impl Log {
         known.into_iter().flat_map(|known| known.bookmarks.iter().map(|(name, kept)| (&**name, &kept.mark)))
     }
 
+    /// How far one of them has come.
+    #[must_use]
+    pub fn how_far(&self, stream: StreamId, subscriber: &str) -> Option<&Bookmark> {
+        self.ledger.streams.get(&stream.0)?.bookmarks.get(subscriber).map(|kept| &kept.mark)
+    }
+
     /// Forgets a subscriber: nothing is kept for it any more.
     pub fn forget_bookmark(&mut self, stream: StreamId, subscriber: &str) {
         if self.ledger.forget_bookmark(stream.0, subscriber) {

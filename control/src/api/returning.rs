@@ -159,7 +159,7 @@ fn returning(line: &[u8], samples: &Samples<Arc<str>>) -> Result<Returning, Stri
     let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
     let owners = owners.filter_map(|owner| owner["uid"].as_str().map(str::to_owned)).collect();
     let key = Key { resource: row.resource.into(), namespace: row.namespace.into(), name: row.name.into() };
-    let packed = samples.pack(&key.resource, b"", row.object.get().as_bytes().to_vec());
+    let packed = samples.pack(&key.resource, b"", row.object.get().as_bytes());
     Ok(Returning { key, object: packed, uid: text("uid").to_owned(), owners })
 }
 

@@ -5,21 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Weak;
 
 use dataplane::names::{Name, Names};
 use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Api;
-use kube::runtime::watcher;
 
-use super::cache::{Cache, Change, follow, follow_some};
+use super::cache::{Cache, Change, Source, follow};
 use super::resolve::CLUSTER_DOMAIN;
 use super::route::hosts::inside_by;
 use super::world::World;
 use super::{Task, either, ingress, route};
 use crate::kinds::shared::{label, name, namespace};
-use crate::store::Store;
 
 /// The label by which a slice names its Service.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -27,8 +23,8 @@ pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) const DERIVED: &str = "sluicegate.dev/derived";
 
 /// Slices that say something new.
-pub(super) fn news() -> watcher::Config {
-    watcher::Config::default().labels(&format!("!{DERIVED}"))
+pub(super) fn news(world: &World) -> Source<EndpointSlice> {
+    world.all().without(DERIVED)
 }
 
 /// What the cores' names are made of.
@@ -39,12 +35,10 @@ pub struct CoreNames {
     slices: Cache<EndpointSlice>,
 }
 
-impl CoreNames {
-    /// Of the API whose objects are in `store`, if it is our own.
-    #[must_use]
-    pub fn new(store: Weak<Store>) -> Self {
+impl Default for CoreNames {
+    fn default() -> Self {
         Self {
-            services: Cache::of_sleepers(store, |service| match names_itself(service) {
+            services: Cache::of_sleepers_found_by(|service| match names_itself(service) {
                 true => Vec::new(),
                 false => vec![OTHERS.to_owned()],
             }),
@@ -58,7 +52,7 @@ impl CoreNames {
 const OTHERS: &str = "others";
 
 pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
-    let (client, core) = (|| world.client.clone(), &world.core_names);
+    let core = &world.core_names;
     let changed = move || world.publisher.set_names(core.compile());
     let service_changed = move |change: Change<'_, Service>| {
         ingress::hear_service(world, change);
@@ -74,9 +68,9 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
         }
     };
     [
-        Box::pin(follow(Api::all(client()), &core.services, service_changed)),
-        Box::pin(follow(Api::all(client()), &core.endpoints, move |_| changed())),
-        Box::pin(follow_some(Api::all(client()), news(), &core.slices, move |_| changed())),
+        Box::pin(follow(world.all(), &core.services, service_changed)),
+        Box::pin(follow(world.all(), &core.endpoints, move |_| changed())),
+        Box::pin(follow(news(world), &core.slices, move |_| changed())),
     ]
 }
 
@@ -187,7 +181,7 @@ mod tests {
     use super::*;
 
     fn compiled(service: Value, endpoints: Value, slices: Value) -> Names {
-        let names = CoreNames::new(Weak::new());
+        let names = CoreNames::default();
         let meta = json!({"name": "s", "namespace": "ns"});
         let service = json!({"metadata": meta, "spec": service});
         names.services.replace(vec![serde_json::from_value(service).unwrap()], |_| {});

@@ -27,10 +27,9 @@ pub fn restore(world: &World) {
 }
 
 pub fn watches(world: &World) -> Vec<Task<'_>> {
-    let api = || world.client.clone();
     let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
     vec![
-        Box::pin(follow(kube::Api::all(api()), &world.channels, move |change| {
+        Box::pin(follow(world.all(), &world.channels, move |change| {
             let item = itself(Kind::Channel, change);
             if !same_labels(change) {
                 look(vec![Item { kind: Kind::InMemoryChannel, ..item.clone() }]);
@@ -40,7 +39,7 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             }
             look(vec![item]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.in_memory_channels, move |change| {
+        Box::pin(follow(world.all(), &world.in_memory_channels, move |change| {
             if let (Some(before), after) = change
                 && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
             {
@@ -53,28 +52,28 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             }
             look(vec![itself(Kind::InMemoryChannel, change)]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.subscriptions, move |change| {
+        Box::pin(follow(world.all(), &world.subscriptions, move |change| {
             if let Some(subscription) = either(change) {
                 look(in_memory_channel::read_by(subscription).into_iter().collect());
                 look(flows::owner_of(&subscription.metadata).into_iter().collect());
             }
             look(vec![itself(Kind::Subscription, change)]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.event_types, move |change| {
+        Box::pin(follow(world.all(), &world.event_types, move |change| {
             if let (Some(before), None) = change {
                 event_type::auto_create::forget(world, before);
             }
             look(vec![itself(Kind::EventType, change)]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.event_policies, move |change| {
+        Box::pin(follow(world.all(), &world.event_policies, move |change| {
             policies::concerned(world, change);
             look(vec![itself(Kind::EventPolicy, change)]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.sequences, move |change| {
+        Box::pin(follow(world.all(), &world.sequences, move |change| {
             look(flows::channels(world, change));
             look(vec![itself(Kind::Sequence, change)]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.parallels, move |change| {
+        Box::pin(follow(world.all(), &world.parallels, move |change| {
             look(flows::channels(world, change));
             look(vec![itself(Kind::Parallel, change)]);
         })),

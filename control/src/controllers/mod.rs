@@ -54,7 +54,6 @@ use dataplane::events::relay::Ways;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
-use kube::api::ListParams;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
@@ -75,6 +74,9 @@ const WORKERS: usize = 32;
 /// Until the instances of a ready Revision are shown: a request that wakes one has its answer by then, and two processors have
 /// nothing else to do meanwhile.
 const SHOWN_AFTER: Duration = Duration::from_millis(5);
+
+/// Sleepers that a start has open at once, at 4 KiB each: enough for all processors to have their part.
+const OPENED_AT_ONCE: usize = 1024;
 
 /// Something that runs as long as the controllers.
 type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -147,10 +149,8 @@ pub async fn run(
         tasks.push(task);
     }
     if world.config.shows_pods {
-        let api = kube::Api::all(world.client.clone());
-        tasks.push(Box::pin(follow(api, &world.pods, |change| pods::changed(&world, change))));
-        let api = kube::Api::all(world.client.clone());
-        tasks.push(Box::pin(follow(api, &world.deployments, |change| {
+        tasks.push(Box::pin(follow(world.all(), &world.pods, |change| pods::changed(&world, change))));
+        tasks.push(Box::pin(follow(world.all(), &world.deployments, |change| {
             pods::deployment_changed(&world, change);
         })));
     }
@@ -208,10 +208,12 @@ async fn restore(world: &World) -> Result<(), Error> {
     list(world, &world.triggers).await?;
     messaging::list_all(world).await?;
     ingress::list_all(world).await?;
-    for revision in world.revisions.all() {
-        let meta = &revision.metadata;
-        let item = Item::new(Kind::Revision, namespace(meta), name(meta));
-        revision::run(world, &item, &revision).await?;
+    for some in world.revisions.keys().chunks(OPENED_AT_ONCE) {
+        for revision in world.revisions.opened(some) {
+            let meta = &revision.metadata;
+            let item = Item::new(Kind::Revision, namespace(meta), name(meta));
+            revision::run(world, &item, &revision).await?;
+        }
     }
     pods::restore(world);
     pods::announce(world).await;
@@ -226,8 +228,7 @@ async fn restore(world: &World) -> Result<(), Error> {
 }
 
 async fn list<K: Object>(world: &World, cache: &Cache<K>) -> Result<(), Error> {
-    cache.replace(found(kube::Api::all(world.client.clone())).await?, |_| {});
-    Ok(())
+    Ok(world.all().fill(cache).await?)
 }
 
 /// The server knows no such kind.
@@ -235,18 +236,6 @@ fn lacks_kind(why: &kube::Error) -> bool {
     let names_object =
         |status: &kube::core::Status| status.details.as_ref().is_some_and(|details| !details.name.is_empty());
     matches!(why, kube::Error::Api(status) if status.code == 404 && !names_object(status))
-}
-
-/// All that there are; none if a cluster does not have the kind. Its watch goes on asking.
-async fn found<K>(api: kube::Api<K>) -> Result<Vec<K>, kube::Error>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    match api.list(&ListParams::default()).await {
-        Ok(list) => Ok(list.items),
-        Err(why) if is_absent(&why) => Ok(Vec::new()),
-        Err(why) => Err(why),
-    }
 }
 
 /// The server knows no such object, or no such kind. Of a kind it speaks in plain text, which kube takes for no
@@ -257,22 +246,21 @@ fn is_absent(why: &kube::Error) -> bool {
 
 /// Who is looked at when what changes.
 fn watches(world: &World) -> Vec<Task<'_>> {
-    let api = || world.client.clone();
     let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
     vec![
-        Box::pin(follow(kube::Api::all(api()), &world.services, move |change| {
+        Box::pin(follow(world.all(), &world.services, move |change| {
             let item = itself(Kind::Service, change);
             sources::binding::hear(world, Runs::Service, &item.namespace);
             look(vec![item]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.configurations, move |change| {
+        Box::pin(follow(world.all(), &world.configurations, move |change| {
             let item = itself(Kind::Configuration, change);
             look(route::of_configuration(world, &item.namespace, &item.name));
             look(either(change).and_then(|c| service::owner_of(&c.metadata)).into_iter().collect());
             sources::binding::hear(world, Runs::Configuration, &item.namespace);
             look(vec![item]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.revisions, move |change| {
+        Box::pin(follow(world.all(), &world.revisions, move |change| {
             if let Some(revision) = either(change) {
                 look(configuration::owner_of(&revision.metadata).into_iter().collect());
                 look(route::of_revision(world, revision));
@@ -282,20 +270,20 @@ fn watches(world: &World) -> Vec<Task<'_>> {
             }
             look(vec![itself(Kind::Revision, change)]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.routes, move |change| {
+        Box::pin(follow(world.all(), &world.routes, move |change| {
             look(either(change).and_then(|r| service::owner_of(&r.metadata)).into_iter().collect());
             look(revisions_of(change));
             ingress::look_again(world);
             domain_mapping::hear_route(world, change);
             look(vec![itself(Kind::Route, change)]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.pod_autoscalers, move |change| {
+        Box::pin(follow(world.all(), &world.pod_autoscalers, move |change| {
             look(strayed(change, |before, after| before.spec == after.spec).into_iter().collect());
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.metrics, move |change| {
+        Box::pin(follow(world.all(), &world.metrics, move |change| {
             look(strayed(change, |before, after| before.spec == after.spec).into_iter().collect());
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.brokers, move |change| {
+        Box::pin(follow(world.all(), &world.brokers, move |change| {
             let item = itself(Kind::Broker, change);
             look(trigger::of_broker(world, &item.namespace, &item.name));
             if change.1.is_none() {
@@ -303,7 +291,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
             }
             look(vec![item]);
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.triggers, move |change| {
+        Box::pin(follow(world.all(), &world.triggers, move |change| {
             if let (Some(before), after) = change
                 && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
             {
@@ -434,16 +422,8 @@ mod tests {
     use super::*;
     use crate::kinds::serving::service::Service;
 
-    /// APP-12: a cluster with Serving alone has no Brokers, and says so in plain text. It is followed all the same.
     #[tokio::test]
-    async fn a_kind_that_a_cluster_does_not_have_has_no_objects_and_is_no_fault() {
-        let of = |code: StatusCode| {
-            let router = Router::new().fallback(move || async move { (code, "404 page not found\n") });
-            found::<Service>(kube::Api::all(Client::new(router, "default")))
-        };
-        assert_eq!(of(StatusCode::NOT_FOUND).await.unwrap().len(), 0);
-        assert!(of(StatusCode::SERVICE_UNAVAILABLE).await.is_err());
-
+    async fn a_kind_that_is_lacking_is_told_from_an_object() {
         let refusal = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
             "message": "not found", "details": { "kind": "services", "name": "s" } });
         let named =

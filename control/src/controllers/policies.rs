@@ -137,8 +137,9 @@ pub(super) fn look_at_protected(world: &World, ns: Option<&str>) {
 }
 
 fn look_at<K: kube::Resource>(world: &World, kind: Kind, cache: &Cache<K>, ns: Option<&str>) {
-    for object in ns.map_or_else(|| cache.all(), |ns| cache.list(ns)) {
-        world.look_at(Item::new(kind, namespace(object.meta()), name(object.meta())));
+    let wanted = |home: &str| ns.is_none_or(|ns| ns == home);
+    for (namespace, name) in cache.keys().iter().filter(|(home, _)| wanted(home)) {
+        world.look_at(Item::new(kind, namespace, name));
     }
 }
 

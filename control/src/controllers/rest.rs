@@ -30,5 +30,6 @@ fn let_go(world: &World) {
     world.certificates.rest();
     world.pod_autoscalers.rest();
     world.metrics.rest();
+    world.triggers.rest();
     world.core_names.services().rest();
 }

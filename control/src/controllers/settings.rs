@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::ListParams;
 
 use super::Task;
 use super::cache::{Cache, Change, follow};
@@ -66,8 +64,7 @@ fn is_bundle(map: &ConfigMap) -> bool {
 /// Reads what is there, before anything is looked at.
 pub(super) async fn restore(world: &World) -> Result<(), Error> {
     for namespace in [SERVING, EVENTING] {
-        let list = api(world, namespace).list(&ListParams::default()).await?;
-        world.maps.of(namespace).replace(list.items, |_| {});
+        world.within(namespace).fill(world.maps.of(namespace)).await?;
     }
     obey(world, world.maps.read());
     world.trusts.set_bundles(world.maps.bundles());
@@ -77,7 +74,7 @@ pub(super) async fn restore(world: &World) -> Result<(), Error> {
 pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
     [SERVING, EVENTING].map(|namespace| -> Task<'_> {
         let maps = world.maps.of(namespace);
-        Box::pin(follow(api(world, namespace), maps, move |change| {
+        Box::pin(follow(world.within(namespace), maps, move |change| {
             let (before, after) = change;
             if concerns_bundles(change) && world.trusts.set_bundles(world.maps.bundles()) {
                 look_at_all(world);
@@ -109,10 +106,6 @@ fn obey(world: &World, settings: Settings) {
 
 fn concerns_bundles((before, after): Change<'_, ConfigMap>) -> bool {
     before.is_some_and(|map| is_bundle(map)) || after.is_some_and(|map| is_bundle(map))
-}
-
-fn api(world: &World, namespace: &str) -> Api<ConfigMap> {
-    Api::namespaced(world.client.clone(), namespace)
 }
 
 /// Any of them may be made otherwise now.

@@ -3,7 +3,6 @@
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Api;
 use tokio::sync::Notify;
 
 use super::cache::{Cache, follow};
@@ -43,7 +42,7 @@ pub(super) async fn tend(world: &World) {
         }
         let look = |namespace: &ObjectMeta| look_at(world, name(namespace));
         tokio::select! {
-            () = follow(Api::all(world.client.clone()), &world.sugar.namespaces, |(_, after)| {
+            () = follow(world.all(), &world.sugar.namespaces, |(_, after)| {
                 after.iter().for_each(|namespace| look(&namespace.metadata));
             }) => {}
             // Begun anew, it tells of all of them again.

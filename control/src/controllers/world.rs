@@ -10,7 +10,7 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cache::{Cache, without_owners};
+use super::cache::{Cache, Source, without_owners};
 use super::core_names::CoreNames;
 use super::duty::{Duty, NotOurs};
 use super::ingress::Room;
@@ -131,6 +131,9 @@ pub trait Object:
     + PartialEq
     + Serialize
     + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
 {
 }
 
@@ -141,13 +144,15 @@ impl<K> Object for K where
         + PartialEq
         + Serialize
         + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
 {
 }
 
 impl World {
     pub fn new(config: ControlConfig, client: Client, fleet: Fleet, publisher: Arc<Publisher>) -> Self {
         let (queue, settings) = (Arc::new(Queue::default()), Arc::default());
-        let store = config.store.clone();
         Self {
             resolver: Resolver::new(client.clone(), Arc::clone(&queue), Arc::clone(&settings)),
             recorder: Recorder::new(client.clone()),
@@ -165,20 +170,20 @@ impl World {
             tokens: Tokens::default(),
             trusts: Trusts::default(),
             sugar: Sugar::default(),
-            core_names: CoreNames::new(store.clone()),
-            services: Cache::of_sleepers(store.clone(), |_| Vec::new()),
-            configurations: Cache::of_sleepers(store.clone(), |_| Vec::new()),
-            revisions: Cache::of_sleepers(store.clone(), configuration::words),
+            core_names: CoreNames::default(),
+            services: Cache::of_sleepers(),
+            configurations: Cache::of_sleepers(),
+            revisions: Cache::of_sleepers_found_by(configuration::words),
             pods: Cache::found_by(pods::words),
-            deployments: Cache::of_sleepers(store.clone(), |_| Vec::new()),
-            routes: Cache::of_sleepers(store.clone(), route::words),
+            deployments: Cache::of_sleepers(),
+            routes: Cache::of_sleepers_found_by(route::words),
             domain_mappings: Cache::default(),
             domain_claims: Cache::default(),
-            certificates: Cache::of_sleepers(store.clone(), certificate::words),
-            pod_autoscalers: Cache::of_sleepers(store.clone(), |_| Vec::new()),
-            metrics: Cache::of_sleepers(store.clone(), |_| Vec::new()),
+            certificates: Cache::of_sleepers_found_by(certificate::words),
+            pod_autoscalers: Cache::of_sleepers(),
+            metrics: Cache::of_sleepers(),
             brokers: Cache::default(),
-            triggers: Cache::found_by(trigger::words),
+            triggers: Cache::of_sleepers_found_by(trigger::words),
             channels: Cache::default(),
             in_memory_channels: Cache::default(),
             subscriptions: Cache::found_by(subscription::words),
@@ -211,6 +216,16 @@ impl World {
     pub(super) fn set_settings(&self, settings: Settings) {
         self.publisher.take_events_by(addresses::events_by(&settings.event_features));
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// All objects of a kind, for a cache.
+    pub(super) fn all<K: Resource<DynamicType = ()>>(&self) -> Source<K> {
+        Source::new(Api::all(self.client.clone()), self.config.store.clone(), None)
+    }
+
+    /// Those of one namespace.
+    pub(super) fn within<K: Object>(&self, namespace: &str) -> Source<K> {
+        Source::new(self.api(namespace), self.config.store.clone(), Some(namespace))
     }
 
     #[must_use]

@@ -21,7 +21,8 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 use super::backend::{Faults, Noted};
 use super::history::Event;
 use super::stored::Common;
-use super::{Key, StoreError, Stored};
+use super::{Head, Key, StoreError, Stored};
+use crate::hands;
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
@@ -155,11 +156,7 @@ impl Disk {
 
     fn load(&self) -> Result<Contents, Unread> {
         let format = self.begin()?;
-        let contents = self.contents()?;
-        let sum = contents
-            .objects
-            .iter()
-            .fold(0_u64, |sum, object| sum.wrapping_add(print(&encode(&object.key), &object.json())));
+        let (contents, sum) = self.contents()?;
         let known = self.fact("print")?.unwrap_or(0);
         if format == FORMAT && known != sum {
             return Err(Unread::Told(self.damaged(&"its objects are not those that were written")));
@@ -199,21 +196,32 @@ impl Disk {
         Ok(format)
     }
 
-    fn contents(&self) -> Result<Contents, Unread> {
+    /// All objects in the order of their keys, and the sum of their prints. This thread reads, others make objects of it.
+    fn contents(&self) -> Result<(Contents, u64), Unread> {
         let revision = self.fact("revision")?.unwrap_or(0);
         let transaction = self.database()?.begin_read().map_err(redb::Error::from)?;
-        let (mut objects, mut common): (Vec<Arc<Stored>>, _) = (Vec::new(), Common::default());
         let table = transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
-        for row in table.iter().map_err(redb::Error::from)? {
-            let (key, json) = row.map_err(redb::Error::from)?;
-            let last = objects.last().map(|last| &last.key);
-            let object = parse(key.value(), json.value(), last, &mut common)
-                .filter(|object| object.resource_version <= revision)
-                .ok_or_else(|| self.damaged(&format!("object {:?}", key.value())))
-                .map_err(Unread::Told)?;
-            objects.push(Arc::new(object));
+        let mut rows = table.iter().map_err(redb::Error::from)?;
+        let pieces = std::iter::from_fn(|| Some(Piece::read(&mut rows)).filter(|piece| !piece.is_empty()));
+        let common = Common::default();
+        let (mut objects, mut sum): (Vec<Arc<Stored>>, _) = (Vec::new(), 0_u64);
+        let mut unread = None;
+        hands::in_order(
+            pieces,
+            |piece| piece.open(revision, &common),
+            |opened| match opened {
+                Ok((some, print)) => {
+                    objects.extend(some);
+                    sum = sum.wrapping_add(print);
+                }
+                Err(why) => drop(unread.get_or_insert(why)),
+            },
+        );
+        match unread {
+            None => Ok((Contents { revision, objects, common }, sum)),
+            Some(Wrong::Object(key)) => Err(Unread::Told(self.damaged(&format!("object {key:?}")))),
+            Some(Wrong::Database(why)) => Err(why.into()),
         }
-        Ok(Contents { revision, objects, common })
     }
 
     fn damaged(&self, what: &dyn ToString) -> StoreError {
@@ -272,8 +280,63 @@ fn print(key: &str, json: &[u8]) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// Rows of the table, as many as are worth handing to another thread.
+#[derive(Default)]
+struct Piece {
+    rows: Vec<(String, Vec<u8>)>,
+    /// What came after them instead of a row.
+    failure: Option<redb::Error>,
+}
+
+/// Rows of a [`Piece`], some half a millisecond's work.
+const PIECE_ROWS: usize = 128;
+
+enum Wrong {
+    /// By its key.
+    Object(String),
+    Database(redb::Error),
+}
+
+impl Piece {
+    fn read(rows: &mut redb::Range<'_, &'static str, &'static [u8]>) -> Self {
+        let mut piece = Self::default();
+        for row in rows.take(PIECE_ROWS) {
+            match row {
+                Ok((key, json)) => piece.rows.push((key.value().to_owned(), json.value().to_owned())),
+                Err(why) => {
+                    piece.failure = Some(why.into());
+                    break;
+                }
+            }
+        }
+        piece
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.failure.is_none()
+    }
+
+    /// The objects, none of them newer than `revision`, and the sum of their prints.
+    fn open(self, revision: u64, common: &Common) -> Result<(Vec<Arc<Stored>>, u64), Wrong> {
+        if let Some(why) = self.failure {
+            return Err(Wrong::Database(why));
+        }
+        let mut objects: Vec<Arc<Stored>> = Vec::with_capacity(self.rows.len());
+        let mut sum = 0_u64;
+        for (key, json) in self.rows {
+            let last = objects.last().map(|last| &last.key);
+            let object =
+                parse(&key, &json, last, common).filter(|object| object.resource_version <= revision);
+            let Some(object) = object else { return Err(Wrong::Object(key)) };
+            sum = sum.wrapping_add(print(&key, &json));
+            objects.push(Arc::new(object));
+        }
+        Ok((objects, sum))
+    }
+}
+
 /// Objects come in the order of their kinds and namespaces, so that both are mostly those of the `last`.
-fn parse(key: &str, json: &[u8], last: Option<&Key>, common: &mut Common) -> Option<Stored> {
+fn parse(key: &str, json: &[u8], last: Option<&Key>, common: &Common) -> Option<Stored> {
     let mut parts = key.split('\0');
     let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
     let same = |word: &str, known: Option<&Arc<str>>| {
@@ -284,7 +347,6 @@ fn parse(key: &str, json: &[u8], last: Option<&Key>, common: &mut Common) -> Opt
         namespace: same(namespace, last.map(|last| &last.namespace)),
         name: name.into(),
     };
-    let value: serde_json::Value = serde_json::from_slice(json).ok()?;
-    let resource_version = value["metadata"]["resourceVersion"].as_str()?.parse().ok()?;
-    Some(Stored::kept(key, resource_version, &value, json.to_vec(), common, None))
+    let (head, resource_version) = Head::read(json)?;
+    Some(Stored::kept(key, resource_version, head, json, common, None))
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::history::{Event, Expired, History};
 use super::stored::{ByKey, ByUid};
 use super::{Key, Stored};
+use crate::hands;
 
 /// The state as of [`Memory::revision`], with the changes that led there.
 #[derive(Debug)]
@@ -35,19 +36,21 @@ pub struct Listing {
 
 impl Memory {
     pub(super) fn new(revision: u64, objects: Vec<Arc<Stored>>) -> Self {
-        let mut memory = Self {
-            revision,
-            objects: BTreeSet::new(),
-            by_uid: HashSet::new(),
-            by_owner: BTreeSet::new(),
-            sums: RandomState::new(),
-            history: History::starting_at(revision),
-            touched: HashMap::new(),
+        let sums = RandomState::new();
+        // Sets that are made of all at once are made three times as quickly.
+        let by_uid = || {
+            let with_uid = objects.iter().filter(|object| !object.head.uid().is_empty());
+            with_uid.map(|object| ByUid(Arc::clone(object))).collect()
         };
-        for object in objects {
-            memory.insert(object);
-        }
-        memory
+        let by_owner = || {
+            let owned =
+                objects.iter().flat_map(|object| object.head.owners().map(move |owner| (owner, object)));
+            owned.map(|(owner, object)| (sums.hash_one(owner), Some(ByKey(Arc::clone(object))))).collect()
+        };
+        let (by_uid, by_owner) = hands::both(by_uid, by_owner);
+        let objects = objects.into_iter().map(ByKey).collect();
+        let (history, touched) = (History::starting_at(revision), HashMap::new());
+        Self { revision, objects, by_uid, by_owner, sums, history, touched }
     }
 
     /// The newest resourceVersion.

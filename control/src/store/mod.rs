@@ -9,6 +9,7 @@ mod backend;
 mod disk;
 pub mod events;
 pub mod gc;
+mod head;
 mod history;
 pub mod lifecycle;
 mod looks;
@@ -28,9 +29,10 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use head::Head;
 pub use history::{Event, Expired, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_TIME_MIN, forget_old};
 pub use memory::{Listing, Memory};
-pub use stored::{Head, Opened, Stored};
+pub use stored::{Opened, Stored};
 pub use writer::View;
 
 use disk::{Contents, Disk};

@@ -8,12 +8,13 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::Key;
+use super::head::{Head, Words};
 use crate::packed::{Samples, Text};
 
 /// Lists of labels' names that are held once: kinds have some each, and clients' labels some more.
@@ -33,28 +34,11 @@ pub struct Stored {
     text: Text,
 }
 
-/// What selectors, owners and the collector ask of every object.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Head {
-    /// Of labels, in their order. Most objects of a kind have the same, and share them.
-    names: Arc<Words>,
-    /// `metadata.uid` (empty in tests alone), then values of labels in the order of their names, then finalizers, then the
-    /// uids in `ownerReferences`.
-    words: Words,
-    finalizers: u16,
-    pub deleting: bool,
-}
-
-/// Words in one piece, each behind its length: a dozen boxes for a dozen words take more than the words. A length has seven
-/// bits in a byte, the lowest first, and 128 more in each but the last.
-#[derive(Debug, Default, PartialEq, Eq, Hash)]
-struct Words(Box<[u8]>);
-
 /// What objects have in common, and memory holds once.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     samples: Samples<Arc<str>>,
-    names: HashSet<Arc<Words>>,
+    names: Mutex<HashSet<Arc<Words>>>,
 }
 
 /// An object whose fields are at hand.
@@ -72,16 +56,15 @@ impl Stored {
         Self { key, resource_version, head: Arc::new(Head::of(value)), text }
     }
 
-    /// One that memory keeps. `json` is the text of `value`, and `before` the version before it.
+    /// One that memory keeps, with the `head` of its `json`. `before` is the version before it.
     pub(super) fn kept(
         key: Key,
         resource_version: u64,
-        value: &Value,
-        json: Vec<u8>,
-        common: &mut Common,
+        head: Head,
+        json: &[u8],
+        common: &Common,
         before: Option<&Self>,
     ) -> Self {
-        let head = Head::of(value);
         let text = match &*key.resource {
             NEVER_A_SAMPLE => Text::plain(json),
             _ => common.samples.pack(&key.resource, &head.words.0, json),
@@ -123,111 +106,21 @@ impl Stored {
     }
 }
 
-impl Head {
-    #[must_use]
-    pub fn of(object: &Value) -> Self {
-        let metadata = &object["metadata"];
-        let text = |(name, value): (_, &Value)| value.is_string().then_some(name);
-        let mut labels: Vec<&String> =
-            metadata["labels"].as_object().into_iter().flatten().filter_map(text).collect();
-        labels.sort_unstable();
-        let mut words = Vec::new();
-        add(&mut words, metadata["uid"].as_str().unwrap_or(""));
-        let mut names = Vec::new();
-        for name in labels {
-            add(&mut names, name);
-            add(&mut words, metadata["labels"][name.as_str()].as_str().unwrap_or(""));
-        }
-        let mut finalizers = 0;
-        for name in list(&metadata["finalizers"]).filter_map(Value::as_str).take(usize::from(u16::MAX)) {
-            add(&mut words, name);
-            finalizers += 1;
-        }
-        for owner in list(&metadata["ownerReferences"]).filter_map(|reference| reference["uid"].as_str()) {
-            add(&mut words, owner);
-        }
-        Self {
-            names: Arc::new(Words(names.into())),
-            words: Words(words.into()),
-            finalizers,
-            deleting: metadata["deletionTimestamp"].is_string(),
-        }
-    }
-
-    #[must_use]
-    pub fn uid(&self) -> &str {
-        self.words.all().next().unwrap_or_default()
-    }
-
-    #[must_use]
-    pub fn label(&self, name: &str) -> Option<&str> {
-        let at = self.names.all().position(|known| known == name)?;
-        self.words.all().nth(1 + at)
-    }
-
-    #[must_use]
-    pub fn has_finalizer(&self, name: &str) -> bool {
-        self.finalizers().any(|known| known == name)
-    }
-
-    pub fn finalizers(&self) -> impl Iterator<Item = &str> {
-        self.after_labels().take(self.finalizers.into())
-    }
-
-    pub fn owners(&self) -> impl Iterator<Item = &str> {
-        self.after_labels().skip(self.finalizers.into())
-    }
-
-    fn after_labels(&self) -> impl Iterator<Item = &str> {
-        self.words.all().skip(1 + self.names.all().count())
-    }
-}
-
 impl Common {
     /// The same names, where others have them already.
-    fn shared(&mut self, names: Arc<Words>) -> Arc<Words> {
-        if let Some(known) = self.names.get(&names) {
+    fn shared(&self, names: Arc<Words>) -> Arc<Words> {
+        let mut all = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(&names) {
             return Arc::clone(known);
         }
-        if self.names.len() == LISTS_SHARED_MAX {
-            self.names.retain(|known| Arc::strong_count(known) > 1); // nobody has them any more
+        if all.len() == LISTS_SHARED_MAX {
+            all.retain(|known| Arc::strong_count(known) > 1); // nobody has them any more
         }
-        if self.names.len() < LISTS_SHARED_MAX {
-            self.names.insert(Arc::clone(&names));
+        if all.len() < LISTS_SHARED_MAX {
+            all.insert(Arc::clone(&names));
         }
         names
     }
-}
-
-impl Words {
-    fn all(&self) -> impl Iterator<Item = &str> {
-        let mut rest = &*self.0;
-        std::iter::from_fn(move || {
-            let (mut length, mut shift) = (0, 0);
-            while let Some((byte, after)) = rest.split_first() {
-                rest = after;
-                length |= usize::from(byte & 0x7f) << shift;
-                shift += 7;
-                if *byte < 0x80 {
-                    let (word, after) = rest.split_at(length);
-                    rest = after;
-                    return str::from_utf8(word).ok();
-                }
-            }
-            None
-        })
-    }
-}
-
-/// One more of [`Words`].
-fn add(words: &mut Vec<u8>, word: &str) {
-    let mut length = word.len();
-    while length >= 0x80 {
-        words.push((length & 0x7f) as u8 | 0x80);
-        length >>= 7;
-    }
-    words.push(length as u8);
-    words.extend_from_slice(word.as_bytes());
 }
 
 impl Deref for Opened {
@@ -292,10 +185,6 @@ impl Borrow<str> for ByUid {
     }
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -303,37 +192,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_head_says_what_the_object_says() {
-        let object = json!({ "metadata": {
-            "uid": "u", "labels": { "b": "2", "a": "1", "odd": 3 }, "finalizers": ["f"],
-            "ownerReferences": [{ "uid": "o" }, {}], "deletionTimestamp": "2026-01-01T00:00:00Z",
-        } });
-        let head = Head::of(&object);
-        assert_eq!((head.uid(), head.label("a"), head.label("b")), ("u", Some("1"), Some("2")));
-        assert!(head.label("odd").is_none() && head.label("c").is_none());
-        assert!(head.deleting && head.has_finalizer("f") && !head.has_finalizer("g"));
-        assert_eq!(head.owners().collect::<Vec<_>>(), ["o"]);
-        let bare = Head::of(&Value::Null);
-        assert!(bare.uid().is_empty() && !bare.deleting && bare.owners().next().is_none());
-    }
-
-    #[test]
-    fn words_of_any_length_come_back() {
-        let lengths = [0, 1, 127, 128, 300, 16_383, 16_384, 70_000, 0];
-        let words: Vec<String> = lengths.iter().map(|length| "ü".repeat(*length)).collect();
-        let mut bytes = Vec::new();
-        words.iter().for_each(|word| add(&mut bytes, word));
-        assert_eq!(Words(bytes.into()).all().collect::<Vec<_>>(), words);
-    }
-
-    #[test]
     fn what_is_opened_is_what_was_stored() {
         let key = Key { resource: "/a".into(), namespace: "n".into(), name: "x".into() };
         let value = json!({ "metadata": { "uid": "u" }, "spec": { "list": [1, 1.5, "ü", null, true] } });
-        let mut common = Common::default();
-        let first = Stored::kept(key.clone(), 2, &value, value.to_string().into(), &mut common, None);
-        let json = value.to_string().into();
-        let stored = Arc::new(Stored::kept(key, 3, &value, json, &mut common, Some(&first)));
+        let common = Common::default();
+        let first =
+            Stored::kept(key.clone(), 2, Head::of(&value), value.to_string().as_bytes(), &common, None);
+        let json = value.to_string();
+        let stored = Stored::kept(key, 3, Head::of(&value), json.as_bytes(), &common, Some(&first));
+        let stored = Arc::new(stored);
         assert_eq!(stored.open().value, value);
         assert!(stored.held_bytes() < stored.json_bytes());
         assert!(Arc::ptr_eq(&stored.head, &first.head), "the same head is kept twice");
@@ -342,10 +209,10 @@ mod tests {
 
     #[test]
     fn names_of_labels_are_held_once_and_not_for_ever() {
-        let mut common = Common::default();
-        let mut head = |name: &str, value: &str| {
+        let common = Common::default();
+        let head = |name: &str, value: &str| {
             let head = Head::of(&json!({ "metadata": { "labels": { name: value } } }));
-            (common.shared(Arc::clone(&head.names)), common.names.len())
+            (common.shared(head.names), common.names.lock().unwrap().len())
         };
         let ((one, _), (other, _)) = (head("a", "1"), head("a", "2"));
         assert!(Arc::ptr_eq(&one, &other));
@@ -359,10 +226,10 @@ mod tests {
     fn a_secret_is_nobodys_sample() {
         let key = Key { resource: NEVER_A_SAMPLE.into(), namespace: "n".into(), name: "x".into() };
         let value = json!({ "data": { "key": "c2VjcmV0".repeat(40) } });
-        let mut common = Common::default();
+        let common = Common::default();
         for version in 1..4 {
-            let json = value.to_string().into();
-            let stored = Stored::kept(key.clone(), version, &value, json, &mut common, None);
+            let json = value.to_string();
+            let stored = Stored::kept(key.clone(), version, Head::of(&value), json.as_bytes(), &common, None);
             assert_eq!(stored.held_bytes(), stored.json_bytes());
         }
     }

@@ -12,7 +12,9 @@ use super::disk::Disk;
 use super::history::Event;
 use super::stored::Common;
 
-use super::{Change, Key, Memory, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError, Stored, Written, read};
+use super::{
+    Change, Head, Key, Memory, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError, Stored, Written, read,
+};
 
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
 const BATCH_WRITES_MAX: usize = 256;
@@ -126,7 +128,7 @@ impl View {
             Some(before) => before.key.clone(),
             None => read(&self.memory).shared(key),
         };
-        let object = Stored::kept(key, revision, &value, json, &mut self.common, before.as_deref());
+        let object = Stored::kept(key, revision, Head::of(&value), &json, &self.common, before.as_deref());
         let object = Arc::new(object);
 
         self.revision = revision;

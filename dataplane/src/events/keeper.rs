@@ -219,7 +219,7 @@ impl Keeper {
     /// Keeps events of the stream from here on though nobody reads them; `None` ends it.
     pub(super) fn keep_history(&self, feed: &Feed, from: Option<Position>) {
         let mut log = self.log.borrow_mut();
-        let kept = log.bookmarks(feed.id).find(|(name, _)| *name == HISTORY).map(|(_, mark)| mark.low());
+        let kept = log.how_far(feed.id, HISTORY).map(Bookmark::low);
         match from {
             Some(from) if kept.is_none_or(|kept| kept < from) => {
                 if let Err(why) = log.bookmark(feed.id, HISTORY, Bookmark::at(from)) {

@@ -136,6 +136,7 @@ async fn live(
     let until = parts.hand_over.clone();
     let api = tokio::task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
+    house.clear_away();
     tokio::task::spawn_local(settle());
 
     match controllers.await {
@@ -169,6 +170,7 @@ async fn why_ended<E: std::fmt::Display>(
 struct House {
     /// `None` when the objects are a cluster's.
     store: Option<Arc<Store>>,
+    registry: Arc<Registry>,
     /// Makes the tokens of accounts, in an API of our own.
     signer: Option<Arc<api::Signer>>,
     client: kube::Client,
@@ -190,6 +192,14 @@ impl House {
         }
     }
 
+    /// Clears away what nobody owns any more and what has expired. Nobody waits for that, and it looks at all that is stored.
+    fn clear_away(&self) {
+        if let Some(store) = &self.store {
+            tokio::task::spawn_local(api::collect(Arc::clone(store), Arc::clone(&self.registry)));
+            tokio::task::spawn_local(store::events::run(Arc::clone(store)));
+        }
+    }
+
     /// Another process is to have them.
     async fn give_up_objects<T>(&self, api: tokio::task::JoinHandle<T>) {
         let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
@@ -205,16 +215,19 @@ async fn furnish(parts: &Parts) -> Result<House> {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
             seed(&store, &registry).await?;
-            tokio::task::spawn_local(api::collect(Arc::clone(&store), Arc::clone(&registry)));
             tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
-            tokio::task::spawn_local(store::events::run(Arc::clone(&store)));
             tokio::task::spawn_local(store::forget_old(Arc::clone(&store)));
             tokio::task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client =
                 api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
             let surroundings = entrance::surroundings(&parts.config, Arc::clone(&signer))?;
-            (Some(Arc::clone(&store)), Some(signer), client, api::router_in(store, registry, surroundings))
+            (
+                Some(Arc::clone(&store)),
+                Some(signer),
+                client,
+                api::router_in(store, Arc::clone(&registry), surroundings),
+            )
         }
         Some(file) => (None, None, cluster(file).await?, Router::new()),
     };
@@ -235,7 +248,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         Some(_) => kube::Client::new(router.clone(), "default"),
         None => client.clone(),
     };
-    Ok(House { store, signer, client, outside, router, fleet })
+    Ok(House { store, registry, signer, client, outside, router, fleet })
 }
 
 /// Once the start's work is done, its code need not stay.

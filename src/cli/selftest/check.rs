@@ -43,7 +43,7 @@ pub(super) fn end(log: &Log) -> u64 {
 
 fn log_end(log: &Log, name: &str) -> Option<u64> {
     let (stream, _) = log.streams().find(|(_, known)| *known == name)?;
-    let mark = log.bookmarks(stream).find(|(who, _)| *who == SUBSCRIBER)?.1.low();
+    let mark = log.how_far(stream, SUBSCRIBER)?.low();
     let mut last = None;
     walk(log, stream, mark, |payload| last = batch_of(payload));
     last.map(|batch| batch + 1)
@@ -60,7 +60,7 @@ pub(super) fn against(log: &Log, seed: u64, promise: &Promise) -> Vec<Violation>
             }
             continue;
         };
-        let Some((_, mark)) = log.bookmarks(stream).find(|(who, _)| *who == SUBSCRIBER) else {
+        let Some(mark) = log.how_far(stream, SUBSCRIBER) else {
             if promise.acknowledged > 0 {
                 violations.push(Violation::new(0, format!("the bookmark of {name} is gone")));
             }

@@ -78,9 +78,9 @@ impl Promise {
         self.acknowledged_at = self.durable;
         for (nth, name) in STREAMS.iter().enumerate() {
             let stream = log.streams().find(|(_, known)| known == name);
-            let mark = stream.and_then(|(id, _)| log.bookmarks(id).find(|(who, _)| *who == SUBSCRIBER));
+            let mark = stream.and_then(|(id, _)| log.how_far(id, SUBSCRIBER));
             // None: its declaration was never durable.
-            self.marks[nth].retain(|(put, _)| mark.is_some_and(|(_, mark)| *put == mark.low()));
+            self.marks[nth].retain(|(put, _)| mark.is_some_and(|mark| *put == mark.low()));
         }
         self.next = super::check::end(log);
         self.acknowledged = self.next;

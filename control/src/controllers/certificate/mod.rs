@@ -300,9 +300,8 @@ fn item(certificate: &Certificate) -> Item {
 }
 
 pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
-    let api = kube::Api::all(world.client.clone());
     [
-        Box::pin(follow(api, &world.certificates, |change| changed(world, change))),
+        Box::pin(follow(world.all(), &world.certificates, |change| changed(world, change))),
         Box::pin(renew_in_time(world)),
         Box::pin(async {
             loop {

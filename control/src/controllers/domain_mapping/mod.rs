@@ -16,7 +16,7 @@ use super::managers;
 use super::queue::{Item, Kind};
 use super::route::reconcile::NOT_CONFIGURED;
 use super::world::{Error, World, now};
-use super::{Task, certificate, either, found, is_absent, itself, list, route};
+use super::{Task, certificate, either, is_absent, itself, list, route};
 use crate::kinds::networking::certificate::Certificate;
 use crate::kinds::serving::annotations::http_protocol;
 use crate::kinds::serving::domain_claim::ClusterDomainClaim;
@@ -202,9 +202,7 @@ fn of_route(world: &World, route: &Route) -> BTreeSet<Item> {
 
 pub(super) async fn list_all(world: &World) -> Result<(), Error> {
     list(world, &world.domain_mappings).await?;
-    let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
-    world.domain_claims.replace(found(api).await?, |_| {});
-    Ok(())
+    Ok(world.all().fill(&world.domain_claims).await?)
 }
 
 /// What flowed before a restart flows again; Routes are restored already.
@@ -248,10 +246,10 @@ pub(super) fn hear_route(world: &World, (before, after): Change<'_, Route>) {
 
 pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
     [
-        Box::pin(follow(Api::all(world.client.clone()), &world.domain_mappings, move |change| {
+        Box::pin(follow(world.all(), &world.domain_mappings, move |change| {
             world.look_at(itself(Kind::DomainMapping, change));
         })),
-        Box::pin(follow(Api::all(world.client.clone()), &world.domain_claims, move |change| {
+        Box::pin(follow(world.all(), &world.domain_claims, move |change| {
             if let Some(claim) = either(change) {
                 of_domain(world, name(&claim.metadata)).into_iter().for_each(|item| world.look_at(item));
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 
-use crate::controllers::cache::{Change, follow, follow_some};
+use crate::controllers::cache::{Change, follow};
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::world::{Error, World};
 use crate::controllers::{Task, either, itself, list};
@@ -20,16 +20,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 pub async fn list_all(world: &World) -> Result<(), Error> {
     let room = &world.ingress;
     list(world, &room.endpoints).await?;
-    list(world, &room.slices).await?;
+    core_names::news(world).fill(&room.slices).await?;
     list(world, &room.secrets).await?;
     list(world, &room.ingresses).await
 }
 
 pub fn watches(world: &World) -> Vec<Task<'_>> {
-    let api = || world.client.clone();
     let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
     vec![
-        Box::pin(follow(kube::Api::all(api()), &world.ingress.ingresses, move |change| {
+        Box::pin(follow(world.all(), &world.ingress.ingresses, move |change| {
             if let (before, Some(after)) = change
                 && (after.is_ours() || before.is_some_and(|before| before.is_ours()))
             {
@@ -38,24 +37,19 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
                 look(vec![itself(Kind::Ingress, change)]);
             }
         })),
-        Box::pin(follow(kube::Api::all(api()), &world.ingress.endpoints, move |change| {
+        Box::pin(follow(world.all(), &world.ingress.endpoints, move |change| {
             let meta = either(change).map(|endpoints| &endpoints.metadata);
             look(meta.map(|meta| of_service(world, namespace(meta), name(meta))).unwrap_or_default());
         })),
-        Box::pin(follow_some(
-            kube::Api::all(api()),
-            core_names::news(),
-            &world.ingress.slices,
-            move |change| {
-                // A slice that changes its label leaves one Service and comes to another.
-                for slice in [change.0, change.1].into_iter().flatten() {
-                    if let Some(service) = label(&slice.metadata, SERVICE_LABEL) {
-                        look(of_service(world, namespace(&slice.metadata), service));
-                    }
+        Box::pin(follow(core_names::news(world), &world.ingress.slices, move |change| {
+            // A slice that changes its label leaves one Service and comes to another.
+            for slice in [change.0, change.1].into_iter().flatten() {
+                if let Some(service) = label(&slice.metadata, SERVICE_LABEL) {
+                    look(of_service(world, namespace(&slice.metadata), service));
                 }
-            },
-        )),
-        Box::pin(follow(kube::Api::all(api()), &world.ingress.secrets, move |change| {
+            }
+        })),
+        Box::pin(follow(world.all(), &world.ingress.secrets, move |change| {
             let meta = either(change).map(|secret| &secret.metadata);
             let Some(meta) = meta else { return };
             if change.1.is_none() {

@@ -131,6 +131,10 @@ fn is_reachable(world: &World, revision: &Revision) -> bool {
 /// stands for, now or as soon as the Route has seen it.
 pub(super) fn is_routed(world: &World, revision: &Revision) -> bool {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
+    // Mostly so, and a Configuration need not be opened for it.
+    if route::sends_to(world, ns, own, None) {
+        return true;
+    }
     let parent =
         label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
     let followed = parent.filter(|parent| {

@@ -43,20 +43,19 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
     if world.config.holder.is_some() {
         return Vec::new();
     }
-    let api = || world.client.clone();
     let sources = &world.sources;
     vec![
-        Box::pin(follow(kube::Api::all(api()), &sources.pings, |change| {
+        Box::pin(follow(world.all(), &sources.pings, |change| {
             world.look_at(itself(Kind::PingSource, change));
             sources.bell.notify_one();
         })),
-        Box::pin(follow(kube::Api::all(api()), &sources.api_servers, |change| {
+        Box::pin(follow(world.all(), &sources.api_servers, |change| {
             world.look_at(itself(Kind::ApiServerSource, change));
         })),
-        Box::pin(follow(kube::Api::all(api()), &sources.containers, |change| {
+        Box::pin(follow(world.all(), &sources.containers, |change| {
             world.look_at(itself(Kind::ContainerSource, change));
         })),
-        Box::pin(follow(kube::Api::all(api()), &sources.bindings, |change| {
+        Box::pin(follow(world.all(), &sources.bindings, |change| {
             world.look_at(itself(Kind::SinkBinding, change));
         })),
         Box::pin(ping::tend(world)),

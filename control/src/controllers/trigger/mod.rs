@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dataplane::table::{Begin, Delivery, Reply, Target};
 
+use super::OPENED_AT_ONCE;
 use super::broker;
 use super::identity::{self, Identity};
 use super::queue::{Item, Kind};
@@ -70,12 +71,14 @@ pub fn unsubscribe(world: &World, trigger: &Trigger) {
 
 /// Subscribes by what the last status says: how things were before a restart.
 pub fn restore(world: &World) {
-    for trigger in world.triggers.all() {
-        let broker = broker_of(world, &trigger);
-        let Some(status) = &trigger.status else { continue };
-        if let Some(found) = served(status) {
-            let sink = sink::named(&status.delivery);
-            subscribe(world, &trigger, broker.as_deref(), &found, sink.as_ref());
+    for some in world.triggers.keys().chunks(OPENED_AT_ONCE) {
+        for trigger in world.triggers.opened(some) {
+            let broker = broker_of(world, &trigger);
+            let Some(status) = &trigger.status else { continue };
+            if let Some(found) = served(status) {
+                let sink = sink::named(&status.delivery);
+                subscribe(world, &trigger, broker.as_deref(), &found, sink.as_ref());
+            }
         }
     }
 }
@@ -94,11 +97,8 @@ pub fn words(trigger: &Trigger) -> Vec<String> {
 
 /// The Broker's Triggers.
 pub fn of_broker(world: &World, ns: &str, broker: &str) -> Vec<Item> {
-    let triggers = world.triggers.all_having(&format!("{ns}/{broker}"));
-    let item = |trigger: &Arc<Trigger>| {
-        Item::new(Kind::Trigger, namespace(trigger), crate::kinds::shared::name(&trigger.metadata))
-    };
-    triggers.iter().map(item).collect()
+    let triggers = world.triggers.keys_having(&format!("{ns}/{broker}"));
+    triggers.iter().map(|(ns, name)| Item::new(Kind::Trigger, ns, name)).collect()
 }
 
 /// `true` when the cores know it with the next table.

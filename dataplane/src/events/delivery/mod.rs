@@ -263,8 +263,7 @@ impl<P: Post> Desk<P> {
                 log.streams().find(|(_, known)| *known == &**name).map_or(0, |(id, _)| all(id))
             }
             Absent::Subscriber(id, name) => {
-                let mark = log.bookmarks(*id).find(|(known, _)| *known == &**name);
-                let events = mark.map_or(0, |(_, mark)| log.open_events(*id, mark));
+                let events = log.how_far(*id, name).map_or(0, |mark| log.open_events(*id, mark));
                 if let Some(stream) = self.carried_out.borrow().get(id) {
                     stream.tally.abandoned.fetch_add(events, Relaxed);
                 }

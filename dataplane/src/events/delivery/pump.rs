@@ -138,7 +138,7 @@ impl<P: Post> Pump<P> {
     ) -> Result<Rc<Self>, AppendError> {
         let name = &*order.subscriber.name;
         let log = shop.keeper.log();
-        let kept = log.bookmarks(feed.id).find(|(found, _)| *found == name).map(|(_, mark)| mark.clone());
+        let kept = log.how_far(feed.id, name).cloned();
         let (is_new, end) = (kept.is_none(), log.end(feed.id));
         let mark = kept.unwrap_or_else(|| {
             Bookmark::at(match order.subscriber.begin {

@@ -1,36 +1,51 @@
-//! A watch that keeps a cache current, and comes back when it broke.
+//! A watch of a cluster's API, which keeps a cache current, and comes back when it broke.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use kube::Resource;
+use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use super::{Cache, Change};
+use super::{Cache, Change, Source};
 use crate::controllers::is_absent;
 
+/// All that there are; none if the cluster does not have the kind.
+pub(super) async fn list<K>(source: &Source<K>) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut parameters = ListParams::default();
+    if let Some(label) = source.scope.without {
+        parameters = parameters.labels(&lacks(label));
+    }
+    match source.api.list(&parameters).await {
+        Ok(list) => Ok(list.items),
+        Err(why) if is_absent(&why) => Ok(Vec::new()),
+        Err(why) => Err(why),
+    }
+}
+
+fn lacks(label: &str) -> String {
+    format!("!{label}")
+}
+
 /// Keeps `cache` current for ever, and tells of each change.
-pub async fn follow<K>(api: Api<K>, cache: &Cache<K>, told: impl FnMut(Change<'_, K>))
+pub(super) async fn follow<K>(source: Source<K>, cache: &Cache<K>, mut told: impl FnMut(Change<'_, K>))
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    follow_some(api, watcher::Config::default(), cache, told).await;
-}
-
-/// The same of those that `config` selects.
-pub async fn follow_some<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    cache: &Cache<K>,
-    mut told: impl FnMut(Change<'_, K>),
-) where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    let mut events = watcher::watcher(api, config).backoff(retries()).boxed();
+    let config = source
+        .scope
+        .without
+        .iter()
+        .fold(watcher::Config::default(), |config, label| config.labels(&lacks(label)));
+    let mut events = watcher::watcher(source.api, config).backoff(retries()).boxed();
     let mut listed = Vec::new();
     // Told once: a cluster without a kind may be without it for ever.
     let mut is_missed = false;
@@ -40,8 +55,8 @@ pub async fn follow_some<K>(
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(object),
             Ok(Event::InitDone) => cache.replace(std::mem::take(&mut listed), &mut told),
-            Ok(Event::Apply(object)) => cache.apply(object, &mut told),
-            Ok(Event::Delete(object)) => cache.delete(object, &mut told),
+            Ok(Event::Apply(object)) => cache.apply(cache.taken_in(object), None, &mut told),
+            Ok(Event::Delete(object)) => cache.delete(Arc::new(object), &mut told),
             Err(watcher::Error::InitialListFailed(why)) if is_absent(&why) => {
                 if !std::mem::replace(&mut is_missed, true) {
                     let (group, kind) = (K::group(&()), K::kind(&()));
@@ -89,7 +104,26 @@ impl Backoff for Waits {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Weak;
+
+    use axum::Router;
+    use http::StatusCode;
+    use kube::{Api, Client};
+
     use super::*;
+    use crate::kinds::serving::service::Service;
+
+    /// APP-12: a cluster with Serving alone has no Brokers, and says so in plain text. It is followed all the same.
+    #[tokio::test]
+    async fn a_kind_that_a_cluster_does_not_have_has_no_objects_and_is_no_fault() {
+        let of = async |code: StatusCode| {
+            let router = Router::new().fallback(move || async move { (code, "404 page not found\n") });
+            let api: Api<Service> = Api::all(Client::new(router, "default"));
+            list(&Source::new(api, Weak::new(), None)).await
+        };
+        assert_eq!(of(StatusCode::NOT_FOUND).await.unwrap().len(), 0);
+        assert!(of(StatusCode::SERVICE_UNAVAILABLE).await.is_err());
+    }
 
     #[test]
     fn waits_grow_to_seconds_and_start_over() {

@@ -1,0 +1,221 @@
+//! What a cache holds: objects open, packed, or as our own store has them anyway.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Debug;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kube::Resource;
+use serde::Serialize;
+
+use super::{Key, joined, stored_key};
+use crate::packed::{Samples, Text};
+use crate::store::Stored;
+
+/// Stands between words. No name holds it, and it comes before all that names hold, so that keys are in the order of their words.
+pub(super) const SEAM: &str = "\0";
+
+/// What some objects of a namespace are found by, beside their names.
+pub(super) type Words<K> = fn(&K) -> Vec<String>;
+
+/// Objects of one kind that stay open, at 4 KiB each: twice as many as are in work at once.
+pub(super) const OPEN_MAX: usize = 64;
+
+type Open<K> = fn(&[u8]) -> serde_json::Result<K>;
+
+#[derive(Debug)]
+pub(super) struct Kept<K> {
+    /// By namespace and name.
+    pub(super) objects: BTreeMap<Key, Slot<K>>,
+    words: Option<Words<K>>,
+    /// Word, namespace and name: a look at one object must not go through all the others.
+    names: BTreeSet<Key>,
+    pub(super) open: Open<K>,
+    packer: Option<Packer<K>>,
+    /// The version of our own store that this is, if it comes from there.
+    pub(super) reached: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) enum Slot<K> {
+    /// With what the store has of it, if that is where it comes from.
+    Open(Arc<K>, Option<Arc<Stored>>),
+    Stored(Arc<Stored>),
+    Packed(Text),
+}
+
+/// What a slot holds, to be opened when nobody waits for the cache.
+pub(super) enum Sight<K> {
+    Open(Arc<K>),
+    Stored(Arc<Stored>),
+    Text(Bytes),
+}
+
+/// How objects are packed that nobody asks for.
+#[derive(Debug)]
+pub(super) struct Packer<K> {
+    /// `None`: stays open.
+    pack: fn(&K, &Samples<()>) -> Option<Text>,
+    samples: Samples<()>,
+    /// Who was opened, the oldest first. Who was packed or deleted since is passed over.
+    opened: VecDeque<Key>,
+}
+
+/// How a slot is made of what a store has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Maker<K> {
+    words: Option<Words<K>>,
+    open: Open<K>,
+    stays_open: bool,
+}
+
+impl<K: Resource + Serialize> Default for Packer<K> {
+    fn default() -> Self {
+        let pack = |object: &K, samples: &Samples<()>| {
+            serde_json::to_vec(object).ok().map(|json| samples.pack(&(), &[], &json))
+        };
+        Self { pack, samples: Samples::default(), opened: VecDeque::new() }
+    }
+}
+
+impl<K> Slot<K> {
+    pub(super) fn sight(&self) -> Sight<K> {
+        match self {
+            Self::Open(object, _) => Sight::Open(Arc::clone(object)),
+            Self::Stored(stored) => Sight::Stored(Arc::clone(stored)),
+            Self::Packed(text) => Sight::Text(text.bytes(&[])),
+        }
+    }
+}
+
+impl<K> Sight<K> {
+    pub(super) fn open(self, open: Open<K>) -> Option<Arc<K>> {
+        match self {
+            Self::Open(object) => Some(object),
+            Self::Stored(stored) => read(&stored.json(), open),
+            Self::Text(json) => read(&json, open),
+        }
+    }
+}
+
+/// An object that cannot be read is as good as none: admission lets none in, but an earlier version's may have.
+fn read<K>(json: &[u8], open: Open<K>) -> Option<Arc<K>> {
+    let opened = open(json).inspect_err(|why| {
+        let kind = std::any::type_name::<K>();
+        tracing::error!(kind, %why, "an object is passed over because it does not read as one of its kind");
+    });
+    opened.ok().map(Arc::new)
+}
+
+impl<K> Maker<K> {
+    /// Whether it takes reading an object to make its slot.
+    pub(super) fn reads(&self) -> bool {
+        self.stays_open || self.words.is_some()
+    }
+
+    /// A slot, its key, and the words that it is found by.
+    pub(super) fn make(&self, stored: Arc<Stored>) -> Option<(Key, Vec<String>, Slot<K>)> {
+        let object = read(&stored.json(), self.open)?;
+        let words = self.words.map(|words| words(&object)).unwrap_or_default();
+        let key = stored_key(&stored);
+        Some((key, words, if self.stays_open { Slot::Open(object, None) } else { Slot::Stored(stored) }))
+    }
+}
+
+impl<K> Kept<K> {
+    pub(super) fn new(words: Option<Words<K>>, open: Open<K>, packer: Option<Packer<K>>) -> Self {
+        Self { objects: BTreeMap::new(), words, names: BTreeSet::new(), open, packer, reached: None }
+    }
+
+    pub(super) fn maker(&self) -> Maker<K> {
+        Maker { words: self.words, open: self.open, stays_open: self.packer.is_none() }
+    }
+
+    pub(super) fn fill(&mut self, objects: Vec<(Key, Slot<K>)>, names: Vec<Key>, revision: u64) {
+        self.objects = objects.into_iter().collect();
+        self.names = names.into_iter().collect();
+        self.reached = Some(revision);
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &Key> {
+        self.names.iter()
+    }
+
+    /// What follows `first` in the names that begin with it.
+    pub(super) fn found(&self, first: &str) -> impl Iterator<Item = &str> {
+        let from = (Bound::Included(first), Bound::Unbounded);
+        self.names.range::<str, _>(from).map_while(move |key| key.strip_prefix(first))
+    }
+
+    /// Somebody works with it: it stays open for a while.
+    pub(super) fn get(&mut self, key: &Key) -> Option<Arc<K>> {
+        match self.objects.get(key)? {
+            Slot::Open(object, _) => Some(Arc::clone(object)),
+            closed => {
+                let stored = if let Slot::Stored(stored) = closed { Some(Arc::clone(stored)) } else { None };
+                let object = self.look(closed)?;
+                self.put(key.clone(), Arc::clone(&object), stored);
+                Some(object)
+            }
+        }
+    }
+
+    pub(super) fn look(&self, slot: &Slot<K>) -> Option<Arc<K>> {
+        slot.sight().open(self.open)
+    }
+
+    /// Keeps an object open, and packs who was so for the longest time.
+    fn put(&mut self, key: Key, object: Arc<K>, stored: Option<Arc<Stored>>) -> Option<Slot<K>> {
+        let before = self.objects.insert(key.clone(), Slot::Open(object, stored));
+        if let Some(packer) = &mut self.packer
+            && !matches!(before, Some(Slot::Open(..)))
+        {
+            packer.opened.push_back(key);
+        }
+        self.close(OPEN_MAX);
+        before
+    }
+
+    /// Until no more than so many are open.
+    pub(super) fn close(&mut self, open_max: usize) {
+        let Some(packer) = &mut self.packer else { return };
+        while packer.opened.len() > open_max {
+            let Some(key) = packer.opened.pop_front() else { break };
+            let Some(slot) = self.objects.get_mut(&key) else { continue };
+            let Slot::Open(object, stored) = slot else { continue };
+            let packed = || (packer.pack)(object, &packer.samples).map(Slot::Packed);
+            if let Some(closed) = stored.take().map(Slot::Stored).or_else(packed) {
+                *slot = closed;
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, key: Key, object: Arc<K>, stored: Option<Arc<Stored>>) -> Option<Arc<K>> {
+        let words = self.words_of(&object);
+        let before = self.put(key.clone(), object, stored);
+        let before = before.and_then(|slot| self.look(&slot));
+        if let Some(before) = &before {
+            self.unlist(&key, before);
+        }
+        self.names.extend(words.iter().map(|word| joined([word, &key])));
+        before
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
+        let slot = self.objects.remove(key)?;
+        let before = self.look(&slot)?;
+        self.unlist(key, &before);
+        Some(before)
+    }
+
+    fn unlist(&mut self, key: &Key, object: &K) {
+        for word in self.words_of(object) {
+            self.names.remove(&joined([&word, key]));
+        }
+    }
+
+    fn words_of(&self, object: &K) -> Vec<String> {
+        self.words.map(|words| words(object)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,109 @@
+//! Work on many things at once: on as many threads as there are processors, and taken in order.
+//!
+//! For a start, which has to read all that is stored before it may answer, and has the processors for itself.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, Scope, ScopedJoinHandle, available_parallelism, scope};
+
+/// More would not be quicker: one thread gives out the work and takes in what it comes to.
+const HANDS_MAX: usize = 8;
+/// Pieces that wait for a hand, and as many that wait to be taken in.
+const PIECES_WAITING: usize = 2;
+
+/// Does `work` on each piece, and gives what it comes to to `taken`, in the order of the pieces. `pieces` and `taken` run on the
+/// calling thread. Panics if `work` does.
+pub(crate) fn in_order<I: Send, O: Send>(
+    pieces: impl IntoIterator<Item = I>,
+    work: impl Fn(I) -> O + Sync,
+    mut taken: impl FnMut(O),
+) {
+    scope(|scope| {
+        let count = available_parallelism().map_or(1, |count| count.get().min(HANDS_MAX));
+        let hands: Vec<Hand<I, O>> = (0..count).map_while(|_| Hand::hire(scope, &work)).collect();
+        if hands.is_empty() {
+            pieces.into_iter().for_each(|piece| taken(work(piece)));
+            return;
+        }
+        let mut under_way = VecDeque::new();
+        for (piece, hand) in pieces.into_iter().zip(hands.iter().cycle()) {
+            if under_way.len() == count * PIECES_WAITING {
+                under_way.pop_front().into_iter().for_each(|hand: &Hand<I, O>| taken(hand.take()));
+            }
+            hand.give(piece);
+            under_way.push_back(hand);
+        }
+        under_way.into_iter().for_each(|hand| taken(hand.take()));
+    });
+}
+
+/// Does both, one of them on another thread.
+pub(crate) fn both<A: Send, B>(one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
+    scope(|scope| {
+        let hand = Builder::new().name("hand".to_owned()).spawn_scoped(scope, &one);
+        let other = other();
+        (hand.map_or_else(|_| one(), |hand| hand.join().expect("it has no reason to panic")), other)
+    })
+}
+
+/// One thread. What it is given first it is done with first.
+struct Hand<I, O> {
+    pieces: SyncSender<I>,
+    outcomes: Receiver<O>,
+}
+
+impl<I: Send, O: Send> Hand<I, O> {
+    /// `None` where the host gives us no thread.
+    fn hire<'scope, 'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        work: &'env (impl Fn(I) -> O + Sync),
+    ) -> Option<Self>
+    where
+        I: 'scope,
+        O: 'scope,
+    {
+        let (pieces, waiting) = sync_channel(PIECES_WAITING);
+        let (done, outcomes) = sync_channel(PIECES_WAITING);
+        let live = move || waiting.iter().map(work).try_for_each(|outcome| done.send(outcome)).is_ok();
+        let thread = Builder::new().name("hand".to_owned()).spawn_scoped(scope, live);
+        thread.ok().map(|_: ScopedJoinHandle<'_, bool>| Self { pieces, outcomes })
+    }
+
+    fn give(&self, piece: I) {
+        self.pieces.send(piece).expect("a hand works until there is no more work, or panics");
+    }
+
+    fn take(&self) -> O {
+        self.outcomes.recv().expect("a hand answers for each piece, or panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_come_in_the_order_of_the_pieces() {
+        for count in [0, 1, 2, 3, 7, 1000] {
+            let mut taken = Vec::new();
+            let work = |n: usize| {
+                // Some take longer than others.
+                (0..(n * 7919) % 501).for_each(|n| drop(std::hint::black_box(n.to_string())));
+                n * 2
+            };
+            in_order(0..count, work, |n| taken.push(n));
+            assert_eq!(taken, (0..count).map(|n| n * 2).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn both_are_done() {
+        assert_eq!(both(|| 1, || "2"), (1, "2"));
+    }
+
+    #[test]
+    #[should_panic(expected = "hand")]
+    fn work_that_panics_does_not_hang() {
+        in_order(0..100, |n| assert!(n < 50), drop);
+    }
+}
