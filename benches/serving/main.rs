@@ -4,17 +4,20 @@
 //! cargo bench --bench serving                    all of them: some six minutes
 //! cargo bench --bench serving -- parked step     some of them
 //! cargo bench --bench serving -- sleepers 200    so many sleeping Services instead of 1,000
+//! cargo bench --bench serving -- restart         not one of all: another four minutes (or `restart 1000` of a tenth)
 //! SLUICEGATE_BENCH_PROGRAM=/tmp/tiny cargo bench --bench serving -- sleepers    of a program that starts faster
 //! ```
 //!
 //! `cold`: the first request of a Service, beside the same program started by hand. `sleepers`: Services created until all are Ready, and what they cost when they sleep. `parked`: requests that wait
 //! at once for a Revision that starts. `frozen`: the first answer of an instance that stood still. `alone`: instances that
-//! take one request at a time under as many clients. `step`: from nothing to 3,000 requests a second. Clients, instances and
+//! take one request at a time under as many clients. `step`: from nothing to 3,000 requests a second. `restart`: started again with
+//! 10,000 Services and 10,000 Triggers. Clients, instances and
 //! the appliance share the machine's processors.
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 #![allow(clippy::cast_precision_loss, reason = "rates need no 53 bits")]
 
 mod cold;
+mod restart;
 mod stage;
 #[path = "../delivery/table.rs"]
 mod table;
@@ -22,7 +25,7 @@ mod table;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use kit::api::is_ready;
+use kit::api::{Api, is_ready};
 use kit::load::{Plan, run};
 use kit::manifest::{NAMESPACE, with};
 use kit::{Call, Connection, Pulse, wait};
@@ -83,22 +86,26 @@ fn main() {
     if asked("sleepers") {
         sleepers(&mut table, count.unwrap_or(SLEEPERS));
     }
+    if named && asked("restart") {
+        restart::restart(&mut table, count.unwrap_or(restart::OBJECTS));
+    }
     table.print();
+}
+
+/// Has [`CREATORS`] clients create what is to be there so many times.
+fn many_times(stage: &Stage, count: usize, create: impl Fn(&Api, usize) + Sync) {
+    scope(|scope| {
+        for first in 0..CREATORS {
+            let (api, create) = (stage.appliance.api(), &create);
+            scope.spawn(move || (first..count).step_by(CREATORS).for_each(|n| create(&api, n)));
+        }
+    });
 }
 
 fn sleepers(table: &mut Table, count: usize) {
     let stage = Stage::start();
     let many = |prefix: &str, count: usize| {
-        scope(|scope| {
-            for first in 0..CREATORS {
-                let api = stage.appliance.api();
-                scope.spawn(move || {
-                    for n in (first..count).step_by(CREATORS) {
-                        api.create(&hello(&format!("{prefix}-{n}")));
-                    }
-                });
-            }
-        });
+        many_times(&stage, count, |api, n| drop(api.create(&hello(&format!("{prefix}-{n}")))));
         wait::until(LIMIT, "all to be Ready", || {
             wait::rest(LOOK_EVERY);
             let all = stage.appliance.api().list("Service", NAMESPACE);
