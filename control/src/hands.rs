@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle, available_parallelism, scope};
 
 /// More would not be quicker: one thread gives out the work and takes in what it comes to.
@@ -38,11 +39,15 @@ pub(crate) fn in_order<I: Send, O: Send>(
 }
 
 /// Does both, one of them on another thread.
-pub(crate) fn both<A: Send, B>(one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
+pub(crate) fn both<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
+    // Where the host gives us no thread it is still here.
+    let one = Mutex::new(Some(one));
+    let work = || one.lock().unwrap_or_else(PoisonError::into_inner).take().map(|one| one());
     scope(|scope| {
-        let hand = Builder::new().name("hand".to_owned()).spawn_scoped(scope, &one);
+        let hand = Builder::new().name("hand".to_owned()).spawn_scoped(scope, work);
         let other = other();
-        (hand.map_or_else(|_| one(), |hand| hand.join().expect("it has no reason to panic")), other)
+        let done = hand.ok().and_then(|hand| hand.join().expect("both are done, or one panics"));
+        (done.or_else(work).expect("it is done once"), other)
     })
 }
 

@@ -66,6 +66,7 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
             return super::USAGE.into();
         }
     };
+    dataplane::heap::set_bounds();
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

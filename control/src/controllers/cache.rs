@@ -109,6 +109,12 @@ impl<K: Resource> Cache<K> {
         self.lock().found(&joined([word, namespace, ""])).map(str::to_owned).collect()
     }
 
+    /// Whether an object is found by `word`.
+    #[must_use]
+    pub fn is_found(&self, namespace: &str, name: &str, word: &str) -> bool {
+        self.lock().names.contains(&joined([word, namespace, name]))
+    }
+
     /// Namespace and name of each object of all namespaces that is found by `word`.
     #[must_use]
     pub fn keys_having(&self, word: &str) -> Vec<(String, String)> {
@@ -127,7 +133,7 @@ impl<K: Resource> Cache<K> {
     pub fn crowds(&self) -> Vec<Arc<K>> {
         let kept = self.lock();
         let group = |key: &Key| key.rsplit_once(SEAM).map_or(0, |(group, _)| group.len());
-        let names: Vec<&Key> = kept.names().collect();
+        let names: Vec<&Key> = kept.names.iter().collect();
         let groups = names.chunk_by(|one, next| one[..group(one)] == next[..group(next)]);
         let one = groups.filter(|names| names.len() > 1).filter_map(|names| names[0].split_once(SEAM));
         one.filter_map(|(_, key)| kept.look(kept.objects.get(key)?)).collect()

@@ -15,6 +15,7 @@ use super::resolve::CLUSTER_DOMAIN;
 use super::route::hosts::inside_by;
 use super::world::World;
 use super::{Task, either, ingress, route};
+use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::shared::{label, name, namespace};
 
 /// The label by which a slice names its Service.
@@ -38,10 +39,7 @@ pub struct CoreNames {
 impl Default for CoreNames {
     fn default() -> Self {
         Self {
-            services: Cache::of_sleepers_found_by(|service| match names_itself(service) {
-                true => Vec::new(),
-                false => vec![OTHERS.to_owned()],
-            }),
+            services: Cache::of_sleepers_found_by(words),
             endpoints: Cache::default(),
             slices: Cache::default(),
         }
@@ -50,6 +48,13 @@ impl Default for CoreNames {
 
 /// Services that are no Route's placeholder.
 const OTHERS: &str = "others";
+
+/// What Services are found by: others than placeholders, and those whose visibility is [`CLUSTER_LOCAL`], by that.
+pub(super) fn words(service: &Service) -> Vec<String> {
+    let is_local = label(&service.metadata, VISIBILITY) == Some(CLUSTER_LOCAL);
+    let others = (!names_itself(service)).then_some(OTHERS);
+    others.into_iter().chain(is_local.then_some(CLUSTER_LOCAL)).map(str::to_owned).collect()
+}
 
 pub(super) fn watches(world: &World) -> [Task<'_>; 3] {
     let core = &world.core_names;

@@ -11,6 +11,7 @@
 //! that a disk turned over would otherwise be served.
 
 use std::fs::{File, OpenOptions};
+use std::hash::RandomState;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 use super::backend::{Faults, Noted};
 use super::history::Event;
 use super::stored::Common;
+use super::sums::Rows;
 use super::{Head, Key, StoreError, Stored};
 use crate::hands;
 
@@ -49,7 +51,11 @@ pub(super) struct Disk {
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) revision: u64,
+    /// In the order of their keys.
     pub(super) objects: Vec<Arc<Stored>>,
+    pub(super) rows: Rows,
+    /// Of the uids in `rows`.
+    pub(super) sums: RandomState,
     /// What they share.
     pub(super) common: Common,
 }
@@ -135,11 +141,11 @@ impl Disk {
             for event in events {
                 let key = encode(&event.object.key);
                 if let Some(before) = &event.before {
-                    sum = sum.wrapping_sub(print(&key, &before.json()));
+                    sum = sum.wrapping_sub(print(key.as_bytes(), &before.json()));
                 }
                 let json = event.object.json();
                 if !event.deleted {
-                    sum = sum.wrapping_add(print(&key, &json));
+                    sum = sum.wrapping_add(print(key.as_bytes(), &json));
                 }
                 if event.deleted {
                     objects.remove(key.as_str())?;
@@ -203,22 +209,21 @@ impl Disk {
         let table = transaction.open_table(OBJECTS).map_err(redb::Error::from)?;
         let mut rows = table.iter().map_err(redb::Error::from)?;
         let pieces = std::iter::from_fn(|| Some(Piece::read(&mut rows)).filter(|piece| !piece.is_empty()));
-        let common = Common::default();
-        let (mut objects, mut sum): (Vec<Arc<Stored>>, _) = (Vec::new(), 0_u64);
-        let mut unread = None;
+        let (common, sums) = (Common::default(), RandomState::new());
+        let (mut all, mut unread) = (Opened::default(), None);
         hands::in_order(
             pieces,
-            |piece| piece.open(revision, &common),
+            |piece| piece.open(revision, &common, &sums),
             |opened| match opened {
-                Ok((some, print)) => {
-                    objects.extend(some);
-                    sum = sum.wrapping_add(print);
-                }
+                Ok(some) => all.append(some),
                 Err(why) => drop(unread.get_or_insert(why)),
             },
         );
         match unread {
-            None => Ok((Contents { revision, objects, common }, sum)),
+            None => {
+                let Opened { objects, rows, print } = all;
+                Ok((Contents { revision, objects, rows, sums, common }, print))
+            }
             Some(Wrong::Object(key)) => Err(Unread::Told(self.damaged(&format!("object {key:?}")))),
             Some(Wrong::Database(why)) => Err(why.into()),
         }
@@ -273,23 +278,38 @@ fn encode(key: &Key) -> String {
 }
 
 /// Of one object. Prints are added up, so each bit of one has to hang on each bit of the checksums.
-fn print(key: &str, json: &[u8]) -> u64 {
-    let sums = (u64::from(crc32c::crc32c(key.as_bytes())) << 32) | u64::from(crc32c::crc32c(json));
+fn print(key: &[u8], json: &[u8]) -> u64 {
+    let sums = (u64::from(crc32c::crc32c(key)) << 32) | u64::from(crc32c::crc32c(json));
     let mixed = (sums ^ (sums >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
 
-/// Rows of the table, as many as are worth handing to another thread.
+/// Rows of the table, as many as are worth handing to another thread. In one piece, because what one thread takes from the heap
+/// and another gives back has both wait for each other.
 #[derive(Default)]
 struct Piece {
-    rows: Vec<(String, Vec<u8>)>,
+    /// Keys and objects, one after the other.
+    text: Vec<u8>,
+    /// Where each key ends, and its object.
+    ends: Vec<(usize, usize)>,
     /// What came after them instead of a row.
     failure: Option<redb::Error>,
 }
 
 /// Rows of a [`Piece`], some half a millisecond's work.
 const PIECE_ROWS: usize = 128;
+/// ... and its bytes, but for the last row's: objects may be large, and some pieces are on their way at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What became of a [`Piece`].
+#[derive(Default)]
+struct Opened {
+    objects: Vec<Arc<Stored>>,
+    rows: Rows,
+    /// The sum of their prints.
+    print: u64,
+}
 
 enum Wrong {
     /// By its key.
@@ -300,10 +320,16 @@ enum Wrong {
 impl Piece {
     fn read(rows: &mut redb::Range<'_, &'static str, &'static [u8]>) -> Self {
         let mut piece = Self::default();
-        for row in rows.take(PIECE_ROWS) {
-            match row {
-                Ok((key, json)) => piece.rows.push((key.value().to_owned(), json.value().to_owned())),
-                Err(why) => {
+        while piece.ends.len() < PIECE_ROWS && piece.text.len() < PIECE_BYTES {
+            match rows.next() {
+                None => break,
+                Some(Ok((key, json))) => {
+                    piece.text.extend_from_slice(key.value().as_bytes());
+                    let key_ends = piece.text.len();
+                    piece.text.extend_from_slice(json.value());
+                    piece.ends.push((key_ends, piece.text.len()));
+                }
+                Some(Err(why)) => {
                     piece.failure = Some(why.into());
                     break;
                 }
@@ -313,31 +339,41 @@ impl Piece {
     }
 
     fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.failure.is_none()
+        self.ends.is_empty() && self.failure.is_none()
     }
 
-    /// The objects, none of them newer than `revision`, and the sum of their prints.
-    fn open(self, revision: u64, common: &Common) -> Result<(Vec<Arc<Stored>>, u64), Wrong> {
+    /// The objects, none of them newer than `revision`.
+    fn open(self, revision: u64, common: &Common, sums: &RandomState) -> Result<Opened, Wrong> {
         if let Some(why) = self.failure {
             return Err(Wrong::Database(why));
         }
-        let mut objects: Vec<Arc<Stored>> = Vec::with_capacity(self.rows.len());
-        let mut sum = 0_u64;
-        for (key, json) in self.rows {
-            let last = objects.last().map(|last| &last.key);
-            let object =
-                parse(&key, &json, last, common).filter(|object| object.resource_version <= revision);
-            let Some(object) = object else { return Err(Wrong::Object(key)) };
-            sum = sum.wrapping_add(print(&key, &json));
-            objects.push(Arc::new(object));
+        let (mut opened, mut begin) = (Opened::default(), 0);
+        for (key_ends, end) in self.ends {
+            let (key, json) = (&self.text[begin..key_ends], &self.text[key_ends..end]);
+            let last = opened.objects.last().map(|last| &last.key);
+            let object = parse(key, json, last, common).filter(|object| object.resource_version <= revision);
+            let wrong = || Wrong::Object(String::from_utf8_lossy(key).into_owned());
+            let object = Arc::new(object.ok_or_else(wrong)?);
+            opened.print = opened.print.wrapping_add(print(key, json));
+            opened.rows.add(&object, sums);
+            opened.objects.push(object);
+            begin = end;
         }
-        Ok((objects, sum))
+        Ok(opened)
+    }
+}
+
+impl Opened {
+    fn append(&mut self, others: Self) {
+        self.objects.extend(others.objects);
+        self.rows.append(others.rows);
+        self.print = self.print.wrapping_add(others.print);
     }
 }
 
 /// Objects come in the order of their kinds and namespaces, so that both are mostly those of the `last`.
-fn parse(key: &str, json: &[u8], last: Option<&Key>, common: &Common) -> Option<Stored> {
-    let mut parts = key.split('\0');
+fn parse(key: &[u8], json: &[u8], last: Option<&Key>, common: &Common) -> Option<Stored> {
+    let mut parts = str::from_utf8(key).ok()?.split('\0');
     let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
     let same = |word: &str, known: Option<&Arc<str>>| {
         known.filter(|known| ***known == *word).map_or_else(|| word.into(), Arc::clone)

@@ -15,6 +15,7 @@ pub mod lifecycle;
 mod looks;
 mod memory;
 mod stored;
+mod sums;
 mod terminating;
 pub mod upkeep;
 mod writer;
@@ -138,10 +139,11 @@ impl Store {
     }
 
     fn start(disk: Disk, contents: Contents) -> Result<Self, StoreError> {
-        let memory = Arc::new(RwLock::new(Memory::new(contents.revision, contents.objects)));
+        let Contents { revision, objects, rows, sums, common } = contents;
+        let memory = Arc::new(RwLock::new(Memory::new(revision, objects, rows, sums)));
         let (jobs, waiting) = mpsc::channel(WRITES_WAITING_MAX);
-        let (announce, revision) = watch::channel(contents.revision);
-        let view = View::new(Arc::clone(&memory), contents.revision, contents.common);
+        let view = View::new(Arc::clone(&memory), revision, common);
+        let (announce, revision) = watch::channel(revision);
         let failure = Arc::new(Failure::default());
         let told = Arc::clone(&failure);
         let writer = std::thread::Builder::new()

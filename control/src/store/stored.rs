@@ -161,30 +161,6 @@ impl Borrow<Key> for ByKey {
     }
 }
 
-/// In a set that is searched by uid.
-#[derive(Debug)]
-pub(super) struct ByUid(pub(super) Arc<Stored>);
-
-impl PartialEq for ByUid {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.head.uid() == other.0.head.uid()
-    }
-}
-
-impl Eq for ByUid {}
-
-impl std::hash::Hash for ByUid {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.head.uid().hash(state);
-    }
-}
-
-impl Borrow<str> for ByUid {
-    fn borrow(&self) -> &str {
-        self.0.head.uid()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -30,7 +30,7 @@ pub(super) struct Kept<K> {
     pub(super) objects: BTreeMap<Key, Slot<K>>,
     words: Option<Words<K>>,
     /// Word, namespace and name: a look at one object must not go through all the others.
-    names: BTreeSet<Key>,
+    pub(super) names: BTreeSet<Key>,
     pub(super) open: Open<K>,
     packer: Option<Packer<K>>,
     /// The version of our own store that this is, if it comes from there.
@@ -136,10 +136,6 @@ impl<K> Kept<K> {
         self.objects = objects.into_iter().collect();
         self.names = names.into_iter().collect();
         self.reached = Some(revision);
-    }
-
-    pub(super) fn names(&self) -> impl Iterator<Item = &Key> {
-        self.names.iter()
     }
 
     /// What follows `first` in the names that begin with it.

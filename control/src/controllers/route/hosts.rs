@@ -2,7 +2,6 @@
 
 use dataplane::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::controllers::cache::Cache;
 use crate::controllers::certificate::standing::{Held, Tls, ready};
@@ -64,9 +63,9 @@ impl Ports {
 /// placeholder (X-RTE-05).
 #[must_use]
 pub fn is_local(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> bool {
-    let says_so = |meta: &ObjectMeta| label(meta, VISIBILITY) == Some(CLUSTER_LOCAL);
-    let placeholder = || naming.services.get(namespace(&route.metadata), &first_label(route, tag, naming));
-    says_so(&route.metadata) || placeholder().is_some_and(|one| says_so(&one.metadata))
+    let ns = namespace(&route.metadata);
+    label(&route.metadata, VISIBILITY) == Some(CLUSTER_LOCAL)
+        || naming.services.is_found(ns, &first_label(route, tag, naming), CLUSTER_LOCAL)
 }
 
 /// All hosts of the Route, or of one of its tags.
@@ -140,8 +139,11 @@ pub(super) fn first_label(route: &Route, tag: Option<&str>, naming: Naming<'_>) 
 mod tests {
     use std::sync::LazyLock;
 
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
     use crate::controllers::certificate::standing::Standing;
+    use crate::controllers::core_names::words;
     use crate::kind::Problems;
     use crate::kinds::serving::route::RouteSpec;
     use crate::kinds::settings::Setting as _;
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn a_tag_is_cluster_local_by_its_placeholder() {
         let labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
-        let services = Cache::default();
+        let services = Cache::found_by(words);
         let metadata = ObjectMeta {
             name: Some("blue-app".into()),
             namespace: Some("ns".into()),
