@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{Key, joined, stored_key};
 use crate::packed::{Samples, Text};
-use crate::store::Stored;
+use crate::store::{self, Stored};
 
 /// Stands between words. No name holds it, and it comes before all that names hold, so that keys are in the order of their words.
 pub(super) const SEAM: &str = "\0";
@@ -22,7 +22,7 @@ pub(super) type Words<K> = fn(&K) -> Vec<String>;
 /// Objects of one kind that stay open, at 4 KiB each: twice as many as are in work at once.
 pub(super) const OPEN_MAX: usize = 64;
 
-type Open<K> = fn(&[u8]) -> serde_json::Result<K>;
+pub(super) type Open<K> = fn(&[u8]) -> serde_json::Result<K>;
 
 #[derive(Debug)]
 pub(super) struct Kept<K> {
@@ -93,17 +93,20 @@ impl<K> Sight<K> {
     pub(super) fn open(self, open: Open<K>) -> Option<Arc<K>> {
         match self {
             Self::Open(object) => Some(object),
-            Self::Stored(stored) => read(&stored.json(), open),
-            Self::Text(json) => read(&json, open),
+            Self::Stored(stored) => read(&stored, open),
+            Self::Text(json) => open(&json).ok().map(Arc::new), // it was written by what reads it
         }
     }
 }
 
 /// An object that cannot be read is as good as none: admission lets none in, but an earlier version's may have.
-fn read<K>(json: &[u8], open: Open<K>) -> Option<Arc<K>> {
-    let opened = open(json).inspect_err(|why| {
-        let kind = std::any::type_name::<K>();
-        tracing::error!(kind, %why, "an object is passed over because it does not read as one of its kind");
+pub(super) fn read<K>(stored: &Stored, open: Open<K>) -> Option<Arc<K>> {
+    let opened = open(&stored.json()).inspect_err(|why| {
+        let store::Key { resource, namespace, name } = &stored.key;
+        tracing::error!(
+            %resource, %namespace, %name, %why,
+            "an object is passed over because it does not read as one of its kind; replace or delete it"
+        );
     });
     opened.ok().map(Arc::new)
 }
@@ -116,7 +119,7 @@ impl<K> Maker<K> {
 
     /// A slot, its key, and the words that it is found by.
     pub(super) fn make(&self, stored: Arc<Stored>) -> Option<(Key, Vec<String>, Slot<K>)> {
-        let object = read(&stored.json(), self.open)?;
+        let object = read(&stored, self.open)?;
         let words = self.words.map(|words| words(&object)).unwrap_or_default();
         let key = stored_key(&stored);
         Some((key, words, if self.stays_open { Slot::Open(object, None) } else { Slot::Stored(stored) }))

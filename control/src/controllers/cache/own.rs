@@ -1,13 +1,12 @@
 //! A watch of our own store: what changed is read from where it is kept, once.
 
-use std::sync::Arc;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio::task::yield_now;
 
-use super::kept::Sight;
+use super::kept::read;
 use super::source::Scope;
 use super::{Cache, Change, PIECE, Source, stored_key};
 use crate::store::{Event, Expired, Listing, Store, Stored};
@@ -44,7 +43,7 @@ where
 {
     let is_filled = cache.lock().reached.is_some();
     if !is_filled && let Some(store) = source.store.upgrade() {
-        cache.fill(source.scope.list(&store.read()));
+        cache.fill(source.scope.list(&store));
     }
     for keys in cache.keys().chunks(PIECE) {
         for object in cache.opened(keys) {
@@ -75,7 +74,7 @@ where
             events.len() == CHANGES_MAX
         }
         Err(Expired { .. }) => {
-            let listing = scope.list(&store.read());
+            let listing = scope.list(&store);
             drop(store);
             cache.begin_again(listing, told);
             true
@@ -106,8 +105,8 @@ impl<K: Resource + DeserializeOwned + Send + Sync> Cache<K> {
         self.lock().reached = Some(listing.revision);
     }
 
-    fn read(&self, stored: &Arc<Stored>) -> Option<Arc<K>> {
+    fn read(&self, stored: &Stored) -> Option<Arc<K>> {
         let open = self.lock().open;
-        Sight::Stored(Arc::clone(stored)).open(open)
+        read(stored, open)
     }
 }

@@ -7,7 +7,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{Cache, Change, cluster, own};
-use crate::store::{Memory, Store, Stored};
+use crate::store::{Listing, Store, Stored};
 
 /// Objects of one kind.
 #[derive(Debug, Clone)]
@@ -51,8 +51,9 @@ impl Scope {
             && self.without.is_none_or(|label| object.head.label(label).is_none())
     }
 
-    pub(super) fn list(&self, memory: &Memory) -> crate::store::Listing {
-        let mut listing = memory.list(&self.resource, self.namespace.as_deref());
+    /// All of them as of one moment. The store is free for commits again when this returns.
+    pub(super) fn list(&self, store: &Store) -> Listing {
+        let mut listing = store.read().list(&self.resource, self.namespace.as_deref());
         listing.items.retain(|object| self.has(object));
         listing
     }
@@ -69,7 +70,7 @@ where
     /// Puts all that there are into `cache`; none if a cluster does not have the kind. Its watch goes on asking.
     pub async fn fill(&self, cache: &Cache<K>) -> Result<(), kube::Error> {
         match self.store.upgrade() {
-            Some(store) => cache.fill(self.scope.list(&store.read())),
+            Some(store) => cache.fill(self.scope.list(&store)),
             None => cache.replace(cluster::list(self).await?, |_| {}),
         }
         Ok(())
