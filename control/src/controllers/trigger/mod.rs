@@ -89,10 +89,10 @@ fn broker_of(world: &World, trigger: &Trigger) -> Option<Arc<Broker>> {
     world.brokers.get(ns, name).filter(|_| world.may_read(namespace(trigger), ns))
 }
 
-/// By what Triggers are found: namespace and name of the Broker.
+/// By what Triggers are found: namespace and name of the Broker; and their uid, by which the cores know them.
 pub fn words(trigger: &Trigger) -> Vec<String> {
     let (ns, name) = trigger.broker();
-    vec![format!("{ns}/{name}")]
+    std::iter::once(format!("{ns}/{name}")).chain(trigger.metadata.uid.clone()).collect()
 }
 
 /// The Broker's Triggers.
