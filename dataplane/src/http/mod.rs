@@ -2,7 +2,7 @@
 //!
 //! [`codec`] decides what bytes mean, strictly: a message that two parsers could read differently is
 //! refused, because every request here passes at least two of them. [`headers`] writes the heads
-//! that leave. [`wire`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
+//! that leave, `lines` the fields that go on as they came. [`wire`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
 //! are connections to instances, [`server`] serves small whole messages (events). [`websocket`] is what a tunnel has to know.
 //! [`trace`] puts spans of our own between a client's and an instance's.
 
@@ -12,6 +12,7 @@ pub mod client;
 pub mod codec;
 pub mod headers;
 pub mod limits;
+mod lines;
 pub mod pool;
 pub mod relay;
 pub mod roster;

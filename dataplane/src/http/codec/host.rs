@@ -34,10 +34,20 @@ fn is_port(port: &[u8]) -> bool {
 }
 
 fn is_name(host: &[u8]) -> bool {
-    !host.is_empty()
-        && host.len() <= 255
-        && host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(byte))
+    !host.is_empty() && host.len() <= 255 && host.iter().all(|&byte| IN_NAMES[usize::from(byte)])
 }
+
+/// The bytes that a name may have: `unreserved` of RFC 3986.
+const IN_NAMES: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] =
+            matches!(byte as u8, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~');
+        byte += 1;
+    }
+    table
+};
 
 fn is_ip_literal(inside: &[u8]) -> bool {
     std::str::from_utf8(inside).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())

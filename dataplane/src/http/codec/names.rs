@@ -38,8 +38,9 @@ pub enum Name {
 impl Name {
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
-        let is = |wanted: &[u8]| name.eq_ignore_ascii_case(wanted);
-        // By length first: most names of a usual request fall out after one comparison.
+        let begins = |wanted: &[u8]| name.first().is_some_and(|first| first | 0x20 == wanted[0]);
+        let is = |wanted: &[u8]| begins(wanted) && name.eq_ignore_ascii_case(wanted);
+        // By length and first letter: most names of a usual request fall out after one comparison.
         match name.len() {
             2 if is(b"te") => Self::HopByHop,
             4 if is(b"host") => Self::Host,
@@ -63,7 +64,9 @@ impl Name {
             18 if is(b"proxy-authenticate") => Self::HopByHop,
             19 if is(b"proxy-authorization") => Self::HopByHop,
             length if length > INTERNAL_PREFIX.len() => {
-                if name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX) {
+                if begins(INTERNAL_PREFIX)
+                    && name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX)
+                {
                     Self::Internal
                 } else {
                     Self::Other

@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 use super::coding::Coding;
 use super::names::trim;
 use super::{
-    Field, Framing, Malformed, Name, Parsed, Span, Version, bare_line_feed, content_length, host, tokens,
+    Field, Framing, Malformed, Name, Parsed, Span, Version, bare_line_feed, content_length, host,
+    is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{
     EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX,
@@ -104,28 +105,46 @@ pub struct RequestView<'a> {
 impl<'a> RequestView<'a> {
     #[must_use]
     pub fn method(self) -> &'a str {
-        self.head.method_name.text(self.bytes)
+        text(self.method_bytes())
     }
 
     /// Path and query as they came; `*` for `OPTIONS *`, which `OPTIONS http://host` stands for (RFC 9112 3.2.4).
     #[must_use]
     pub fn path(self) -> &'a str {
-        match self.head.path.text(self.bytes) {
-            "" if self.head.method == Method::Options => "*",
-            "" => "/",
-            path => path,
-        }
+        text(self.path_bytes())
     }
 
     /// Host, with the port if one was given. Empty only in HTTP/1.0.
     #[must_use]
     pub fn authority(self) -> &'a str {
-        self.head.authority.text(self.bytes)
+        text(self.authority_bytes())
+    }
+
+    /// [`method`](Self::method) for who only writes it on.
+    #[must_use]
+    pub fn method_bytes(self) -> &'a [u8] {
+        self.head.method_name.in_bytes(self.bytes)
+    }
+
+    /// [`path`](Self::path) for who only writes it on.
+    #[must_use]
+    pub fn path_bytes(self) -> &'a [u8] {
+        match self.head.path.in_bytes(self.bytes) {
+            b"" if self.head.method == Method::Options => b"*",
+            b"" => b"/",
+            path => path,
+        }
+    }
+
+    /// [`authority`](Self::authority) for who only writes it on.
+    #[must_use]
+    pub fn authority_bytes(self) -> &'a [u8] {
+        self.head.authority.in_bytes(self.bytes)
     }
 
     pub fn fields(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let bytes = self.bytes;
-        self.head.fields.iter().map(move |f| (f.name.text(bytes), f.value.in_bytes(bytes)))
+        self.head.fields.iter().map(move |f| (text(f.name.in_bytes(bytes)), f.value.in_bytes(bytes)))
     }
 
     /// The first field of that name (any case).
@@ -159,12 +178,23 @@ pub fn parse_request(bytes: &[u8], head: &mut RequestHead) -> Parsed {
 /// Splits the lines; `None` when the head's end is not there yet.
 fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
     let end = split(window, head);
+    if let Ok(Some(end)) = end
+        && is_usual(&window[..end], head)
+    {
+        return Ok(Some(end));
+    }
     let read = end.as_ref().map_or(window.len(), |end| end.unwrap_or(window.len()));
     match offence(&window[..read]) {
         None => end,
         // Whatever is wrong before it comes first, as it would if the bytes came one by one.
         Some((at, why)) => split(&window[..at], head).and(Err(why)),
     }
+}
+
+/// No empty line before it, a first line within its limit, and lines that end as they should: there is no [`offence`] in it.
+fn is_usual(whole: &[u8], head: &RequestHead) -> bool {
+    let line = head.fields.first().map_or(whole.len(), |field| field.name.start as usize);
+    head.method_name.start == 0 && line <= REQUEST_LINE_BYTES_MAX && is_cut_by_crlf(whole, &head.fields)
 }
 
 /// What httparse lets pass: a bare LF as a line's end, a line of any length, empty lines without end.

@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 
 use super::coding::Coding;
 use super::{
-    Field, Framing, Malformed, Method, Name, Parsed, Span, Version, bare_line_feed, content_length, tokens,
+    Field, Framing, Malformed, Method, Name, Parsed, Span, Version, bare_line_feed, content_length,
+    is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX};
 
@@ -51,7 +52,7 @@ impl<'a> ResponseView<'a> {
 
     pub fn fields(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let bytes = self.bytes;
-        self.head.fields.iter().map(move |f| (f.name.text(bytes), f.value.in_bytes(bytes)))
+        self.head.fields.iter().map(move |f| (text(f.name.in_bytes(bytes)), f.value.in_bytes(bytes)))
     }
 
     /// The first field of that name (any case).
@@ -88,6 +89,11 @@ fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malfor
         return Err(Malformed::StatusLine);
     }
     let end = split(window, head);
+    if let Ok(Some(end)) = end
+        && is_cut_by_crlf(&window[..end], &head.fields)
+    {
+        return Ok(Some(end));
+    }
     let read = end.as_ref().map_or(window.len(), |end| end.unwrap_or(window.len()));
     match bare_line_feed(&window[..read]) {
         None => end,
