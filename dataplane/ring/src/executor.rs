@@ -1,17 +1,18 @@
 //! Tasks of one thread and who is to be polled next.
 //!
-//! A wake on the ring's own thread is a push to a local queue. A wake from elsewhere (a waker may
-//! travel) goes through the doorbell.
+//! A task is woken by its name, which pushes it to a local queue. A waker that has left its task (it may travel to other
+//! threads) carries the name; one that is used elsewhere goes through the doorbell.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use crate::prefetch::prefetch;
 use crate::remote::Doorbell;
@@ -30,20 +31,77 @@ pub(crate) struct Executor {
     ready: Rc<Ready>,
     doorbell: Arc<Doorbell>,
     slots: RefCell<Slots>,
+    /// The task that is being polled, and what its waker points to.
+    polled: Cell<Option<(TaskName, *const ())>>,
     panicked: Cell<u64>,
 }
 
-/// Who is to be polled, oldest first.
+/// A task, or a future that `block_on` runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskName {
+    slot: u32,
+    /// Whose life in that slot it is: the slot may belong to another task by now.
+    life: u32,
+}
+
+/// The slot of the future that `block_on` runs.
+const MAIN: u32 = 0;
+
+/// Who is to be polled.
 struct Ready {
     ring: u64,
-    queue: RefCell<VecDeque<Arc<Wakeup>>>,
+    /// Oldest first.
+    queue: RefCell<VecDeque<TaskName>>,
+    /// By slot.
+    lives: RefCell<Vec<Life>>,
 }
 
 #[derive(Default)]
+struct Life {
+    count: u32,
+    /// In the queue already; a second wake changes nothing.
+    queued: bool,
+}
+
+impl Ready {
+    fn wake(&self, task: TaskName) {
+        if let Some(life) = self.lives.borrow_mut().get_mut(task.slot as usize)
+            && life.count == task.life
+            && !life.queued
+        {
+            life.queued = true;
+            self.queue.borrow_mut().push_back(task);
+        }
+    }
+
+    /// Who is next and lives still.
+    fn next(&self) -> Option<TaskName> {
+        loop {
+            let next = self.queue.borrow_mut().pop_front()?;
+            let life = &mut self.lives.borrow_mut()[next.slot as usize];
+            if life.count == next.life {
+                life.queued = false;
+                return Some(next);
+            }
+        }
+    }
+
+    /// A name for who is in that slot from now on; nobody before has it.
+    fn begin(&self, slot: u32) -> TaskName {
+        let lives = &mut *self.lives.borrow_mut();
+        let at = slot as usize;
+        if at >= lives.len() {
+            lives.resize_with(at + 1, Life::default);
+        }
+        lives[at] = Life { count: lives[at].count.wrapping_add(1), queued: false };
+        TaskName { slot, life: lives[at].count }
+    }
+}
+
 struct Slots {
-    /// `None` while its task is being polled, and when it is free.
+    /// `None` while its task is being polled, and when it is free; [`MAIN`] is never used.
     tasks: Vec<Option<Task>>,
-    free: Vec<usize>,
+    free: Vec<u32>,
 }
 
 struct Task {
@@ -51,33 +109,28 @@ struct Task {
     waker: Waker,
 }
 
-/// A task's name, as its wakers carry it.
+/// What a task's wakers point to.
 pub(crate) struct Wakeup {
     ring: u64,
-    /// `None` for the future that `block_on` runs.
-    slot: Option<usize>,
-    /// In a queue already; a second wake changes nothing.
-    queued: AtomicBool,
-    /// Its slot may belong to another task by now.
-    finished: AtomicBool,
+    task: TaskName,
+    /// With the doorbell already.
+    left: AtomicBool,
     doorbell: Arc<Doorbell>,
 }
 
 impl Wake for Wakeup {
     fn wake(self: Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let ready = RUNNING.try_with(|running| running.borrow().clone()).ok().flatten();
-        match ready.filter(|ready| ready.ring == self.ring) {
-            Some(ready) => ready.queue.borrow_mut().push_back(self),
-            None => Arc::clone(&self.doorbell).leave(self),
-        }
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.load(Ordering::Acquire) {
-            Arc::clone(self).wake();
+        let here = RUNNING.try_with(|running| {
+            let running = running.borrow();
+            let ready = running.as_ref().filter(|ready| ready.ring == self.ring);
+            ready.map(|ready| ready.wake(self.task)).is_some()
+        });
+        if here != Ok(true) && !self.left.swap(true, Ordering::AcqRel) {
+            self.doorbell.leave(Arc::clone(self));
         }
     }
 }
@@ -86,9 +139,10 @@ impl Executor {
     pub(crate) fn new(doorbell: Arc<Doorbell>) -> Self {
         let ring = RINGS.fetch_add(1, Ordering::Relaxed);
         Self {
-            ready: Rc::new(Ready { ring, queue: RefCell::default() }),
+            ready: Rc::new(Ready { ring, queue: RefCell::default(), lives: RefCell::default() }),
             doorbell,
-            slots: RefCell::default(),
+            slots: RefCell::new(Slots { tasks: vec![None], free: Vec::new() }),
+            polled: Cell::new(None),
             panicked: Cell::new(0),
         }
     }
@@ -97,18 +151,33 @@ impl Executor {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.free.pop().unwrap_or_else(|| {
             slots.tasks.push(None);
-            slots.tasks.len() - 1
+            u32::try_from(slots.tasks.len() - 1).expect("four billion tasks do not fit in memory")
         });
-        let wakeup = self.wakeup(Some(slot));
-        slots.tasks[slot] = Some(Task { future, waker: Waker::from(Arc::clone(&wakeup)) });
-        self.ready.queue.borrow_mut().push_back(wakeup);
+        let name = self.ready.begin(slot);
+        slots.tasks[slot as usize] = Some(Task { future, waker: self.waker(name) });
+        self.ready.wake(name);
     }
 
-    /// A name for `block_on`'s own future, queued for its first poll.
-    pub(crate) fn main(&self) -> Arc<Wakeup> {
-        let wakeup = self.wakeup(None);
-        self.ready.queue.borrow_mut().push_back(Arc::clone(&wakeup));
-        wakeup
+    /// A name and a waker for `block_on`'s own future, queued for its first poll.
+    pub(crate) fn main(&self) -> (TaskName, Waker) {
+        let name = self.ready.begin(MAIN);
+        self.ready.wake(name);
+        (name, self.waker(name))
+    }
+
+    fn waker(&self, task: TaskName) -> Waker {
+        let doorbell = Arc::clone(&self.doorbell);
+        Arc::new(Wakeup { ring: self.ready.ring, task, left: false.into(), doorbell }).into()
+    }
+
+    pub(crate) fn wake(&self, task: TaskName) {
+        self.ready.wake(task);
+    }
+
+    /// The task that is being polled, if `waker` is its own.
+    pub(crate) fn is_polling(&self, waker: &Waker) -> Option<TaskName> {
+        // What a task's waker points to lives as long as the task, and nobody else's waker can point there.
+        self.polled.get().filter(|(_, own)| ptr::eq(*own, waker.data())).map(|(task, _)| task)
     }
 
     /// Marks this executor as the one that runs on this thread, until the guard is dropped.
@@ -131,22 +200,23 @@ impl Executor {
 
     /// Queues what other threads have woken.
     pub(crate) fn take_in(&self, tasks: Vec<Arc<Wakeup>>) {
-        self.ready.queue.borrow_mut().extend(tasks);
+        for wakeup in tasks {
+            // A swap and not a store: what was written before the wakes that found it left is seen by the poll.
+            wakeup.left.swap(false, Ordering::AcqRel);
+            self.ready.wake(wakeup.task);
+        }
     }
 
     /// Polls up to `polls_max` tasks. Returns early, with `true`, when it is `main`'s turn.
-    pub(crate) fn run(&self, main: &Arc<Wakeup>, polls: &mut usize) -> bool {
+    pub(crate) fn run(&self, main: TaskName, polls: &mut usize) -> bool {
         while *polls > 0 {
-            let Some(next) = self.ready.queue.borrow_mut().pop_front() else { return false };
+            let Some(next) = self.ready.next() else { return false };
             *polls -= 1;
             self.look_ahead();
-            next.queued.store(false, Ordering::Release);
-            match next.slot {
-                Some(slot) if !next.finished.load(Ordering::Acquire) => self.poll(slot, &next),
-                Some(_) => {}
-                None if Arc::ptr_eq(&next, main) => return true,
-                None => {} // a waker of an earlier block_on
+            if next == main {
+                return true;
             }
+            self.poll(next);
         }
         false
     }
@@ -159,64 +229,53 @@ impl Executor {
     /// Drops all tasks, those included that are made while others are dropped.
     pub(crate) fn clear(&self) {
         loop {
-            let tasks = std::mem::take(&mut self.slots.borrow_mut().tasks);
-            self.slots.borrow_mut().free.clear();
-            let queued = self.ready.queue.take();
-            if tasks.is_empty() && queued.is_empty() {
+            let tasks: Vec<_> = self.slots.borrow_mut().tasks.iter_mut().map(Option::take).collect();
+            let any = tasks.iter().any(Option::is_some);
+            for (slot, task) in (0..).zip(tasks) {
+                let Some(task) = task else { continue };
+                self.end(slot, task.future);
+            }
+            if !any {
+                self.ready.queue.borrow_mut().clear();
                 return;
-            }
-            for wakeup in queued {
-                wakeup.finished.store(true, Ordering::Release);
-            }
-            for task in tasks.into_iter().flatten() {
-                self.discard(task.future);
             }
         }
     }
 
     /// Asks for the memory of the task that comes after the one to be polled now.
     fn look_ahead(&self) {
-        let queue = self.ready.queue.borrow();
-        let Some(slot) = queue.front().and_then(|next| next.slot) else { return };
-        if let Some(Some(task)) = self.slots.borrow().tasks.get(slot) {
+        let Some(next) = self.ready.queue.borrow().front().copied() else { return };
+        if let Some(Some(task)) = self.slots.borrow().tasks.get(next.slot as usize) {
             prefetch(&*task.future);
         }
     }
 
-    fn poll(&self, slot: usize, wakeup: &Wakeup) {
+    fn poll(&self, name: TaskName) {
+        let slot = name.slot as usize;
         let taken = self.slots.borrow_mut().tasks.get_mut(slot).and_then(Option::take);
         let Some(mut task) = taken else { return };
+        self.polled.set(Some((name, task.waker.data())));
         let mut cx = Context::from_waker(&task.waker);
         // A task that panicked is not polled again, so nobody sees what it left half done.
         let result = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut cx)));
-        if let Ok(std::task::Poll::Pending) = result {
-            self.slots.borrow_mut().tasks[slot] = Some(task);
-            return;
+        self.polled.set(None);
+        match result {
+            Ok(Poll::Pending) => self.slots.borrow_mut().tasks[slot] = Some(task),
+            Ok(Poll::Ready(())) => self.end(name.slot, task.future),
+            Err(_) => {
+                self.panicked.set(self.panicked.get() + 1);
+                self.end(name.slot, task.future);
+            }
         }
-        wakeup.finished.store(true, Ordering::Release);
-        if result.is_err() {
-            self.panicked.set(self.panicked.get() + 1);
-        }
-        self.discard(task.future);
-        self.slots.borrow_mut().free.push(slot);
     }
 
-    /// Drops a future, whose destructor may panic as well.
-    fn discard(&self, future: TaskFuture) {
+    /// Ends a life, so that no wake finds it, and drops its future, whose destructor may panic as well.
+    fn end(&self, slot: u32, future: TaskFuture) {
+        self.ready.begin(slot);
         if catch_unwind(AssertUnwindSafe(|| drop(future))).is_err() {
             self.panicked.set(self.panicked.get() + 1);
         }
-    }
-
-    /// A name for something that is put into the queue at once.
-    fn wakeup(&self, slot: Option<usize>) -> Arc<Wakeup> {
-        Arc::new(Wakeup {
-            ring: self.ready.ring,
-            slot,
-            queued: true.into(),
-            finished: false.into(),
-            doorbell: Arc::clone(&self.doorbell),
-        })
+        self.slots.borrow_mut().free.push(slot);
     }
 }
 
@@ -226,5 +285,81 @@ pub(crate) struct Entered;
 impl Drop for Entered {
     fn drop(&mut self) {
         RUNNING.with(|running| running.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::waiter::Waiter;
+
+    type Seen = Rc<RefCell<(usize, Option<Waker>)>>;
+
+    /// A task that counts its polls, shows its waker, and ends with the poll of that number.
+    fn shown(executor: &Executor, last: usize) -> Seen {
+        let seen = Seen::default();
+        let mine = Rc::clone(&seen);
+        executor.spawn(Box::pin(poll_fn(move |cx| {
+            let mut mine = mine.borrow_mut();
+            *mine = (mine.0 + 1, Some(cx.waker().clone()));
+            if mine.0 == last { Poll::Ready(()) } else { Poll::Pending }
+        })));
+        seen
+    }
+
+    fn run(executor: &Executor, main: TaskName) {
+        let mut polls = 100;
+        while executor.run(main, &mut polls) {}
+    }
+
+    #[test]
+    fn a_waker_of_a_task_that_has_ended_wakes_nobody() {
+        let executor = Executor::new(Doorbell::new(None));
+        let _running = executor.enter();
+        let (main, _) = executor.main();
+        let first = shown(&executor, 1);
+        run(&executor, main);
+        let next = shown(&executor, 3);
+        run(&executor, main);
+        let wake = |seen: &Seen| seen.borrow().1.clone().unwrap().wake();
+        wake(&first);
+        run(&executor, main);
+        assert_eq!((first.borrow().0, next.borrow().0), (1, 1));
+        assert_eq!(executor.slots.borrow().tasks.len(), 2, "both had the same slot");
+        (0..2).for_each(|_| wake(&next));
+        run(&executor, main);
+        assert_eq!(next.borrow().0, 2, "two wakes, one poll");
+        executor.clear();
+        wake(&next);
+        assert!(executor.is_idle());
+    }
+
+    #[test]
+    fn a_task_waits_by_its_name_and_all_others_by_their_waker() {
+        let executor = Rc::new(Executor::new(Doorbell::new(None)));
+        let _running = executor.enter();
+        let (main, main_waker) = executor.main();
+        let (mine, polls) = (Rc::clone(&executor), Rc::new(Cell::new(0)));
+        let counted = Rc::clone(&polls);
+        executor.spawn(Box::pin(poll_fn(move |cx| {
+            let mut place = None;
+            Waiter::remember(&mut place, &mine, &cx.waker().clone());
+            assert!(matches!(place, Some(Waiter::Task(_))));
+            Waiter::remember(&mut place, &mine, Waker::noop());
+            assert!(matches!(place, Some(Waiter::Other(_))));
+            counted.set(counted.get() + 1);
+            if counted.get() == 1 {
+                Waiter::remember(&mut place, &mine, cx.waker());
+                place.take().unwrap().wake(&mine); // while it is polled: once more
+            }
+            Poll::Pending
+        })));
+        run(&executor, main);
+        assert_eq!((polls.get(), executor.panicked()), (2, 0));
+        let mut place = None;
+        Waiter::remember(&mut place, &executor, &main_waker);
+        assert!(matches!(place, Some(Waiter::Other(_))), "nobody is polled");
     }
 }

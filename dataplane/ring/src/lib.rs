@@ -32,6 +32,7 @@ mod slab;
 mod stream;
 mod tick;
 mod timer;
+mod waiter;
 
 pub use chunk::Chunk;
 pub use file::File;

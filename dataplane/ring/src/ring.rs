@@ -63,13 +63,12 @@ impl Ring {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let core = &*self.core;
         let _running = core.executor.enter();
-        let main = core.executor.main();
-        let waker = Waker::from(Arc::clone(&main));
+        let (main, waker) = core.executor.main();
         let mut future = pin!(future);
         core.advance();
         loop {
             let mut polls = POLLS_PER_TURN;
-            while core.executor.run(&main, &mut polls) {
+            while core.executor.run(main, &mut polls) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                     core.turn(Patience::None); // hands over what the last poll left, closes above all
                     return output;
@@ -178,7 +177,7 @@ pub(crate) struct Core {
     pub(crate) pool: Rc<Pool>,
     pub(crate) options: Options,
     slab: RefCell<Slab>,
-    executor: Executor,
+    pub(crate) executor: Executor,
     doorbell: Arc<Doorbell>,
     /// Who waits for a call from another thread.
     listeners: RefCell<Vec<Waker>>,
@@ -230,16 +229,16 @@ impl Core {
         if effect.pause {
             self.driver.borrow_mut().cancel(key);
         }
-        if let Some(waker) = effect.wake {
-            waker.wake();
+        if let Some(waiter) = effect.wake {
+            waiter.wake(&self.executor);
         }
     }
 
     fn wake_due(&self) {
         loop {
             let due = self.timers.borrow_mut().pop_due(self.now());
-            let Some(waker) = due else { return };
-            waker.wake();
+            let Some(waiter) = due else { return };
+            waiter.wake(&self.executor);
         }
     }
 
@@ -308,7 +307,7 @@ impl Ticket {
     /// The outcome of an operation that answers once, with what it owned.
     pub(crate) async fn outcome(mut self) -> (i32, Op) {
         poll_fn(|cx| {
-            let outcome = self.core.slab.borrow_mut().poll_outcome(self.key, cx);
+            let outcome = self.core.slab.borrow_mut().poll_outcome(self.key, &self.core.executor, cx);
             self.taken = outcome.is_ready();
             outcome
         })
@@ -317,7 +316,7 @@ impl Ticket {
 
     /// The next thing a multishot operation brought; after `Ended` the ticket is spent.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        let next = self.core.slab.borrow_mut().poll_next(self.key, cx);
+        let next = self.core.slab.borrow_mut().poll_next(self.key, &self.core.executor, cx);
         self.taken = matches!(next, Poll::Ready(Next::Ended(_)));
         next
     }

@@ -5,11 +5,13 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use crate::chunk::Chunk;
+use crate::executor::Executor;
 use crate::limits::Options;
 use crate::op::{Closing, Completion, Handle, Key, Op, Socket};
+use crate::waiter::Waiter;
 
 #[derive(Default)]
 pub(crate) struct Slab {
@@ -26,7 +28,7 @@ struct Slot {
 
 struct Operation {
     op: Op,
-    waker: Option<Waker>,
+    waiter: Option<Waiter>,
     /// What a multishot operation brought and nobody took yet.
     arrived: Arrivals,
     /// The last answer's result.
@@ -78,7 +80,7 @@ pub(crate) enum Next {
 /// What follows from an answer.
 #[derive(Default)]
 pub(crate) struct Effect {
-    pub(crate) wake: Option<Waker>,
+    pub(crate) wake: Option<Waiter>,
     /// More waits here than may: ask the driver to end the operation.
     pub(crate) pause: bool,
 }
@@ -92,7 +94,7 @@ impl Slab {
         let Slot { generation, operation } = &mut self.slots[slot as usize];
         *operation = Some(Operation {
             op,
-            waker: None,
+            waiter: None,
             arrived: Arrivals::default(),
             outcome: None,
             orphaned: false,
@@ -119,23 +121,28 @@ impl Slab {
     }
 
     /// The outcome of an operation that answers once, with what it owned.
-    pub(crate) fn poll_outcome(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<(i32, Op)> {
+    pub(crate) fn poll_outcome(
+        &mut self,
+        key: Key,
+        executor: &Executor,
+        cx: &Context<'_>,
+    ) -> Poll<(i32, Op)> {
         let operation = self.operation_mut(key);
         let Some(outcome) = operation.outcome else {
-            remember(&mut operation.waker, cx);
+            Waiter::remember(&mut operation.waiter, executor, cx.waker());
             return Poll::Pending;
         };
         Poll::Ready((outcome, self.remove(key).op))
     }
 
     /// The next thing a multishot operation brought. After `Ended` it is gone from the slab.
-    pub(crate) fn poll_next(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<Next> {
+    pub(crate) fn poll_next(&mut self, key: Key, executor: &Executor, cx: &Context<'_>) -> Poll<Next> {
         let operation = self.operation_mut(key);
         if let Some(arrived) = operation.arrived.pop() {
             return Poll::Ready(Next::Arrived(arrived));
         }
         let Some(outcome) = operation.outcome else {
-            remember(&mut operation.waker, cx);
+            Waiter::remember(&mut operation.waiter, executor, cx.waker());
             return Poll::Pending;
         };
         self.remove(key);
@@ -164,7 +171,7 @@ impl Slab {
             return false;
         }
         operation.orphaned = true;
-        operation.waker = None;
+        operation.waiter = None;
         operation.arrived = Arrivals::default();
         self.cancel(key)
     }
@@ -190,7 +197,7 @@ impl Slab {
             operation.arrived.push(arrived);
         }
 
-        let mut effect = Effect { wake: operation.waker.take(), pause: false };
+        let mut effect = Effect { wake: operation.waiter.take(), pause: false };
         if more {
             let arrived_max = match operation.op {
                 Op::Accept(_) => limits.accepted_max,
@@ -237,13 +244,6 @@ impl Slab {
     fn operation_mut(&mut self, key: Key) -> &mut Operation {
         let slot = self.slot_of(key);
         self.slots[slot].operation.as_mut().expect("checked by slot_of")
-    }
-}
-
-fn remember(waker: &mut Option<Waker>, cx: &Context<'_>) {
-    match waker {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *waker = Some(cx.waker().clone()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Timers: a heap of moments in the executor, and no kernel operation per timer.
 //!
 //! Nearly all timers guard something that goes well, and are cleared long before their moment. So what happens often is
-//! cheap: a moment later than all others goes to the heap's end, a timer that is set again finds its waker by number,
+//! cheap: a moment later than all others goes to the heap's end, a timer that is set again finds who waits by number,
 //! and one that is cleared only leaves its place; its moment stays in the heap until it comes up, or until the cleared
 //! ones are more than the others.
 
@@ -10,10 +10,11 @@ use std::collections::BinaryHeap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use crate::ring::Core;
 use crate::tick::Tick;
+use crate::waiter::Waiter;
 
 /// The time given to something is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +42,10 @@ impl Future for Sleep {
         if self.core.now() >= self.at {
             return Poll::Ready(());
         }
-        let name = self.core.timers.borrow_mut().set(self.at, self.set, cx.waker());
+        let core = Rc::clone(&self.core);
+        let mut timers = core.timers.borrow_mut();
+        let (name, waiter) = timers.set(self.at, self.set);
+        Waiter::remember(waiter, &core.executor, cx.waker());
         self.set = Some(name);
         Poll::Pending
     }
@@ -92,7 +96,7 @@ impl<F: Future> Future for Within<F> {
 /// Who is to be woken when; equal moments in the order in which they were set.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// The earliest on top. Some are cleared: their place has no waker, or another timer's.
+    /// The earliest on top. Some are cleared: nobody waits in their place, or for another timer.
     moments: BinaryHeap<Reverse<(Tick, Name)>>,
     places: Vec<Place>,
     free: Vec<usize>,
@@ -110,23 +114,22 @@ pub(crate) struct Name {
 struct Place {
     /// Whose it is, or was.
     id: u64,
-    waker: Option<Waker>,
+    waiter: Option<Waiter>,
 }
 
 /// Cleared moments that are not worth looking for.
 const CLEARED_FEW: usize = 64;
 
 impl Timers {
-    /// Sets a timer, or gives the one of that name its current waker.
-    pub(crate) fn set(&mut self, at: Tick, name: Option<Name>, waker: &Waker) -> Name {
-        if let Some(name) = name
-            && let Some(known) = self.waker_of(name)
-        {
-            known.clone_from(waker); // copies nothing if it is the same task's
-            return name;
-        }
+    /// Sets a timer, unless the one of that name is set; and the place for who waits for it, to be filled at once.
+    pub(crate) fn set(&mut self, at: Tick, name: Option<Name>) -> (Name, &mut Option<Waiter>) {
+        let name = name.filter(|name| is_set(&self.places, *name)).unwrap_or_else(|| self.add(at));
+        (name, &mut self.places[name.place].waiter)
+    }
+
+    fn add(&mut self, at: Tick) -> Name {
         self.named += 1;
-        let mine = Place { id: self.named, waker: Some(waker.clone()) };
+        let mine = Place { id: self.named, waiter: None };
         let place = match self.free.pop() {
             Some(place) => {
                 self.places[place] = mine;
@@ -164,7 +167,7 @@ impl Timers {
     }
 
     /// Takes one whose moment has come.
-    pub(crate) fn pop_due(&mut self, now: Tick) -> Option<Waker> {
+    pub(crate) fn pop_due(&mut self, now: Tick) -> Option<Waiter> {
         while self.moments.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Reverse((_, name)) = self.moments.pop()?;
             let due = self.take(name);
@@ -175,29 +178,24 @@ impl Timers {
         None
     }
 
-    fn waker_of(&mut self, name: Name) -> Option<&mut Waker> {
-        let place = self.places.get_mut(name.place).filter(|place| place.id == name.id)?;
-        place.waker.as_mut()
-    }
-
     /// Frees the timer's place, if it is set still.
-    fn take(&mut self, name: Name) -> Option<Waker> {
+    fn take(&mut self, name: Name) -> Option<Waiter> {
         let place = self.places.get_mut(name.place).filter(|place| place.id == name.id)?;
-        let waker = place.waker.take()?;
+        let waiter = place.waiter.take()?;
         self.free.push(name.place);
-        Some(waker)
+        Some(waiter)
     }
 }
 
 fn is_set(places: &[Place], name: Name) -> bool {
-    places.get(name.place).is_some_and(|place| place.id == name.id && place.waker.is_some())
+    places.get(name.place).is_some_and(|place| place.id == name.id && place.waiter.is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-    use std::task::Wake;
+    use std::task::{Wake, Waker};
     use std::time::Duration;
 
     use super::*;
@@ -209,6 +207,19 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Relaxed);
         }
+    }
+
+    fn begin(timers: &mut Timers, at: Tick, name: Option<Name>, waker: &Waker) -> Name {
+        let (name, waiter) = timers.set(at, name);
+        *waiter = Some(Waiter::Other(waker.clone()));
+        name
+    }
+
+    fn due(timers: &mut Timers, now: Tick) -> Option<Waker> {
+        timers.pop_due(now).map(|waiter| match waiter {
+            Waiter::Other(waker) => waker,
+            Waiter::Task(_) => unreachable!("nobody here is a task"),
+        })
     }
 
     fn after(millis: u64) -> Tick {
@@ -226,8 +237,8 @@ mod tests {
         let mut now = 0;
         for (nth, count) in counts.iter().enumerate() {
             let at = after(now + rng.u64(1..500));
-            let name = timers.set(at, None, &Waker::from(Arc::clone(count)));
-            assert_eq!(timers.set(at, Some(name), &Waker::from(Arc::clone(count))), name);
+            let name = begin(&mut timers, at, None, &Waker::from(Arc::clone(count)));
+            assert_eq!(begin(&mut timers, at, Some(name), &Waker::from(Arc::clone(count))), name);
             set.push((at, name, nth));
             if rng.bool() {
                 let (_, name, _) = set.swap_remove(rng.usize(..set.len()));
@@ -237,7 +248,7 @@ mod tests {
             assert_eq!(timers.next(), set.iter().map(|(at, ..)| *at).min());
             assert!(timers.moments.len() <= 2 * set.len() + CLEARED_FEW + 1);
             now += rng.u64(..3);
-            while let Some(waker) = timers.pop_due(after(now)) {
+            while let Some(waker) = due(&mut timers, after(now)) {
                 waker.wake();
             }
             set.retain(|(at, _, nth)| {
@@ -254,12 +265,12 @@ mod tests {
     fn equal_moments_come_in_the_order_in_which_they_were_set() {
         let mut timers = Timers::default();
         let wakers: Vec<_> = (0..20).map(|_| Waker::from(Arc::new(Count::default()))).collect();
-        let names: Vec<_> = wakers.iter().map(|waker| timers.set(after(1), None, waker)).collect();
+        let names: Vec<_> = wakers.iter().map(|waker| begin(&mut timers, after(1), None, waker)).collect();
         timers.clear(names[3]);
-        timers.set(after(1), None, &wakers[3]); // in the place of the one before, and behind all
+        begin(&mut timers, after(1), None, &wakers[3]); // in the place of the one before, and behind all
         let order = (0..20).filter(|nth| *nth != 3).chain([3]);
         for nth in order {
-            assert!(timers.pop_due(after(1)).unwrap().will_wake(&wakers[nth]), "{nth}");
+            assert!(due(&mut timers, after(1)).unwrap().will_wake(&wakers[nth]), "{nth}");
         }
         assert!(timers.pop_due(after(9)).is_none() && timers.next().is_none());
     }
