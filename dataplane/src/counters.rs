@@ -86,6 +86,12 @@ pub struct CoreCounters {
     pub cold: ColdStarts,
 }
 
+/// Adds to a counter that only this core writes. Not `fetch_add`, whose locked instruction waits until all that was written before
+/// has left the processor: with each of the four of a request that is some ten nanoseconds.
+fn raise(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
 /// What a request that finds no instance waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -128,7 +134,18 @@ impl ColdStarts {
 
 impl CoreCounters {
     pub(crate) fn answered(&self, status: u16) {
-        self.requests[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
+        raise(&self.requests[usize::from(status / 100).min(5)], 1);
+    }
+
+    /// A request found a connection to its instance open.
+    pub(crate) fn reused(&self) {
+        raise(&self.upstream_reused, 1);
+    }
+
+    /// So many bytes came from a client, and so many went to it.
+    pub(crate) fn carried(&self, received: u64, sent: u64) {
+        raise(&self.bytes_received, received);
+        raise(&self.bytes_sent, sent);
     }
 
     /// Requests of all kinds.

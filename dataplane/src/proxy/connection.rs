@@ -144,9 +144,8 @@ impl Connection {
                     self.refuse_unread(&Refusal::Malformed(why), before.1).await
                 }
             };
-            let counters = &self.proxy.counters;
-            counters.bytes_received.fetch_add(self.client.inflow.bytes - before.0, Relaxed);
-            counters.bytes_sent.fetch_add(self.client.outflow.bytes - before.1, Relaxed);
+            let carried = (self.client.inflow.bytes - before.0, self.client.outflow.bytes - before.1);
+            self.proxy.counters.carried(carried.0, carried.1);
             self.open.sheet.carried(self.client.inflow.bytes, self.client.outflow.bytes);
             let state = if matches!(next, Next::Request) { State::Idle } else { State::Closing };
             self.open.sheet.begin(state, self.proxy.ring.now());

@@ -5,7 +5,6 @@
 //! a small body leave together.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -123,8 +122,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     drop(head); // the receive buffer goes back before the wait for the answer
     connection.client.inflow.detach();
 
-    let endpoint = Arc::clone(&place.endpoint);
-    let backend = Arc::clone(place.backend());
+    let key = PoolKey::Endpoint(place.endpoint.id);
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
     let timing = connection.note.timing.clone().filter(|_| proxy.tells_timing.get());
     let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
@@ -139,19 +137,14 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
                     tape.end(request.progress.is_sent().then_some(status));
                 }
                 if request.progress.is_sent() && is_reusable(&upstream) {
-                    proxy.client.keep(PoolKey::Endpoint(endpoint.id), upstream);
+                    proxy.client.keep(key, upstream);
                 }
                 return Ending::Answered { status, close, request_read };
             }
-            Attempt::Stale if repeatable => {
-                let (to, trust) = (endpoint.address, backend.trust.as_deref());
-                match Box::pin(proxy.client.open(to, trust, request.due.first_byte)).await {
-                    Ok(fresh) => upstream = fresh,
-                    Err(_) => return Ending::Refused(Refusal::Unreachable(backend.key.clone())),
-                }
-                proxy.counters.upstream_opened.fetch_add(1, Relaxed);
-            }
-            Attempt::Stale => return Ending::Refused(Refusal::InstanceFailed(backend.key.clone())),
+            Attempt::Stale => match Box::pin(request.afresh(&proxy, repeatable)).await {
+                Ok(fresh) => upstream = fresh,
+                Err(refusal) => return Ending::Refused(refusal),
+            },
             Attempt::Refused(refusal) => return Ending::Refused(refusal),
             Attempt::Switched => {
                 connection.open.sheet.turn(State::Tunnel);
@@ -197,6 +190,19 @@ impl Request {
             wire,
             body,
         }
+    }
+
+    /// A new connection to its instance, which had closed the kept one before any byte of an answer; if the request may be sent
+    /// again.
+    async fn afresh(&self, proxy: &Proxy, repeatable: bool) -> Result<Box<Upstream>, Refusal> {
+        let Some(place) = &self.place else { return Err(Refusal::InstanceFailed(Box::default())) };
+        let (to, backend) = (place.endpoint.address, place.backend());
+        if !repeatable {
+            return Err(Refusal::InstanceFailed(backend.key.clone()));
+        }
+        let opened = proxy.client.open(to, backend.trust.as_deref(), self.due.first_byte).await;
+        proxy.counters.upstream_opened.fetch_add(u64::from(opened.is_ok()), Relaxed);
+        opened.map_err(|_| Refusal::Unreachable(backend.key.clone()))
     }
 }
 

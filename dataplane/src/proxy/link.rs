@@ -61,7 +61,7 @@ impl Proxy {
         };
         match kept {
             Some(link) => {
-                self.counters.upstream_reused.fetch_add(1, Relaxed);
+                self.counters.reused();
                 Ok(link)
             }
             None => self.fresh_link(place.backend(), endpoint, due).await,

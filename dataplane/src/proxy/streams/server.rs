@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use ring::Chunk;
 
@@ -50,8 +49,7 @@ pub(in crate::proxy) async fn serve(
         }
     });
     served.await;
-    proxy.counters.bytes_received.fetch_add(facts.received.get(), Relaxed);
-    proxy.counters.bytes_sent.fetch_add(facts.sent.get(), Relaxed);
+    proxy.counters.carried(facts.received.get(), facts.sent.get());
     drop(open); // it was open until here
 }
 
