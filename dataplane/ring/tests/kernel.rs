@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
@@ -252,6 +253,39 @@ fn buffers_that_all_are_held_stop_nobody_and_come_back() {
         }
         assert!(bytes[..sent.len()] == sent && bytes[sent.len()..] == sent);
         writer.join().unwrap();
+    });
+}
+
+#[test]
+fn calm_traffic_uses_few_buffers_again_and_again_and_a_burst_finds_enough() {
+    let ring = ring();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    ring.block_on(async {
+        let mut pairs = Vec::new();
+        for _ in 0..300 {
+            let stream = Stream::connect(&ring, address).await.unwrap();
+            assert_eq!(stream.ready(), Readiness::Idle); // arms the receive
+            pairs.push((stream, listener.accept().unwrap().0));
+        }
+        let mut places = HashSet::new();
+        let (stream, peer) = &mut pairs[0];
+        for nth in 0..1000_u32 {
+            peer.write_all(&nth.to_ne_bytes()).unwrap();
+            let chunk = stream.recv().await.unwrap();
+            assert_eq!(*chunk, nth.to_ne_bytes());
+            places.insert(chunk.as_ptr());
+        }
+        assert!(places.len() <= 64, "{} of 1,024 buffers were touched", places.len());
+
+        for round in 0..3_u32 {
+            for (nth, (_, peer)) in (0..).zip(&mut pairs) {
+                peer.write_all(&(nth + round).to_ne_bytes()).unwrap(); // all, before the ring looks
+            }
+            for (nth, (stream, _)) in (0_u32..).zip(&pairs) {
+                assert_eq!(*stream.recv().await.unwrap(), (nth + round).to_ne_bytes());
+            }
+        }
     });
 }
 

@@ -1,5 +1,9 @@
 //! The provided-buffer ring: a queue in shared memory from which the kernel takes the buffer for
 //! the bytes that arrive next.
+//!
+//! The kernel takes buffers in the order in which they were handed over, so it has no more of them than arrivals are to be
+//! expected, and what came back last is handed over first: few buffers are used again and again and stay in the processor's
+//! caches, and the pages of the others are never touched.
 
 use std::io;
 use std::rc::Rc;
@@ -11,6 +15,9 @@ use io_uring::types::BufRingEntry;
 use crate::chunk::Chunk;
 use crate::pool::{Pool, Region};
 
+/// Buffers that the kernel has at least, if there are so many.
+const PROVIDED_LEAST: u16 = 64;
+
 /// The one buffer group of a ring.
 pub(super) const GROUP: u16 = 0;
 
@@ -20,38 +27,55 @@ pub(super) struct Buffers {
     pool: Rc<Pool>,
     /// Where the next entry goes, and one past what the kernel may read. Wraps.
     tail: u16,
+    /// Those that the kernel does not have and no chunk holds; the one used last on top.
+    spare: Vec<u16>,
+    /// Those that the kernel has.
+    provided: u16,
+    /// How many it is to have: twice what arrived in the busiest of the last turns.
+    wanted: u16,
+    /// Filled since the last turn.
+    arrived: u16,
 }
 
 impl Buffers {
     pub(super) fn register(uring: &IoUring, pool: Rc<Pool>) -> io::Result<Self> {
         let ring = Region::new(usize::from(pool.count()) * size_of::<BufRingEntry>())?;
-        let mut buffers = Self { ring, pool, tail: 0 };
+        let spare = (0..pool.count()).rev().collect();
+        let mut buffers = Self { ring, pool, tail: 0, spare, provided: 0, wanted: 0, arrived: 0 };
         let address = buffers.ring.start.as_ptr() as u64;
         // SAFETY: a page-aligned region of exactly this many entries. It lives in `Buffers`, which is
         // kept beside the ring and dropped after it.
         unsafe {
             uring.submitter().register_buf_ring_with_flags(address, buffers.pool.count(), GROUP, 0)?;
         }
-        for id in 0..buffers.pool.count() {
-            buffers.provide(id);
-        }
-        buffers.publish();
+        buffers.refill();
         Ok(buffers)
     }
 
-    /// Hands to the kernel what chunks have given back.
+    /// Takes what chunks have given back, and hands to the kernel as many as it is to have. Once a turn. When more arrives at once
+    /// than was expected some receives end without a buffer, begin again, and find twice as many.
     pub(super) fn refill(&mut self) {
-        let pool = Rc::clone(&self.pool);
-        if pool.give_back(|id| self.provide(id)) {
-            self.publish();
+        self.pool.give_back(|id| self.spare.push(id));
+        let busy = std::mem::take(&mut self.arrived).saturating_mul(2);
+        self.wanted = busy.max(self.wanted.saturating_sub(1)).max(PROVIDED_LEAST);
+        if self.provided >= self.wanted || self.spare.is_empty() {
+            return;
         }
+        while self.provided < self.wanted
+            && let Some(id) = self.spare.pop()
+        {
+            self.provide(id);
+        }
+        self.publish();
     }
 
     /// The chunk in buffer `id`, which the kernel has filled.
     ///
     /// # Safety
     /// The kernel has just named this buffer.
-    pub(super) unsafe fn filled(&self, id: u16, bytes: u32) -> Chunk {
+    pub(super) unsafe fn filled(&mut self, id: u16, bytes: u32) -> Chunk {
+        self.provided -= 1;
+        self.arrived = self.arrived.saturating_add(1);
         // SAFETY: a buffer that the kernel names was provided and is not lent out; it leaves the
         // kernel's ring by that, and comes into it again only through `refill`.
         unsafe { self.pool.lend(id, bytes) }
@@ -69,6 +93,7 @@ impl Buffers {
         entry.set_len(self.pool.buffer_bytes());
         entry.set_bid(id);
         self.tail = self.tail.wrapping_add(1);
+        self.provided += 1;
     }
 
     fn publish(&self) {
