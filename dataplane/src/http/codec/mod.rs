@@ -88,10 +88,12 @@ fn bare_line_feed(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at == 0 || bytes[at - 1] != b'\r')
 }
 
-/// Whether each line of a whole head ends in CRLF, told by where its fields begin: the parser lets no line feed into a line, so one
-/// stands between two lines or nowhere. A look at each joint and not at each byte; to be believed when it says yes.
+/// Whether a whole head has no empty line before it and each of its lines ends in CRLF, told by where its fields begin: the parser lets
+/// no line feed into a line, so one stands between two lines or nowhere. A look at each joint and not at each byte; to be believed
+/// when it says yes.
 fn is_cut_by_crlf(head: &[u8], fields: &[Field]) -> bool {
-    let cut = fields.iter().all(|field| head[..field.name.start as usize].ends_with(b"\r\n"));
+    let begins = !matches!(head.first(), None | Some(b'\r' | b'\n'));
+    let cut = begins && fields.iter().all(|field| head[..field.name.start as usize].ends_with(b"\r\n"));
     let cut = cut && head.ends_with(b"\r\n\r\n");
     debug_assert!(!cut || bare_line_feed(head).is_none());
     cut

@@ -191,10 +191,10 @@ fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malform
     }
 }
 
-/// No empty line before it, a first line within its limit, and lines that end as they should: there is no [`offence`] in it.
+/// A first line within its limit, and nothing but whole lines: there is no [`offence`] in it.
 fn is_usual(whole: &[u8], head: &RequestHead) -> bool {
     let line = head.fields.first().map_or(whole.len(), |field| field.name.start as usize);
-    head.method_name.start == 0 && line <= REQUEST_LINE_BYTES_MAX && is_cut_by_crlf(whole, &head.fields)
+    line <= REQUEST_LINE_BYTES_MAX && is_cut_by_crlf(whole, &head.fields)
 }
 
 /// What httparse lets pass: a bare LF as a line's end, a line of any length, empty lines without end.
