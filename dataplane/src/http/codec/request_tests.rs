@@ -211,6 +211,14 @@ proptest! {
         let _ = parse_request(&bytes, &mut head);
     }
 
+    /// Whatever shows it: a look at every byte, or at the places between lines alone.
+    #[test]
+    fn what_is_read_has_no_line_feed_of_its_own(bytes in nearly_a_request()) {
+        if let Parsed::Head { bytes: end } = parse_request(&bytes, &mut RequestHead::default()) {
+            prop_assert_eq!(bare_line_feed(&bytes[..end]), None);
+        }
+    }
+
     #[test]
     fn pieces_give_the_answer_of_the_whole(bytes in nearly_a_request()) {
         let mut head = RequestHead::default();

@@ -184,6 +184,8 @@ fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), Mal
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(text: &str, asked: Method) -> Result<ResponseHead, Malformed> {
@@ -244,6 +246,30 @@ mod tests {
         ] {
             assert_eq!(parse(&format!("{head}\r\n\r\n"), Method::Get).unwrap_err(), why, "{head}");
         }
+    }
+
+    proptest! {
+        /// Whatever shows it: a look at every byte, or at the places between lines alone.
+        #[test]
+        fn what_is_read_has_no_line_feed_of_its_own(bytes in nearly_a_response()) {
+            if let Parsed::Head { bytes: end } = parse_response(&bytes, Method::Get, &mut ResponseHead::default()) {
+                prop_assert_eq!(bare_line_feed(&bytes[..end]), None);
+            }
+        }
+    }
+
+    /// Pieces of answers in any order, lines ended in any way.
+    fn nearly_a_response() -> impl Strategy<Value = Vec<u8>> {
+        let ends = || prop_oneof![6 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r"), 1 => Just("")];
+        let line = prop::sample::select(vec!["A: b", "A:", "Content-Length: 0", "", " c", "B:\tx "]);
+        let lines = prop::collection::vec((line, ends()), 0..5);
+        let status = prop::sample::select(vec!["HTTP/1.1 200 OK", "HTTP/1.1 200", "HTTP/1.0 404 No"]);
+        (prop::collection::vec(ends(), 0..2), status, ends(), lines, ends()).prop_map(
+            |(before, status, end, lines, last)| {
+                let lines: String = lines.iter().map(|(line, end)| format!("{line}{end}")).collect();
+                format!("{}{status}{end}{lines}{last}", before.concat()).into_bytes()
+            },
+        )
     }
 
     #[test]
