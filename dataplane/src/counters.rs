@@ -87,7 +87,7 @@ pub struct CoreCounters {
 }
 
 /// Adds to a counter that only this core writes. Not `fetch_add`, whose locked instruction waits until all that was written before
-/// has left the processor: with each of the four of a request that is some ten nanoseconds.
+/// has left the processor.
 fn raise(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }

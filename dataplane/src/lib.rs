@@ -9,6 +9,7 @@ pub mod core;
 pub mod counters;
 pub mod events;
 pub mod h2;
+mod hex;
 pub mod http;
 pub mod inquiry;
 pub mod load;

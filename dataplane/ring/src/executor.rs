@@ -40,7 +40,8 @@ pub(crate) struct Executor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskName {
     slot: u32,
-    /// Whose life in that slot it is: the slot may belong to another task by now.
+    /// Whose life in that slot it is: the slot may belong to another task by now. Wraps, so that a name kept for four
+    /// billion lives would cost one poll too many.
     life: u32,
 }
 
@@ -175,7 +176,7 @@ impl Executor {
     }
 
     /// The task that is being polled, if `waker` is its own.
-    pub(crate) fn is_polling(&self, waker: &Waker) -> Option<TaskName> {
+    pub(crate) fn polled_with(&self, waker: &Waker) -> Option<TaskName> {
         // What a task's waker points to lives as long as the task, and nobody else's waker can point there.
         self.polled.get().filter(|(_, own)| ptr::eq(*own, waker.data())).map(|(task, _)| task)
     }

@@ -5,7 +5,7 @@ use std::task::Waker;
 use crate::executor::{Executor, TaskName};
 
 /// A task of this ring by its name, or somebody else by their waker. Nearly always a task itself waits, and a name costs
-/// nothing: a waker is counted in memory that all threads may use, six times for a proxied request.
+/// nothing: a waker is counted in memory that all threads may use, at each wait and each end of one.
 pub(crate) enum Waiter {
     Task(TaskName),
     Other(Waker),
@@ -14,7 +14,7 @@ pub(crate) enum Waiter {
 impl Waiter {
     /// Puts the owner of `waker` into `place`.
     pub(crate) fn remember(place: &mut Option<Self>, executor: &Executor, waker: &Waker) {
-        match (executor.is_polling(waker), place) {
+        match (executor.polled_with(waker), place) {
             (Some(task), place) => *place = Some(Self::Task(task)),
             (None, Some(Self::Other(known))) => known.clone_from(waker), // copies nothing if it is the same
             (None, place) => *place = Some(Self::Other(waker.clone())),

@@ -3,6 +3,7 @@
 
 use super::codec::RequestView;
 use super::headers::passed_trace_parent;
+use crate::hex;
 use crate::spans::Context;
 
 /// `00-` before the trace's id, its 32 digits, `-`, 16 digits of the span, `-`, two of the flags.
@@ -25,9 +26,7 @@ pub fn enter(head: &mut [u8], known: Option<Context>) -> Option<Context> {
     let at = value_at(head)?;
     let value = head.get_mut(at..at + FLAGS.end)?;
     let Some(context) = known else { return read(value) };
-    for (place, nibble) in value[SPAN].iter_mut().zip((0..16).rev()) {
-        *place = b"0123456789abcdef"[(context.id >> (4 * nibble) & 0xf) as usize];
-    }
+    hex::put(&mut value[SPAN], context.id.into());
     Some(context)
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::hex;
 use crate::http::codec::{Name, RequestView};
 
 /// Beyond weights. Most routes have none.
@@ -70,8 +71,9 @@ impl Sticky {
 
 impl Cookie {
     fn digits(self) -> [u8; 16] {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
-        std::array::from_fn(|at| HEX[(self.0 >> (60 - 4 * at)) as usize & 15])
+        let mut digits = [0; 16];
+        hex::put(&mut digits, self.0.into());
+        digits
     }
 
     /// The value of `Set-Cookie`. Lasts as long as the browser's session; `Lax`, so that a link from elsewhere
