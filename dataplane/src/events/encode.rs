@@ -14,6 +14,8 @@ use super::record::Record;
 
 /// What the fields of most events take, tracing included.
 const FIELDS_USUAL_BYTES: usize = 512;
+/// What an attempt adds to those of most events.
+const FIELDS_ADDED_BYTES: usize = 192;
 
 /// A request without its first line and without Host and Content-Length, which are the sender's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,6 +46,14 @@ impl Outgoing {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// A copy with room for what each attempt adds, so that it is one allocation.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        let mut fields = Vec::with_capacity(self.fields.len() + FIELDS_ADDED_BYTES);
+        fields.extend_from_slice(&self.fields);
+        Self { fields, body: self.body.clone() }
     }
 
     fn begin(&mut self, name: &[&str]) {

@@ -18,7 +18,6 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::rc::Rc;
 
 use bytes::Bytes;
 
@@ -87,9 +86,6 @@ pub struct Record {
     bytes: Bytes,
     pub mode: Mode,
     pub hops_left: u8,
-    /// When a broker took it in, if subscribers are to be told (X-BRK-05), as in RFC 3339. Not part of the bytes: the
-    /// log knows it.
-    pub arrived: Option<Rc<str>>,
     /// Whether it is for one subscriber only, [`Record::addressee`].
     pub is_addressed: bool,
     data_code: u8,
@@ -131,7 +127,7 @@ impl Record {
         }
         let mode = if mode == 1 { Mode::Structured } else { Mode::Binary };
         let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
-        Ok(Self { bytes, mode, hops_left, arrived: None, is_addressed, data_code, attributes, companions })
+        Ok(Self { bytes, mode, hops_left, is_addressed, data_code, attributes, companions })
     }
 
     /// The attributes in the order received.

@@ -2,6 +2,9 @@
 
 use fastrand::Rng;
 
+use crate::hex;
+use crate::http::headers::fresh_trace_parent;
+
 /// `00-` trace id `-` parent id `-` flags.
 const LENGTH: usize = 55;
 
@@ -25,33 +28,16 @@ pub fn is_valid(value: &[u8]) -> bool {
         && value[36..52].iter().any(|byte| *byte != b'0')
 }
 
-/// A new trace, sampled.
-#[must_use]
-pub fn begin(rng: &mut Rng) -> Parent {
-    let mut new = *b"00-00000000000000000000000000000000-0000000000000000-01";
-    put_hex(&mut new[3..35], rng.u128(1..));
-    put_hex(&mut new[36..52], rng.u64(1..).into());
-    new
-}
-
 /// The same trace with a parent id of this attempt.
 #[must_use]
 pub fn attempt(parent: &[u8], rng: &mut Rng) -> Parent {
     match parent.first_chunk::<LENGTH>() {
         Some(valid) if is_valid(parent) => {
             let mut next = *valid;
-            put_hex(&mut next[36..52], rng.u64(1..).into());
+            hex::put(&mut next[36..52], rng.u64(1..).into());
             next
         }
-        _ => begin(rng),
-    }
-}
-
-/// As many digits as there is room for, the lowest last.
-fn put_hex(out: &mut [u8], mut number: u128) {
-    for digit in out.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(number & 15) as usize];
-        number >>= 4;
+        _ => fresh_trace_parent(rng),
     }
 }
 

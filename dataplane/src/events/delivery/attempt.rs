@@ -18,6 +18,7 @@ use super::post::{Post, PostError};
 use super::pump::{Job, Leg, Order, Pump};
 use super::request::{self, Carried, Failure};
 use super::retry::{Heard, Reason, Verdict, failed, judge, spread};
+use super::sight::Sight;
 use crate::events::Answer;
 use crate::events::cloudevent::Event;
 use crate::events::companions::trace_of;
@@ -41,41 +42,44 @@ enum Passed {
 }
 
 impl<P: Post> Pump<P> {
-    /// `read`: the event and when it came, by whoever has just looked at it.
-    pub(super) async fn attempt(self: &Rc<Self>, job: Job, read: Option<(Record, u64)>) {
+    /// `read`: the event, by whoever has just looked at it.
+    pub(super) async fn attempt(self: &Rc<Self>, job: Job, read: Option<Rc<Sight>>) {
         let began = self.shop.ring.now();
-        let (mut record, at_ms) = match read {
+        let sight = match read {
             Some(read) => read,
             None => {
                 self.bring(job.position).await;
-                let Some((payload, at_ms)) = self.payload(job.position) else {
+                let Some(record) = self.look_up(job.position) else {
                     return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
                 };
-                let Ok(record) = Record::decode(payload) else { return }; // decoded once before: cannot be
-                (record, at_ms)
+                let Ok(sight) = Sight::of(record) else { return }; // decoded once before: cannot be
+                Rc::new(sight)
             }
         };
         let order = self.order();
         if order.stream.guards_loops {
-            record.arrived = self.shop.moment.borrow_mut().text(at_ms);
+            sight.tell_arrival(&self.shop.moment);
         }
         match &job.leg {
-            Leg::Subscriber => self.ask(&order, &record, job, began).await,
+            Leg::Subscriber => self.ask(&order, &sight, job, began).await,
             Leg::DeadLetter(failure) => {
                 let failure = Rc::clone(failure);
-                Box::pin(self.bury(&order, &record, job, failure)).await;
+                Box::pin(self.bury(&order, &sight, job, failure)).await;
             }
         }
     }
 
     /// What seldom comes after the answer is boxed: each attempt under way takes what its largest step does, some 3 KiB
     /// instead of 6, and of subscribers that hang there are 64 each.
-    async fn ask(self: &Rc<Self>, order: &Order, record: &Record, job: Job, began: Tick) {
+    async fn ask(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, began: Tick) {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != Reply::Unasked;
-        let compose = if is_asked { request::to_subscriber } else { request::to_reply_target };
-        let mode = order.subscriber.delivery.mode.unwrap_or(record.mode);
-        let out = compose(record, mode, namespace(order), &mut self.shop.rng.borrow_mut());
+        let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
+        let mut out = sight.write(mode);
+        request::complete(&mut out, &sight.record, namespace(order), &mut self.shop.rng.borrow_mut());
+        if is_asked {
+            request::ask_for_reply(&mut out);
+        }
         order.subscriber.tally.processed(self.shop.ring.now() - began);
         let outcome = self.post(order, target, out, &job, What::Asked).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
@@ -85,19 +89,19 @@ impl<P: Post> Pump<P> {
             Verdict::RetryAt(wait) => self.retry_after(wait, job),
             Verdict::GiveUp(reason) => {
                 let failure = Failure::of(&target.url, &outcome, reason.as_str());
-                Box::pin(self.give_up(order, record, job, failure)).await;
+                Box::pin(self.give_up(order, sight, job, failure)).await;
             }
             Verdict::Reply => {
                 let Ok(answer) = outcome else { return }; // a verdict of Reply comes from a status
                 if answer.body.is_empty() && !request::claims_reply(&answer) {
                     return self.settle(job.position, End::Delivered); // the usual 200
                 }
-                Box::pin(self.take_reply(order, record, job, &answer)).await;
+                Box::pin(self.take_reply(order, sight, job, &answer)).await;
             }
         }
     }
 
-    async fn take_reply(self: &Rc<Self>, order: &Order, record: &Record, job: Job, answer: &Answer) {
+    async fn take_reply(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, answer: &Answer) {
         let passed = match request::carried(answer) {
             Ok(Carried::Nothing) => Passed::On,
             Ok(Carried::NoEvent) => {
@@ -108,7 +112,7 @@ impl<P: Post> Pump<P> {
                 if let Some(types) = &order.stream.types {
                     note_type(types, &reply, &order.subscriber.name);
                 }
-                self.pass_on(order, record, reply, answer, &job).await
+                self.pass_on(order, &sight.record, reply, answer, &job).await
             }
             Err(why) => Passed::NotStored(format!("malformed reply: {why}")),
         };
@@ -118,13 +122,13 @@ impl<P: Post> Pump<P> {
                 order.subscriber.tally.replies_dropped.fetch_add(1, Relaxed);
                 self.settle(job.position, End::Delivered);
             }
-            Passed::Refused(failure) => self.give_up(order, record, job, failure).await,
+            Passed::Refused(failure) => self.give_up(order, sight, job, failure).await,
             Passed::NotStored(why) => match failed(job.attempt, &order.subscriber.delivery) {
                 Verdict::RetryAt(wait) => self.retry_after(wait, job),
                 _ => {
                     let reason = Reason::RetriesUsedUp.as_str();
                     let failure = Failure::unanswered(&order.subscriber.target.url, &why, reason);
-                    self.give_up(order, record, job, failure).await;
+                    self.give_up(order, sight, job, failure).await;
                 }
             },
         }
@@ -233,19 +237,19 @@ impl<P: Post> Pump<P> {
         Passed::On
     }
 
-    async fn give_up(self: &Rc<Self>, order: &Order, record: &Record, job: Job, failure: Failure) {
+    async fn give_up(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, failure: Failure) {
         let failure = Rc::new(failure);
         let job = Job { attempt: 0, leg: Leg::DeadLetter(Rc::clone(&failure)), ..job };
-        self.bury(order, record, job, failure).await;
+        self.bury(order, sight, job, failure).await;
     }
 
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
-    async fn bury(self: &Rc<Self>, order: &Order, record: &Record, job: Job, failure: Rc<Failure>) {
+    async fn bury(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, failure: Rc<Failure>) {
         let Some(sink) = &order.subscriber.dead_letter else {
-            return self.drop_event(order, record, &job, &failure, End::Sinkless);
+            return self.drop_event(order, &sight.record, &job, &failure, End::Sinkless);
         };
         let rng = &self.shop.rng;
-        let out = request::to_dead_letter_sink(record, &failure, namespace(order), &mut rng.borrow_mut());
+        let out = request::to_dead_letter_sink(sight, &failure, namespace(order), &mut rng.borrow_mut());
         let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done | Verdict::Reply => {
@@ -254,7 +258,7 @@ impl<P: Post> Pump<P> {
             }
             Verdict::RetryAt(wait) => self.retry_after(wait, job),
             Verdict::GiveUp(_) => {
-                self.drop_event(order, record, &job, &failure, End::SinkRefused);
+                self.drop_event(order, &sight.record, &job, &failure, End::SinkRefused);
             }
         }
     }

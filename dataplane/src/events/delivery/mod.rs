@@ -14,6 +14,7 @@ mod pump;
 pub mod request;
 mod retention;
 pub mod retry;
+mod sight;
 mod sorter;
 
 use std::cell::{Cell, RefCell};

@@ -65,6 +65,19 @@ impl Place {
         }
     }
 
+    /// The same for an event that was read already, and behind which the stream goes on at `next`. `false` if it was read here, or is
+    /// done.
+    pub fn take_on(&self, position: Position, next: Position) -> bool {
+        let progress = &mut *self.progress.borrow_mut();
+        let since = progress.mark.next_open(progress.cursor);
+        if since > position || progress.mark.is_done(position) {
+            return false;
+        }
+        progress.cursor = next;
+        progress.unfinished.insert(position, since..next);
+        true
+    }
+
     /// Events before `position` that were not read are done, unwanted.
     pub fn skip_to(&self, position: Position) {
         let progress = &mut *self.progress.borrow_mut();
@@ -178,6 +191,33 @@ mod tests {
         }
         assert_eq!(restored.mark().done(), []);
         assert!(read_all(&Place::new(ours, "s", restored.mark()), &log).is_empty());
+    }
+
+    /// EV-DLV-13: it is as if it had been read here.
+    #[test]
+    fn what_others_read_is_taken_on_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = log(&folder);
+        let (ours, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
+        let start = Bookmark::at(log.end(ours));
+        for n in 0_u8..12 {
+            log.append(if n % 3 == 0 { other } else { ours }, 0, &[&[n]]).unwrap();
+        }
+        log.flush_blocking().unwrap();
+        let reader = Place::new(ours, "reader", start.clone());
+        let all: Vec<_> = std::iter::from_fn(|| reader.read(&log, log.durable())).collect();
+        let place = Place::new(ours, "s", start.clone());
+        for record in &all {
+            assert!(
+                place.take_on(record.position, record.next) && !place.take_on(record.position, record.next)
+            );
+        }
+        assert_eq!((place.unfinished(), place.cursor(), place.mark()), (8, reader.cursor(), start));
+        for record in all.iter().rev() {
+            assert!(place.finish(record.position) && reader.finish(record.position));
+            assert_eq!(place.mark(), reader.mark());
+            assert!(!place.take_on(record.position, record.next), "it is done");
+        }
     }
 
     /// What was done, and what was read and is unfinished, is not given up a second time.

@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use bytes::Bytes;
 use ring::{Ring, Tick};
 use wal::{AppendError, Bookmark, Position};
 
@@ -20,6 +19,7 @@ use super::lanes::{Lanes, lane};
 use super::place::Place;
 use super::post::Post;
 use super::request::{Failure, Moment};
+use super::sight::Sight;
 use super::sorter::{Line, Sorter};
 use crate::events::bell::Bell;
 use crate::events::feed::Feed;
@@ -27,7 +27,7 @@ use crate::events::filter;
 use crate::events::journal::Journal;
 use crate::events::keeper::Keeper;
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
-use crate::events::record::Record;
+use crate::events::record::{Corrupt, Record};
 use crate::table::{Begin, Delivery, Sequence, Stream, Subscriber};
 
 /// What all pumps of a log share.
@@ -252,8 +252,8 @@ impl<P: Post> Pump<P> {
             if !self.has_window(&order) || self.place.unfinished() >= room {
                 return self.wait();
             }
-            let Some(record) = self.next() else { return self.wait() };
-            self.consider(&order, &record);
+            let Some((position, sight)) = self.next() else { return self.wait() };
+            self.consider(&order, position, sight);
         }
         Next::Yield
     }
@@ -271,7 +271,8 @@ impl<P: Post> Pump<P> {
     }
 
     /// The next event that may be wanted.
-    fn next(self: &Rc<Self>) -> Option<wal::Record> {
+    fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
+        let seen = |record: wal::Record| (record.position, Sight::of(record).map(Rc::new));
         let from = if self.line.is_in() { self.line.first()? } else { self.place.next() };
         if !self.is_at_hand(from) {
             return None; // the bell rings when it is
@@ -281,8 +282,8 @@ impl<P: Post> Pump<P> {
             let sorted = self.sorter.cursor();
             let record = self.place.read(&log, sorted);
             self.lose(self.place.take_damaged(), End::Damaged);
-            if record.is_some() {
-                return record;
+            if let Some(record) = record {
+                return Some(seen(record));
             }
             // What is left up to there cannot be read.
             self.lose(self.place.give_up(&log, sorted), End::Damaged);
@@ -296,9 +297,14 @@ impl<P: Post> Pump<P> {
             let found = self.line.take()?;
             self.pass_by(found.passed, found.damaged, found.position);
             self.known.set(found.passed + 1);
+            if let Some(sight) = self.sorter.fresh(found.position)
+                && self.place.take_on(sight.position, sight.next)
+            {
+                return Some((sight.position, Ok(sight)));
+            }
             let after = Position::new(found.position.get() + 1);
             if let Some(record) = self.place.read(&log, after) {
-                return Some(record);
+                return Some(seen(record));
             }
             self.place.skip_to(after); // damaged since it was sorted
             self.lose(1, End::Damaged);
@@ -332,20 +338,20 @@ impl<P: Post> Pump<P> {
         Next::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
     }
 
-    fn consider(self: &Rc<Self>, order: &Order, record: &wal::Record) {
-        match Record::decode(record.payload.clone()) {
-            Ok(event) if wants(&order.subscriber, &event) => {
+    fn consider(self: &Rc<Self>, order: &Order, position: Position, sight: Result<Rc<Sight>, Corrupt>) {
+        match sight {
+            Ok(sight) if wants(&order.subscriber, &sight.record) => {
                 let by_key = order.subscriber.delivery.sequence == Sequence::ByKey;
-                if !by_key || self.lanes.borrow_mut().enter(lane(&event), record.position) {
+                if !by_key || self.lanes.borrow_mut().enter(lane(&sight.record), position) {
                     // What is tried at once is not read and decoded again.
-                    self.begin(Job::first(record.position), Some((event, record.at_ms)));
+                    self.begin(Job::first(position), Some(sight));
                 }
             }
-            Ok(_) => self.settle(record.position, End::Filtered),
+            Ok(_) => self.settle(position, End::Filtered),
             Err(why) => {
                 let subscriber = &*order.subscriber.label;
-                tracing::error!(subscriber, position = %record.position, %why, "event dropped: not readable");
-                self.settle(record.position, End::Damaged);
+                tracing::error!(subscriber, %position, %why, "event dropped: not readable");
+                self.settle(position, End::Damaged);
             }
         }
     }
@@ -358,7 +364,7 @@ impl<P: Post> Pump<P> {
         retries.pop().map(|Reverse(retry)| retry.job)
     }
 
-    fn begin(self: &Rc<Self>, job: Job, read: Option<(Record, u64)>) {
+    fn begin(self: &Rc<Self>, job: Job, read: Option<Rc<Sight>>) {
         let slot = Slot::take(Rc::clone(self));
         self.shop.ring.spawn(async move { slot.pump.attempt(job, read).await });
     }
@@ -369,11 +375,10 @@ impl<P: Post> Pump<P> {
         self.bell.ring();
     }
 
-    /// The event as it is in the log and when it came, in milliseconds since 1970; `None` if its stream was
-    /// forgotten meanwhile.
-    pub(super) fn payload(&self, position: Position) -> Option<(Bytes, u64)> {
+    /// The event as it is in the log; `None` if its stream was forgotten meanwhile.
+    pub(super) fn look_up(&self, position: Position) -> Option<wal::Record> {
         let record = self.shop.keeper.log().read(self.feed.id, position)?;
-        (record.position == position).then_some((record.payload, record.at_ms))
+        (record.position == position).then_some(record)
     }
 
     /// The event needs nothing more from this subscriber.

@@ -9,6 +9,7 @@ use fastrand::Rng;
 use jiff::Timestamp;
 
 use super::post::PostError;
+use super::sight::Sight;
 use crate::events::cloudevent::{
     Attribute, Carriage, Event, Kind, Malformed, Mode, binary, carriage, structured,
 };
@@ -20,24 +21,22 @@ use crate::events::{Answer, companions};
 /// The extension that says when a broker took the event in.
 pub const ARRIVAL_ATTRIBUTE: &str = "knativearrivaltime";
 
-/// A request to a subscriber: the only one that asks for a reply (DP-REPLY-01 to -03).
-#[must_use]
-pub fn to_subscriber(record: &Record, mode: Mode, namespace: &str, rng: &mut Rng) -> Outgoing {
-    let mut out = plain(record, mode, arrival(record).as_slice(), namespace, rng);
+/// A subscriber is the only one that is asked for a reply (DP-REPLY-01 to -03).
+pub fn ask_for_reply(out: &mut Outgoing) {
     out.push("Prefer", b"reply");
+}
+
+/// A request that carries a reply on.
+#[must_use]
+pub fn to_reply_target(reply: &Record, mode: Mode, namespace: &str, rng: &mut Rng) -> Outgoing {
+    let mut out = encode(reply, mode, &[]);
+    complete(&mut out, reply, namespace, rng);
     out
 }
 
-/// A request that carries a reply on, or an event to a target that is asked for none.
-#[must_use]
-pub fn to_reply_target(reply: &Record, mode: Mode, namespace: &str, rng: &mut Rng) -> Outgoing {
-    plain(reply, mode, arrival(reply).as_slice(), namespace, rng)
-}
-
 /// When the broker took the event in (X-BRK-05).
-fn arrival(record: &Record) -> Option<Attribute<'_>> {
-    let time = record.arrived.as_deref()?;
-    Some(Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: time.into(), kind: Kind::String })
+pub(super) fn arrival(time: &str) -> Attribute<'_> {
+    Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: time.into(), kind: Kind::String }
 }
 
 /// The last moment that was written out: an event goes to many subscribers, and what goes to one often came in the
@@ -62,7 +61,12 @@ impl Moment {
 
 /// The original event with what went wrong (EV-DLV-10, X-DLV-08, AMB-36).
 #[must_use]
-pub fn to_dead_letter_sink(record: &Record, failure: &Failure, namespace: &str, rng: &mut Rng) -> Outgoing {
+pub(super) fn to_dead_letter_sink(
+    sight: &Sight,
+    failure: &Failure,
+    namespace: &str,
+    rng: &mut Rng,
+) -> Outgoing {
     let attribute =
         |name: &'static str, value: String, kind| Attribute { name: name.into(), value: value.into(), kind };
     let mut extra = vec![
@@ -70,15 +74,16 @@ pub fn to_dead_letter_sink(record: &Record, failure: &Failure, namespace: &str, 
         attribute("knativeerrorcode", failure.code.to_string(), Kind::Integer),
         attribute("knativeerrordata", failure.data.clone(), Kind::String),
     ];
-    extra.extend(arrival(record));
-    plain(record, record.mode, &extra, namespace, rng)
+    extra.extend(sight.arrival());
+    let mut out = encode(&sight.record, sight.record.mode, &extra);
+    complete(&mut out, &sight.record, namespace, rng);
+    out
 }
 
-fn plain(record: &Record, mode: Mode, extra: &[Attribute<'_>], namespace: &str, rng: &mut Rng) -> Outgoing {
-    let mut out = encode(record, mode, extra);
-    companions::attach(record, &mut out, rng);
+/// Adds what is each attempt's own.
+pub fn complete(out: &mut Outgoing, record: &Record, namespace: &str, rng: &mut Rng) {
+    companions::attach(record, out, rng);
     out.push("Kn-Namespace", namespace.as_bytes());
-    out
 }
 
 /// Why an event goes to the dead letter sink.

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use ring::{Ring, Tick};
 use wal::Position;
 
+use super::sight::{Fresh, Sight};
 use crate::events::bell::Bell;
 use crate::events::feed::Feed;
 use crate::events::filter::index::Index;
 use crate::events::keeper::Keeper;
 use crate::events::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY};
-use crate::events::record::Record;
 use crate::table::Subscriber;
 
 /// The sorter of one stream.
@@ -39,6 +39,7 @@ pub(super) struct Sorter {
     /// Who has read all that is sorted and cannot stand in line yet.
     waiting: RefCell<Vec<Rc<Line>>>,
     stopped: Cell<bool>,
+    fresh: Fresh,
 }
 
 #[derive(Default)]
@@ -51,6 +52,21 @@ struct Roll {
 }
 
 impl Roll {
+    /// Whether anybody wants it.
+    fn hand_out(&self, sight: &Sight, found: Found) -> bool {
+        let event = &sight.record;
+        if event.is_addressed {
+            self.hand_to(event.addressee().as_deref(), found);
+            return true;
+        }
+        let mut is_wanted = false;
+        self.index.get_or_init(|| Index::new(&self.subscribers)).visit(event, |at| {
+            is_wanted = true;
+            self.lines[at].hand(found);
+        });
+        is_wanted
+    }
+
     /// A replay: rare, so that looking through all is well.
     fn hand_to(&self, addressee: Option<&str>, found: Found) {
         let nth = self.subscribers.iter().position(|one| Some(&*one.name) == addressee);
@@ -141,6 +157,7 @@ impl Sorter {
             damaged: Cell::new(0),
             waiting: RefCell::default(),
             stopped: Cell::new(false),
+            fresh: Fresh::default(),
         });
         ring.spawn(Rc::clone(&sorter).run());
         sorter
@@ -195,6 +212,11 @@ impl Sorter {
         self.damaged.get()
     }
 
+    /// The event there, if it was handed out just now.
+    pub(super) fn fresh(&self, position: Position) -> Option<Rc<Sight>> {
+        self.fresh.find(position)
+    }
+
     /// Puts a subscriber that has read all events below the cursor in line. `false` if it comes from
     /// beyond the cursor: then its bell rings when the cursor has moved.
     pub(super) fn join(&self, line: &Rc<Line>, from: Position) -> bool {
@@ -219,8 +241,12 @@ impl Sorter {
                 self.sweep();
                 unswept_since = None;
             }
+            if sorted > 0 {
+                self.ring.yield_now().await; // those whose bell was rung come first
+                self.fresh.let_go();
+            }
             match unswept_since {
-                _ if sorted == RECORDS_PER_TURN_MAX => self.ring.yield_now().await,
+                _ if sorted == RECORDS_PER_TURN_MAX => {}
                 None => self.bell.after(seen).await,
                 Some(since) => {
                     let wait = (since + SWEEP_EVERY) - self.ring.now();
@@ -238,17 +264,17 @@ impl Sorter {
             let Some(record) = self.keeper.log().read(self.feed.id, self.cursor.get()) else { break };
             self.damaged.set(self.damaged.get() + record.damaged);
             let (passed, damaged) = (self.passed.get(), self.damaged.get());
-            let found = Found { position: record.position, passed, damaged };
-            match Record::decode(record.payload) {
-                Ok(event) if event.is_addressed => roll.hand_to(event.addressee().as_deref(), found),
-                Ok(event) => roll
-                    .index
-                    .get_or_init(|| Index::new(&roll.subscribers))
-                    .visit(&event, |at| roll.lines[at].hand(found)),
+            let (found, next) = (Found { position: record.position, passed, damaged }, record.next);
+            match Sight::of(record) {
+                Ok(sight) => {
+                    if roll.hand_out(&sight, found) {
+                        self.fresh.push(sight);
+                    }
+                }
                 // Each subscriber says that it cannot read it, and counts it as dropped.
                 Err(_) => roll.lines.iter().for_each(|line| line.hand(found)),
             }
-            self.cursor.set(record.next);
+            self.cursor.set(next);
             self.passed.set(found.passed + 1);
             sorted += 1;
         }

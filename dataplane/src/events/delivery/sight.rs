@@ -1,0 +1,130 @@
+//! An event as those who deliver it see it: read, checked and written out once for all who want it at the same time.
+
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+
+use wal::Position;
+
+use super::request::{Moment, arrival};
+use crate::events::cloudevent::{Attribute, Mode};
+use crate::events::encode::{Outgoing, encode};
+use crate::events::record::{Corrupt, Record};
+
+/// One event out of the log.
+pub(super) struct Sight {
+    pub(super) position: Position,
+    /// Where the stream goes on behind it.
+    pub(super) next: Position,
+    pub(super) record: Record,
+    at_ms: u64,
+    /// When a broker took it in, if subscribers are to be told (X-BRK-05), as in RFC 3339.
+    arrived: OnceCell<Option<Rc<str>>>,
+    /// In the mode that it came in, as far as it is the same for all.
+    written: OnceCell<Outgoing>,
+}
+
+impl Sight {
+    pub(super) fn of(read: wal::Record) -> Result<Self, Corrupt> {
+        let wal::Record { position, next, at_ms, payload, .. } = read;
+        let record = Record::decode(payload)?;
+        Ok(Self { position, next, record, at_ms, arrived: OnceCell::new(), written: OnceCell::new() })
+    }
+
+    /// Subscribers are told when it came.
+    pub(super) fn tell_arrival(&self, moment: &RefCell<Moment>) {
+        self.arrived.get_or_init(|| moment.borrow_mut().text(self.at_ms));
+    }
+
+    pub(super) fn arrival(&self) -> Option<Attribute<'_>> {
+        self.arrived.get()?.as_deref().map(arrival)
+    }
+
+    /// As a request, before what each attempt adds.
+    pub(super) fn write(&self, mode: Mode) -> Outgoing {
+        let write = |mode| encode(&self.record, mode, self.arrival().as_slice());
+        if mode == self.record.mode { self.written.get_or_init(|| write(mode)).again() } else { write(mode) }
+    }
+}
+
+/// What a sorter has just handed out, in order: whoever takes it on in the same turn of the core need not read it again. It is let go
+/// after that turn, because it holds the log's memory.
+#[derive(Default)]
+pub(super) struct Fresh(RefCell<Vec<Rc<Sight>>>);
+
+impl Fresh {
+    pub(super) fn push(&self, sight: Sight) {
+        self.0.borrow_mut().push(Rc::new(sight));
+    }
+
+    pub(super) fn find(&self, position: Position) -> Option<Rc<Sight>> {
+        let all = self.0.borrow();
+        let at = all.binary_search_by_key(&position, |sight| sight.position).ok()?;
+        Some(Rc::clone(&all[at]))
+    }
+
+    pub(super) fn let_go(&self) {
+        self.0.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::events::cloudevent::binary;
+    use crate::events::record::encode_head;
+
+    fn sight(position: u64) -> Sight {
+        let headers: [(&str, &[u8]); 5] = [
+            ("ce-specversion", b"1.0"),
+            ("ce-id", b"1"),
+            ("ce-source", b"/s"),
+            ("ce-type", b"t"),
+            ("content-type", b"text/plain"),
+        ];
+        let event = binary::parse(headers, b"data").unwrap();
+        let payload = Bytes::from([encode_head(&event, &[], 0), b"data".to_vec()].concat());
+        let (position, next) = (Position::new(position), Position::new(position + 1));
+        Sight::of(wal::Record {
+            position,
+            since: position,
+            next,
+            damaged: 0,
+            at_ms: 1_700_000_000_000,
+            payload,
+        })
+        .unwrap()
+    }
+
+    /// EV-RTE-09, X-BRK-05: whoever is sent it, and in whatever mode, is sent the same.
+    #[test]
+    fn it_is_written_for_the_second_as_for_the_first() {
+        for (told, mode) in [(false, Mode::Binary), (true, Mode::Binary), (true, Mode::Structured)] {
+            let sight = sight(7);
+            if told {
+                sight.tell_arrival(&RefCell::default());
+            }
+            let first = sight.write(mode);
+            assert_eq!(first, encode(&sight.record, mode, sight.arrival().as_slice()));
+            let came = first.header("ce-knativearrivaltime").map(<[u8]>::to_vec);
+            assert_eq!(came.is_some(), told && mode == Mode::Binary);
+            let mut second = sight.write(mode);
+            assert_eq!(second, first);
+            second.push("Prefer", b"reply");
+            assert_eq!(sight.write(mode), first, "what one attempt adds is not the next one's");
+        }
+    }
+
+    #[test]
+    fn what_is_fresh_is_found_by_its_position_until_it_is_let_go() {
+        let fresh = Fresh::default();
+        [3, 5, 9].into_iter().for_each(|position| fresh.push(sight(position)));
+        for (position, is_there) in [(3, true), (4, false), (5, true), (9, true), (10, false)] {
+            let found = fresh.find(Position::new(position)).map(|sight| sight.position.get());
+            assert_eq!(found, is_there.then_some(position));
+        }
+        fresh.let_go();
+        assert!(fresh.find(Position::new(5)).is_none());
+    }
+}
