@@ -76,6 +76,32 @@ fn claims(token: &str) -> Value {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(body).unwrap()).unwrap()
 }
 
+/// X-FEA-07: a PingSource sends to a Broker that asks, under an account of its own, which a policy can name by the source.
+#[test]
+fn a_ping_source_says_who_it_is() {
+    let appliance = house("deny-all");
+    let api = appliance.api();
+    let sink = EventSink::start();
+    api.create(&trigger("t", "main", &sink.url()));
+    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    let to = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
+    let metadata = json!({ "name": "clock", "namespace": NAMESPACE });
+    api.create(&json!({ "apiVersion": "sources.knative.dev/v1", "kind": "PingSource", "metadata": metadata,
+        "spec": { "schedule": "* * * * * *", "data": "tick", "sink": to } }));
+    let source = api.wait_ready("PingSource", NAMESPACE, "clock", PATIENCE);
+    let account = "clock-oidc-sources.knative.dev-pingsource";
+    assert_eq!(source["status"]["auth"]["serviceAccountName"], account);
+    assert_eq!(source["status"]["sinkAudience"], MAIN);
+    assert_eq!(condition(&source, "OIDCIdentityCreated").unwrap()["status"], "True");
+
+    let from = json!({ "apiVersion": "sources.knative.dev/v1", "kind": "PingSource", "name": "clock" });
+    api.create(&policy("clocks", json!({ "from": [{ "ref": from }] })));
+    let event = &sink.wait_for(1, PATIENCE)[0];
+    assert_eq!(event.attribute("type").as_deref(), Some("dev.knative.sources.ping"));
+    features(&appliance, &json!({ "authentication-oidc": "disabled" }));
+    api.wait_for("PingSource", NAMESPACE, "clock", PATIENCE, |source| source["status"]["auth"].is_null());
+}
+
 /// DP-ACK-05, DP-ACK-06, X-FEA-07, X-FEA-08: without a token, with a bad one, or with one for somebody else: 401 and
 /// what is missing; from another namespace: 403; nothing of it is stored.
 #[test]

@@ -16,14 +16,10 @@ use crate::access::CONTROLLER_USER;
 use crate::kinds::custom::{self, Custom};
 use crate::kinds::settings::Settings;
 use crate::kinds::sources::binding::SinkBinding;
-use crate::schema;
+use crate::{nulls, schema};
 
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
 pub(crate) const UNKNOWN_TOLD_MAX: usize = 100;
-
-/// Fields that hold a map of texts.
-const TEXT_MAPS: [&str; 7] =
-    ["annotations", "binaryData", "data", "labels", "matchLabels", "nodeSelector", "stringData"];
 
 /// How the groups of Knative's kinds end. There Kubernetes judges by a schema; of its own kinds, Go's reader does.
 const KNATIVE: &str = "knative.dev";
@@ -373,10 +369,10 @@ fn admit<R: Resource>(
     before: Option<&Value>,
     requester: &Requester,
 ) -> Result<Value, Denied> {
-    unset_nulls(&mut new);
+    nulls::unset(&mut new);
     R::tidy(&mut new);
     let mut unknown = Vec::new();
-    let mut object: R = read(&new, &mut unknown).map_err(|why| misfit::<R>(&new, &why))?;
+    let mut object: R = read_filled(&mut new, &mut unknown).map_err(|why| misfit::<R>(&new, &why))?;
     if R::META.unknown_fields == UnknownFields::Refuse
         && let Some(field) = unknown.iter().find(|path| path.starts_with("spec"))
     {
@@ -398,31 +394,10 @@ fn admit<R: Resource>(
     Ok(object)
 }
 
-/// A field that is `null` counts as left out, as everywhere in Kubernetes; an entry of a map of texts
-/// (`color:` with nothing behind it) as empty.
-fn unset_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            for (name, inner) in fields.iter_mut() {
-                if TEXT_MAPS.contains(&name.as_str())
-                    && let Value::Object(texts) = inner
-                {
-                    texts.values_mut().filter(|text| text.is_null()).for_each(|text| *text = "".into());
-                } else {
-                    unset_nulls(inner);
-                }
-            }
-            fields.retain(|_, inner| !inner.is_null());
-        }
-        Value::Array(items) => items.iter_mut().for_each(unset_nulls),
-        _ => {}
-    }
-}
-
 fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     let mut object = object.clone();
-    unset_nulls(&mut object);
+    nulls::unset(&mut object);
     // An object of the wrong shape is refused by `admit`, with what is wrong.
     let _ = read::<R>(&object, &mut unknown);
     unknown
@@ -458,6 +433,17 @@ fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde
     serde_ignored::deserialize(object, note)
 }
 
+/// The same with what Go's reader makes of `null` in lists; that is rare, and schemas are big.
+fn read_filled<R: Resource>(object: &mut Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
+    let found = read(object, unknown);
+    if found.is_ok() || R::META.group.ends_with(KNATIVE) {
+        return found;
+    }
+    nulls::fill_items(object, &schema::of::<R>());
+    unknown.clear();
+    read(object, unknown)
+}
+
 /// `spec.containers[0].foo`
 fn written(path: &Path<'_>) -> String {
     match path {
@@ -470,23 +456,5 @@ fn written(path: &Path<'_>) -> String {
         Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
             written(parent)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// APP-28: `null` is no value, whatever a field's type is.
-    #[test]
-    fn a_null_counts_as_left_out_and_in_a_map_of_texts_as_empty() {
-        let mut object = json!({ "metadata": { "name": "a", "labels": { "x": null }, "annotations": null },
-            "data": { "a": null, "b": "1" }, "spec": { "list": [{ "a": null, "b": null }], "deep": { "c": null } } });
-        unset_nulls(&mut object);
-        let expected = json!({ "metadata": { "name": "a", "labels": { "x": "" } }, "data": { "a": "", "b": "1" },
-            "spec": { "list": [{}], "deep": {} } });
-        assert_eq!(object, expected);
     }
 }

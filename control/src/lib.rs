@@ -17,6 +17,7 @@ pub mod kind;
 pub mod kinds;
 pub mod manifests;
 pub mod names;
+mod nulls;
 mod packed;
 pub mod publish;
 pub mod runtime;

@@ -122,6 +122,7 @@ pub(super) fn look_at_all(world: &World) {
     look_at(world, Kind::Subscription, &world.subscriptions);
     look_at(world, Kind::EventType, &world.event_types);
     look_at(world, Kind::EventPolicy, &world.event_policies);
+    look_at(world, Kind::PingSource, &world.sources.pings);
     look_at(world, Kind::Sequence, &world.sequences);
     look_at(world, Kind::Parallel, &world.parallels);
     look_at(world, Kind::Ingress, &world.ingress.ingresses);

@@ -174,7 +174,7 @@ impl World {
             services: Cache::of_sleepers(),
             configurations: Cache::of_sleepers(),
             revisions: Cache::of_sleepers_found_by(configuration::words),
-            pods: Cache::found_by(pods::words),
+            pods: Cache::of_sleepers_found_by(pods::words),
             deployments: Cache::of_sleepers(),
             routes: Cache::of_sleepers_found_by(route::words),
             domain_mappings: Cache::default(),

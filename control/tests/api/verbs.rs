@@ -331,6 +331,23 @@ async fn a_value_of_the_wrong_type_is_told_with_its_field() {
     assert_eq!(refusal["message"], wanted);
 }
 
+/// APP-28: templates write the core group as `- {{ .group }}`, which is a `null` to whoever reads YAML.
+#[tokio::test]
+async fn a_null_in_a_list_of_texts_is_an_empty_text() {
+    let house = House::real().await;
+    let rules = |group: Value| json!([{ "apiGroups": [group], "resources": ["events"], "verbs": ["get"] }]);
+    let role = json!({ "metadata": { "name": "r" }, "rules": rules(Value::Null) });
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let (code, made) = house.ask(Method::POST, path, &role).await;
+    assert_eq!((code, &made["rules"]), (201, &rules("".into())), "{made}");
+
+    // Kinds that are judged by a schema have no such reader.
+    let to = json!({ "from": [{ "sub": "*" }], "to": [null] });
+    let policy = json!({ "metadata": { "name": "p" }, "spec": to });
+    let path = "/apis/eventing.knative.dev/v1alpha1/namespaces/default/eventpolicies";
+    assert_eq!(house.ask(Method::POST, path, &policy).await.0, 422);
+}
+
 /// EV-API-09: a status of the wrong type is refused too: it would blind whoever lists the kind.
 #[tokio::test]
 async fn a_status_of_the_wrong_type_is_refused() {

@@ -12,7 +12,9 @@ use crate::kinds::flows::{
 };
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{Addressable, Condition, HasConditions, KReference, Status, Verdict, name};
+use crate::kinds::shared::{
+    Addressable, AuthStatus, Condition, HasConditions, KReference, Status, Verdict, name,
+};
 
 /// A flow's children in the order of its plan; `None` stands for one of that name that belongs to
 /// somebody else.
@@ -30,6 +32,7 @@ pub fn sequence(sequence: &Sequence, made: &Made, rules: &Rules, now: Timestamp)
     let generation = sequence.metadata.generation;
     status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
     (status.address, status.addresses) = reach(made);
+    status.auth = accounts(made);
     status.policies = rules.listed();
     status.channel_statuses = made.channels.iter().flatten().map(channel_status).collect();
     status.subscription_statuses = made.subscriptions.iter().flatten().map(subscription_status).collect();
@@ -42,6 +45,7 @@ pub fn parallel(parallel: &Parallel, made: &Made, rules: &Rules, now: Timestamp)
     let generation = parallel.metadata.generation;
     status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
     (status.address, status.addresses) = reach(made);
+    status.auth = accounts(made);
     status.policies = rules.listed();
     status.ingress_channel_status = made.channels.first().and_then(Option::as_ref).map(channel_status);
     let told = |child: Option<&Option<Subscription>>| {
@@ -108,6 +112,13 @@ fn reach(made: &Made) -> (Option<Addressable>, Vec<Addressable>) {
     (address(made), first.map(|status| status.addresses.clone()).unwrap_or_default())
 }
 
+/// A flow sends as its Subscriptions do; policies that let it in by reference look here.
+fn accounts(made: &Made) -> Option<AuthStatus> {
+    let sent = made.subscriptions.iter().flatten().filter_map(|child| child.status.as_ref()?.auth.as_ref());
+    let names: Vec<_> = sent.filter_map(|auth| auth.service_account_name.clone()).collect();
+    (!names.is_empty()).then_some(AuthStatus { service_account_name: None, service_account_names: names })
+}
+
 fn channel_status(channel: &InMemoryChannel) -> FlowChannelStatus {
     FlowChannelStatus { channel: reference(channel), ready: ready(channel) }
 }
@@ -135,6 +146,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kinds::flows::parallel::ParallelSpec;
     use crate::kinds::flows::sequence::SequenceSpec;
 
     fn channel(ready: &str) -> Option<InMemoryChannel> {
@@ -155,6 +167,25 @@ mod tests {
     fn of(made: Made) -> SequenceStatus {
         let flow = Sequence::new("ns", "f", SequenceSpec::default());
         sequence(&flow, &made, &Rules::default(), Timestamp::from_second(1).unwrap())
+    }
+
+    /// X-FEA-07: whoever gets events of a flow finds under whom they may come.
+    #[test]
+    fn a_flow_tells_the_accounts_of_its_subscriptions() {
+        let sends = |account: &str| {
+            let mut child = subscription("True").unwrap();
+            child.status.as_mut().unwrap().auth = Some(AuthStatus::of(account.to_owned()));
+            Some(child)
+        };
+        let subscriptions = vec![sends("a"), subscription("True"), None, sends("b")];
+        let made = Made { subscriptions, ..Made::default() };
+        let told =
+            AuthStatus { service_account_name: None, service_account_names: vec!["a".into(), "b".into()] };
+        assert_eq!(of(made.clone()).auth, Some(told.clone()));
+        let branches = Parallel::new("ns", "f", ParallelSpec::default());
+        let now = Timestamp::from_second(1).unwrap();
+        assert_eq!(parallel(&branches, &made, &Rules::default(), now).auth, Some(told));
+        assert_eq!(of(Made::default()).auth, None, "nobody asks for accounts");
     }
 
     #[test]

@@ -8,13 +8,19 @@ mod send;
 mod tally;
 mod types;
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dataplane::events::admission::Pass;
 use jiff::Timestamp;
 
 use super::cache::{Cache, follow};
+use super::identity::{self, Identity};
 use super::queue::{Item, Kind};
 use super::resolve::{Address, Unresolved};
 use super::world::{Error, Object, World, now};
 use super::{Task, itself};
+use crate::kind::Resource;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::shared::Verdict;
 use crate::kinds::sources::api_server::ApiServerSource;
@@ -36,6 +42,14 @@ pub struct Sources {
     pub bindings: Cache<SinkBinding>,
     /// Rung when a PingSource changed.
     pub bell: tokio::sync::Notify,
+    /// Tokens of PingSources, held so that there is one for their next event.
+    passes: Mutex<HashMap<SourceName, Arc<Pass>>>,
+}
+
+impl Sources {
+    fn passes(&self) -> MutexGuard<'_, HashMap<SourceName, Arc<Pass>>> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Of an API of our own: a cluster has controllers for them.
@@ -62,7 +76,7 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
     ]
 }
 
-pub async fn reconcile<S: Object + Source>(
+pub async fn reconcile<S: Object + Resource + Source>(
     world: &World,
     cache: &Cache<S>,
     item: &Item,
@@ -71,12 +85,17 @@ pub async fn reconcile<S: Object + Source>(
     let Some(source) = cache.get(&item.namespace, &item.name) else { return Ok(()) };
     let sink = world.resolver.resolve(item, source.sink()).await?;
     let mut after = (*source).clone();
+    let had = after.status_mut().auth.clone();
+    let identity = match S::NOT_RUN {
+        None => identity::keep(world, item, &*source, had.as_ref()).await?,
+        Some(_) => Identity::Unasked,
+    };
     let generation = after.meta().generation;
     let attributes = EventAttributes {
         kind: ping_kind::TYPE.into(),
         source: ping::source_of(&item.namespace, &item.name),
     };
-    conclude::<S>(after.status_mut(), generation, sink, attributes, now());
+    conclude::<S>(after.status_mut(), generation, sink, &identity, attributes, now());
     world.set_status(&*source, &after).await?;
     types::keep(world, &*source, &after.status_mut().ce_attributes).await
 }
@@ -85,6 +104,7 @@ fn conclude<S: Source>(
     status: &mut SourceStatus,
     generation: Option<i64>,
     sink: Result<Address, Unresolved>,
+    identity: &Identity,
     attributes: EventAttributes,
     now: Timestamp,
 ) {
@@ -94,12 +114,10 @@ fn conclude<S: Source>(
     status.ce_attributes.clear();
     match S::NOT_RUN {
         Some((kind, why)) => conditions.mark_false(kind, NOT_RUN, why),
-        None if status.sink_audience.is_some() => {
-            let why = "a PingSource here sends to sinks that want no token";
-            conditions.mark_false(ping_kind::DEPLOYED, "SinkNotReached", why);
-        }
         None => {
             conditions.mark_true(ping_kind::DEPLOYED);
+            identity.mark(&mut conditions, ping_kind::OIDC_IDENTITY_CREATED);
+            status.auth = identity.status();
             if conditions.verdict(SINK_PROVIDED) == Verdict::True {
                 status.ce_attributes.push(attributes);
             }
@@ -124,12 +142,19 @@ fn show_sink(status: &mut SourceStatus, conditions: &mut Conditions<'_>, sink: R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::shared::Condition;
+    use crate::kinds::shared::{AuthStatus, Condition};
 
     fn concluded<S: Source>(sink: Result<Address, Unresolved>) -> (SourceStatus, Condition) {
+        concluded_as::<S>(sink, &Identity::Unasked)
+    }
+
+    fn concluded_as<S: Source>(
+        sink: Result<Address, Unresolved>,
+        identity: &Identity,
+    ) -> (SourceStatus, Condition) {
         let mut status = SourceStatus::default();
         let attributes = EventAttributes { kind: "t".into(), source: "/s".into() };
-        conclude::<S>(&mut status, Some(1), sink, attributes, Timestamp::from_second(1).unwrap());
+        conclude::<S>(&mut status, Some(1), sink, identity, attributes, Timestamp::from_second(1).unwrap());
         let ready = status.base.conditions.iter().find(|one| one.kind == "Ready").unwrap().clone();
         (status, ready)
     }
@@ -148,8 +173,12 @@ mod tests {
         let (status, ready) = concluded::<PingSource>(by_tls);
         assert_eq!((ready.status, status.sink_ca_certs.as_deref()), (Verdict::True, Some("pem")));
         let wants_token =
-            Ok(Address { url: "http://sink".into(), audience: Some("a".into()), ca_certs: None });
-        assert_eq!(concluded::<PingSource>(wants_token).1.reason, "SinkNotReached");
+            || Ok(Address { url: "http://sink".into(), audience: Some("a".into()), ca_certs: None });
+        let (status, ready) = concluded_as::<PingSource>(wants_token(), &Identity::Made("me".into()));
+        assert_eq!((ready.status, status.auth), (Verdict::True, Some(AuthStatus::of("me".into()))));
+        assert_eq!(status.sink_audience.as_deref(), Some("a"));
+        let (_, ready) = concluded_as::<PingSource>(wants_token(), &Identity::Taken("me".into()));
+        assert_eq!(ready.reason, "ServiceAccountNotOwned");
         let (status, ready) = concluded::<PingSource>(Err(Unresolved("no such Broker".into())));
         assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "NotFound"));
         assert!(status.sink_uri.is_none() && status.ce_attributes.is_empty());

@@ -18,6 +18,7 @@ use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
+use super::SourceName;
 use super::send::{self, Outgoing};
 use crate::controllers::resolve::Address;
 use crate::controllers::world::World;
@@ -63,11 +64,13 @@ impl Due {
 pub async fn tend(world: &World) {
     let tally = &world.config.pings;
     let ready = || {
-        tally.keep(|(namespace, name)| world.sources.pings.get(namespace, name).is_some());
+        let is_there = |(namespace, name): &SourceName| world.sources.pings.get(namespace, name).is_some();
+        tally.keep(is_there);
+        world.sources.passes().retain(|source, _| is_there(source));
         world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
     };
     let send = |event| {
-        send::send(event, tally, async |sink, request, timeout| post(world, sink, request, timeout).await)
+        send::send(event, tally, async |event, request, timeout| post(world, event, request, timeout).await)
     };
     run(ready, &world.sources.bell, Timestamp::now, send).await;
 }
@@ -75,13 +78,20 @@ pub async fn tend(world: &World) {
 /// Sends as deliveries are sent: to a Service of ours without a way over the network.
 async fn post(
     world: &World,
-    sink: &Address,
+    event: &Outgoing,
     request: encode::Outgoing,
     timeout: Duration,
 ) -> Result<Answer, PostError> {
     let transport = |why: String| PostError::Transport(why.into());
     let ways = world.config.ways.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
-    let target = world.trusts.target(sink).map_err(transport)?;
+    let mut target = world.trusts.target(&event.sink).map_err(transport)?;
+    let (namespace, _) = &event.from;
+    let audience = event.sink.audience.as_deref();
+    world.passes.stamp(&mut target, namespace, event.account.as_deref(), audience);
+    match target.pass.clone() {
+        Some(pass) => drop(world.sources.passes().insert(event.from.clone(), pass)),
+        None => drop(world.sources.passes().remove(&event.from)),
+    }
     ways.post(target, request, timeout).await
 }
 
@@ -161,8 +171,12 @@ impl Diary {
 fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
     let spec = &ping.spec;
     let status = ping.status.as_ref()?;
-    let sink =
-        Address { url: status.sink_uri.clone()?, audience: None, ca_certs: status.sink_ca_certs.clone() };
+    let sink = Address {
+        url: status.sink_uri.clone()?,
+        audience: status.sink_audience.clone(),
+        ca_certs: status.sink_ca_certs.clone(),
+    };
+    let account = status.auth.as_ref().and_then(|auth| auth.service_account_name.clone());
     let body = if spec.data.is_empty() {
         STANDARD.decode(&spec.data_base64).ok()?
     } else {
@@ -181,7 +195,7 @@ fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
     }
     let content_type = Some(spec.content_type.clone()).filter(|media| !media.is_empty());
     let from = (namespace(&ping.metadata).to_owned(), name(&ping.metadata).to_owned());
-    Some(Outgoing { from, sink, attributes, content_type, body })
+    Some(Outgoing { from, sink, account, attributes, content_type, body })
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Outgoing {
     pub(super) from: SourceName,
     pub(super) sink: Address,
+    /// Under whose name it leaves, if anybody asks.
+    pub(super) account: Option<String>,
     /// In the order in which they are written.
     pub(super) attributes: Vec<(String, String)>,
     pub(super) content_type: Option<String>,
@@ -39,12 +41,12 @@ impl Outgoing {
 /// Sends it by `post`; whoever is to know of a failure is told by the log. Each attempt is counted.
 pub(super) async fn send<P>(event: Outgoing, tally: &Tally, post: P)
 where
-    P: AsyncFn(&Address, encode::Outgoing, Duration) -> Result<Answer, PostError>,
+    P: AsyncFn(&Outgoing, encode::Outgoing, Duration) -> Result<Answer, PostError>,
 {
     let mut pause = PAUSE;
     for attempt in 1..=ATTEMPTS_MAX {
         let began = Instant::now();
-        let outcome = post(&event.sink, request(&event), ATTEMPT_MAX).await;
+        let outcome = post(&event, request(&event), ATTEMPT_MAX).await;
         let status = outcome.as_ref().map_or(0, |answer| answer.status);
         tally.note(&event.from, status, began.elapsed());
         let why = match outcome {
@@ -84,6 +86,7 @@ fn request(event: &Outgoing) -> encode::Outgoing {
     if let Some(media) = &event.content_type {
         request.push("Content-Type", media.as_bytes());
     }
+    request.push("Kn-Namespace", event.from.0.as_bytes());
     request
 }
 
@@ -119,14 +122,15 @@ mod tests {
         let event = Outgoing {
             from: from.clone(),
             sink: Address { url: "http://sink/x?y".to_owned(), audience: None, ca_certs: None },
+            account: None,
             attributes: vec![("type".to_owned(), "a b".to_owned())],
             content_type: Some("text/plain".to_owned()),
             body: b"hi".to_vec(),
         };
         let (tally, calls) = (Tally::default(), RefCell::new(Vec::new()));
-        send(event, &tally, async |sink, request, _| {
+        send(event, &tally, async |event, request, _| {
             let nth = calls.borrow().len();
-            calls.borrow_mut().push((sink.url.clone(), request));
+            calls.borrow_mut().push((event.sink.url.clone(), request));
             answers[nth].clone().map(|status| Answer::text(status, ""))
         })
         .await;
@@ -149,6 +153,11 @@ mod tests {
             assert_eq!((sink.as_str(), &request.body[..]), ("http://sink/x?y", &b"hi"[..]));
             assert_eq!(request.header("ce-type"), Some(&b"a%20b"[..]));
             assert_eq!(request.header("content-type"), Some(&b"text/plain"[..]));
+            assert_eq!(
+                request.header("kn-namespace"),
+                Some(&b"ns"[..]),
+                "as every delivery says whose it is"
+            );
         }
         assert_eq!(asked(&[Ok(400)]).await.1, [(400, 1)], "it would be refused again");
         let never: Vec<_> = (0..ATTEMPTS_MAX).map(|_| Ok(500)).collect();

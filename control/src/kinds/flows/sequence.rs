@@ -11,7 +11,7 @@ use crate::kinds::eventing::rules;
 use crate::kinds::messaging::channel::ChannelTemplate;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
-    Addressable, AppliedPolicy, DeliverySpec, Destination, KReference, Status, namespace,
+    Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, KReference, Status, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -73,6 +73,9 @@ pub struct SequenceStatus {
     /// All of them, if there are several ways or all are by TLS; the preferred one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Addressable>,
+    /// Under which service accounts its Subscriptions send.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<AuthStatus>,
     /// The EventPolicies that hold for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<AppliedPolicy>,

@@ -19,6 +19,7 @@ use crate::kinds::{READY, REASON, column, kind};
 /// The type of the events.
 pub const TYPE: &str = "dev.knative.sources.ping";
 pub const DEPLOYED: &str = "Deployed";
+pub const OIDC_IDENTITY_CREATED: &str = "OIDCIdentityCreated";
 const EVERY_MINUTE: &str = "* * * * *";
 
 kind! {
@@ -64,7 +65,7 @@ impl PingSourceSpec {
     }
 }
 
-source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED], not_run: None } }
+source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED], not_run: None } }
 
 impl Resource for PingSource {
     const META: KindMeta = KindMeta {
