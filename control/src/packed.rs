@@ -6,12 +6,13 @@
 //! a text, its uid among them, need not stand in it again: with them behind the sample it is a third less.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use lz4_flex::block::{compress_with_dict, decompress_with_dict};
+use lz4_flex::block::{compress_into_with_dict, decompress_with_dict, get_maximum_output_size};
 
 /// Longest sample, in bytes. Packing a text looks at all of its sample, so a long one makes each write slower.
 const SAMPLE_BYTES_MAX: usize = 8 * 1024;
@@ -101,7 +102,7 @@ impl<K: Hash + Eq + Clone> Samples<K> {
         let fits = u32::try_from(text.len()).ok().filter(|_| text.len() <= PACKED_TEXT_BYTES_MAX);
         let Some(text_bytes) = fits else { return Text::plain(text) };
         let Some((sample, changes)) = self.find_or(kind, text) else { return Text::plain(text) };
-        let mut bytes = compress_with_dict(text, &known(&sample, words));
+        let bytes = compressed(text, &known(&sample, words));
         let is_longer = text.len().min(SAMPLE_BYTES_MAX) > sample.len();
         let wanted = if is_longer { GOOD_RATIO } else { FAIR_RATIO };
         if bytes.len() > text.len() / wanted && changes < SAMPLE_CHANGES_MAX {
@@ -110,8 +111,7 @@ impl<K: Hash + Eq + Clone> Samples<K> {
         if bytes.len() >= text.len() {
             return Text::plain(text);
         }
-        bytes.shrink_to_fit();
-        Text(Form::Packed { bytes: bytes.into_boxed_slice(), text_bytes, sample })
+        Text(Form::Packed { bytes, text_bytes, sample })
     }
 
     /// The sample of a kind and how often it changed; the first text becomes it.
@@ -128,6 +128,20 @@ impl<K: Hash + Eq + Clone> Samples<K> {
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Sample>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+thread_local! {
+    /// Where a text is packed, 70 KiB at most. Were each packed in room of its own that shrinks to what it takes, the heap would be
+    /// a row of such rests with holes between them, in which the next one does not fit.
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn compressed(text: &[u8], known: &[u8]) -> Box<[u8]> {
+    ROOM.with_borrow_mut(|room| {
+        room.resize(room.len().max(get_maximum_output_size(text.len())), 0);
+        let bytes = compress_into_with_dict(text, room, known).expect("there is room for the longest");
+        room[..bytes].into()
+    })
 }
 
 /// What a text is packed against.

@@ -26,6 +26,7 @@ fn let_go(world: &World) {
     world.configurations.rest();
     world.revisions.rest();
     world.deployments.rest();
+    world.pods.rest();
     world.routes.rest();
     world.certificates.rest();
     world.pod_autoscalers.rest();

@@ -9,6 +9,9 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::Value;
 
+/// What the words of most objects take.
+const WORDS_BYTES: usize = 512;
+
 /// What selectors, owners and the collector ask of every object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Head {
@@ -116,7 +119,8 @@ impl Head {
         deleting: bool,
     ) -> Self {
         labels.sort_unstable();
-        let (mut names, mut words) = (Vec::new(), Vec::new());
+        // Written in room that is used again, and kept in no more than they take: what shrinks leaves a hole behind it.
+        let (mut names, mut words) = (Vec::with_capacity(WORDS_BYTES), Vec::with_capacity(WORDS_BYTES));
         add(&mut words, uid);
         for (name, value) in labels {
             add(&mut names, name);
@@ -128,7 +132,7 @@ impl Head {
             count += 1;
         }
         owners.for_each(|owner| add(&mut words, owner));
-        let (names, words) = (Arc::new(Words(names.into())), Words(words.into()));
+        let (names, words) = (Arc::new(Words(names.as_slice().into())), Words(words.as_slice().into()));
         Self { names, words, finalizers: count, deleting }
     }
 

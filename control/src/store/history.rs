@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dataplane::heap;
+
 use super::{Store, Stored};
 
 /// Changes kept for watchers. At 100 changes a second a watcher may be away for more than a minute
@@ -13,9 +15,18 @@ pub const HISTORY_EVENTS_MAX: usize = 10_000;
 /// What those changes hold, in bytes (packed, mostly): a burst of huge objects must not cost the process its memory.
 pub const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How long those changes are kept at least; what Kubernetes keeps by default, too. A system where nothing happens holds
-/// no old versions, and a watch or a list that wants to go on from before that begins again.
+/// How long those changes are kept at least, if they are few ([`HISTORY_OLD_MAX`]); what Kubernetes keeps by default, too. A system
+/// where nothing happens holds no old versions, and a watch or a list that wants to go on from before that begins again.
 pub const HISTORY_TIME_MIN: Duration = Duration::from_secs(300);
+
+/// How long they are kept, however many: as long as Kubernetes' watch cache keeps all.
+pub const HISTORY_BURST_TIME_MIN: Duration = Duration::from_secs(75);
+
+/// Changes that may be older than that: the older versions of a burst of 10,000 hold 5 MB.
+pub const HISTORY_OLD_MAX: usize = 1000;
+
+/// While changes grow old enough to be forgotten, few as they may be, there are so many looks for many of them.
+const LOOKS: u64 = HISTORY_TIME_MIN.as_secs() / HISTORY_BURST_TIME_MIN.as_secs();
 
 /// One change of one object.
 #[derive(Debug, Clone)]
@@ -72,9 +83,10 @@ impl History {
         }
     }
 
-    /// Takes out the changes up to `revision`.
-    pub(super) fn forget(&mut self, revision: u64) -> Vec<Event> {
-        let count = self.events.partition_point(|event| event.revision() <= revision);
+    /// Takes out the changes up to `revision`, but for the last `kept` of all.
+    pub(super) fn forget(&mut self, revision: u64, kept: usize) -> Vec<Event> {
+        let old = self.events.partition_point(|event| event.revision() <= revision);
+        let count = old.min(self.events.len().saturating_sub(kept));
         let forgotten: Vec<_> = self.events.drain(..count).collect();
         if let Some(last) = forgotten.last() {
             self.oldest = last.revision();
@@ -101,10 +113,19 @@ pub async fn forget_old(store: Arc<Store>) {
     drop(store);
     loop {
         let reached = *newest.borrow_and_update();
-        tokio::time::sleep(HISTORY_TIME_MIN).await;
-        let Some(store) = weak.upgrade() else { return };
-        store.forget(reached);
-        drop(store);
+        for round in (0..LOOKS).rev() {
+            let recent = *newest.borrow();
+            tokio::time::sleep(HISTORY_BURST_TIME_MIN).await;
+            let Some(store) = weak.upgrade() else { return };
+            let mut forgotten = store.forget(recent, HISTORY_OLD_MAX);
+            if round == 0 {
+                forgotten += store.forget(reached, 0);
+            }
+            drop(store);
+            if forgotten >= HISTORY_OLD_MAX {
+                let _ = tokio::task::spawn_blocking(heap::let_go).await; // it does not panic
+            }
+        }
         if newest.changed().await.is_err() {
             return;
         }

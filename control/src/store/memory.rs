@@ -169,9 +169,9 @@ impl Memory {
         self.history.push(event);
     }
 
-    /// Takes out of the history what happened up to `revision`.
-    pub(super) fn forget(&mut self, revision: u64) -> Vec<Event> {
-        self.history.forget(revision)
+    /// Takes out of the history what happened up to `revision`, but for the last `kept` changes.
+    pub(super) fn forget(&mut self, revision: u64, kept: usize) -> Vec<Event> {
+        self.history.forget(revision, kept)
     }
 
     fn insert(&mut self, object: Arc<Stored>) {

@@ -31,7 +31,10 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use head::Head;
-pub use history::{Event, Expired, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_TIME_MIN, forget_old};
+pub use history::{
+    Event, Expired, HISTORY_BURST_TIME_MIN, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_OLD_MAX,
+    HISTORY_TIME_MIN, forget_old,
+};
 pub use memory::{Listing, Memory};
 pub use stored::{Opened, Stored};
 pub use writer::View;
@@ -164,10 +167,13 @@ impl Store {
         read(&self.memory)
     }
 
-    /// Nobody can go on from before `revision` any more, and the old versions go.
-    pub fn forget(&self, revision: u64) {
-        let forgotten = self.memory.write().unwrap_or_else(PoisonError::into_inner).forget(revision);
-        drop(forgotten); // after the lock, because there may be thousands
+    /// Nobody can go on from before `revision` any more, nor from before the last `kept` changes if those reach further back; and the
+    /// old versions go. Returns how many changes that were.
+    pub fn forget(&self, revision: u64, kept: usize) -> usize {
+        let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+        let forgotten = memory.forget(revision, kept);
+        drop(memory); // those go after it, because there may be thousands
+        forgotten.len()
     }
 
     /// Changes whenever something was committed; the value is the newest resourceVersion.

@@ -10,7 +10,10 @@ use serde_json::json;
 
 use super::backend::{Faults, Noted};
 use super::disk::Disk;
-use super::{Change, HISTORY_BYTES_MAX, HISTORY_TIME_MIN, Key, Store, StoreError, Written};
+use super::{
+    Change, HISTORY_BURST_TIME_MIN, HISTORY_BYTES_MAX, HISTORY_OLD_MAX, HISTORY_TIME_MIN, Key, Store,
+    StoreError, Written,
+};
 
 /// A disk in memory whose syncs fail from some moment on, and that may be full.
 #[derive(Debug, Clone)]
@@ -185,16 +188,17 @@ async fn history_forgets_what_it_is_told_to_and_nothing_else() {
     let store = open(&FrailDisk::default());
     let versions = [put(&store, "a", 1).await, put(&store, "a", 2).await, put(&store, "b", 3).await];
     let [first, second, third] = versions.map(|written| written.unwrap().object().resource_version);
-    store.forget(second);
+    assert_eq!(store.forget(third, 2), 1, "the last two are kept");
+    assert_eq!((store.forget(third, 2), store.forget(second, 0)), (0, 1));
     let changes = |after: u64| {
         let found = store.read().changes(None, None, after, 10)?.0;
         Ok(found.iter().map(super::Event::revision).collect::<Vec<_>>())
     };
     assert_eq!(changes(second), Ok(vec![third]));
     assert_eq!(changes(first), Err(super::Expired { asked: first, oldest: second }));
-    store.forget(first);
+    store.forget(first, 0);
     assert_eq!(changes(second), Ok(vec![third]), "what is gone is gone once");
-    store.forget(u64::MAX);
+    store.forget(u64::MAX, 0);
     assert_eq!((changes(third), changes(second).is_err()), (Ok(Vec::new()), true));
     assert_eq!(store.read().list(&key("").resource, None).items.len(), 2);
     let next = put(&store, "b", 4).await.unwrap().object().resource_version;
@@ -212,6 +216,23 @@ async fn changes_are_forgotten_when_they_are_old() {
     assert!(is_there());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!is_there() && store.read().changes(None, None, second, 10).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_changes_are_forgotten_sooner_but_for_the_last() {
+    let store = Arc::new(open(&FrailDisk::default()));
+    let mut versions = Vec::new();
+    for n in 0..HISTORY_OLD_MAX + 2 {
+        versions.push(put(&store, "a", n).await.unwrap().object().resource_version);
+    }
+    tokio::spawn(super::forget_old(Arc::clone(&store)));
+    let is_there = |at: usize| store.read().changes(None, None, versions[at], 1).is_ok();
+    tokio::time::sleep(HISTORY_BURST_TIME_MIN - Duration::from_secs(1)).await;
+    assert!(is_there(0));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!([0, 1, HISTORY_OLD_MAX].map(is_there), [false, true, true]);
+    tokio::time::sleep(HISTORY_TIME_MIN).await;
+    assert!(!is_there(HISTORY_OLD_MAX) && is_there(HISTORY_OLD_MAX + 1));
 }
 
 #[tokio::test]

@@ -40,6 +40,9 @@ const SETTLED_AFTER: Duration = Duration::from_secs(1);
 const QUIET_AFTER: Duration = Duration::from_secs(5);
 /// ... and so much before, the pages that it left empty are given back.
 const WRITES_MIN: u64 = 100;
+/// So many bring in 20 MiB of code, for the making of a thousand Services, that goes too. Not after fewer: a cold start's first
+/// request would wait for what is needed again.
+const MANY_WRITES: u64 = 5000;
 
 /// What the control thread is made from.
 pub(super) struct Parts {
@@ -254,8 +257,12 @@ async fn furnish(parts: &Parts) -> Result<House> {
 /// Once the start's work is done, its code need not stay.
 async fn settle() {
     tokio::time::sleep(SETTLED_AFTER).await;
+    let_go_of_code();
+}
+
+fn let_go_of_code() {
     if let Err(why) = dataplane::code::let_go() {
-        tracing::debug!(%why, "code that only the start needed stays in memory");
+        tracing::debug!(%why, "code that is not needed any more stays in memory");
     }
 }
 
@@ -265,9 +272,13 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
     while revision.changed().await.is_ok() {
         while let Ok(Ok(())) = tokio::time::timeout(QUIET_AFTER, revision.changed()).await {}
         let now = *revision.borrow();
-        if now.saturating_sub(seen) >= WRITES_MIN {
+        let writes = now.saturating_sub(seen);
+        if writes >= WRITES_MIN {
             seen = now;
             let _ = tokio::task::spawn_blocking(dataplane::heap::let_go).await; // it does not panic
+        }
+        if writes >= MANY_WRITES {
+            let_go_of_code();
         }
     }
 }

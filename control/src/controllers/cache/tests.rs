@@ -200,7 +200,7 @@ async fn who_follows_a_store_is_told_of_all_and_then_of_each_change() {
         kept.delete(&labelled(name, "m")).await;
     }
     kept.put(&labelled("m000", "n")).await;
-    kept.store.forget(*kept.store.revision().borrow());
+    kept.store.forget(*kept.store.revision().borrow(), 0);
     let mut rest = told(&mut following, &heard).await;
     rest.retain(|(_, before, after)| before != after);
     let gone: Vec<_> = many[1..].iter().map(|name| row(name, "m", "")).collect();
