@@ -116,7 +116,7 @@ fn sleepers(table: &mut Table, count: usize) {
     };
     many("before", SLEEPERS_BEFORE);
     stage.wait_asleep();
-    let before = stage.memory_kib();
+    let (before, whole) = (stage.own_memory_kib(), stage.memory_kib());
     let begin = Instant::now();
     many("sleeper", count);
     let took = begin.elapsed().as_secs_f64();
@@ -125,9 +125,11 @@ fn sleepers(table: &mut Table, count: usize) {
     let busy = stage.busy();
     wait::rest(SLEEP);
     let busy = (stage.busy() - busy).as_secs_f64() / SLEEP.as_secs_f64();
-    let each = (stage.memory_kib() - before) / count as f64;
+    let each = (stage.own_memory_kib() - before) / count as f64;
+    let with_code = (stage.memory_kib() - whole) / count as f64;
     table.at_most(&format!("{count} Services created until all are Ready"), "s", took, 0.02 * count as f64);
     table.at_most("memory of a sleeping Service", "KiB", each, 10.24);
+    table.note("the same with the code that was let go", "KiB", with_code);
     table.at_most("a processor's time while they sleep", "%", busy * 100.0, 1.0);
 }
 

@@ -73,10 +73,19 @@ impl Stage {
         self.appliance.metric(name, label)
     }
 
-    /// Of the appliance's process.
+    /// Of the appliance's process, its code included.
     pub(super) fn memory_kib(&self) -> f64 {
+        self.status_kib("VmRSS:")
+    }
+
+    /// What it has written to: code comes and goes with what is done.
+    pub(super) fn own_memory_kib(&self) -> f64 {
+        self.status_kib("RssAnon:")
+    }
+
+    fn status_kib(&self, name: &str) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.appliance.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
