@@ -15,6 +15,9 @@ use crate::kinds::messaging::subscription::{
 };
 use crate::kinds::shared::Verdict;
 
+/// Why nothing comes from a channel that is not there, or not ready.
+const NO_CHANNEL: &str = "ChannelReferenceFailed";
+
 /// What a Subscription refers to, as found; `None` for what it does not want.
 #[derive(Debug, Clone)]
 pub struct Found<'a> {
@@ -54,7 +57,7 @@ pub fn status(subscription: &Subscription, found: Found<'_>, now: Timestamp) -> 
         delivery: found.sink.and_then(Result::ok).map(sink::told).unwrap_or_default(),
     };
     status.auth = found.identity.status();
-    mark_channel(&mut conditions, subscription, &status, found.backing);
+    mark_channel(&mut conditions, subscription, &status, (found.backing, &found.channel));
     found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
     conditions.conclude(&mut status.base, subscription.metadata.generation);
     status
@@ -77,26 +80,28 @@ fn mark_references(conditions: &mut Conditions<'_>, found: &Found<'_>) {
     }
     match &found.channel {
         Ok(()) => conditions.mark_true(REFERENCES_RESOLVED),
-        Err(Unresolved(why)) => conditions.mark_unknown(REFERENCES_RESOLVED, "ChannelReferenceFailed", why),
+        Err(Unresolved(why)) => conditions.mark_unknown(REFERENCES_RESOLVED, NO_CHANNEL, why),
     }
 }
 
 /// EV-SUB-18: an entry stands in the channel's spec only once the cores have it, so an entry that says
-/// what is resolved now means that all future events come this way.
+/// what is resolved now means that all future events come this way. What waits for a channel that is not found says so.
 fn mark_channel(
     conditions: &mut Conditions<'_>,
     subscription: &Subscription,
     status: &SubscriptionStatus,
-    backing: Option<&InMemoryChannel>,
+    (backing, channel): (Option<&InMemoryChannel>, &Result<(), Unresolved>),
 ) {
+    let missing = channel.as_ref().err().map(|Unresolved(why)| (NO_CHANNEL, why.as_str()));
     let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
     let is_added = backing
         .is_some_and(|channel| channel.spec.subscribers.contains(&entry(subscription, status, channel)));
     if is_added {
         conditions.mark_true(ADDED_TO_CHANNEL);
     } else {
-        let why = "The channel does not have the subscriber as it is now.";
-        conditions.mark_unknown(ADDED_TO_CHANNEL, "Resolving", why);
+        let own = ("Resolving", "The channel does not have the subscriber as it is now.");
+        let (reason, why) = missing.unwrap_or(own);
+        conditions.mark_unknown(ADDED_TO_CHANNEL, reason, why);
     }
     // A cluster's definition of the kind knows one of the two names, and drops the other.
     let generation = subscription.metadata.generation;
@@ -110,7 +115,10 @@ fn mark_channel(
         Some(told) if told.ready == Verdict::False => {
             conditions.mark_false(CHANNEL_READY, reason, &told.message);
         }
-        _ => conditions.mark_unknown(CHANNEL_READY, reason, "Subscription not marked ready by channel"),
+        _ => {
+            let (reason, why) = missing.unwrap_or((reason, "Subscription not marked ready by channel"));
+            conditions.mark_unknown(CHANNEL_READY, reason, why);
+        }
     }
 }
 
@@ -119,7 +127,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::shared::Condition;
+    use crate::kinds::shared::{Condition, HasConditions as _};
 
     fn object<K: serde::de::DeserializeOwned>(json: Value) -> K {
         serde_json::from_value(json).unwrap()
@@ -189,6 +197,25 @@ mod tests {
             assert_eq!((ready.status, ready.reason.as_str()), (Verdict::Unknown, "ChannelReferenceFailed"));
             assert!(ready.message.contains("ns/c"));
         }
+    }
+
+    /// COND-14: of a channel that goes, the parts may be seen to go in different seconds. The newest transition speaks for the
+    /// whole, and it has to name the channel still.
+    #[test]
+    fn a_channel_that_went_is_the_reason_also_after_what_carried_it() {
+        let mut subscription = subscription();
+        let channel = backing("http://s/", 2, "True");
+        let gone = Err(unresolved("Channel ns/c does not exist"));
+        for (second, found) in [
+            (1, found(Some(&channel))),
+            (2, Found { channel: gone.clone(), ..found(Some(&channel)) }),
+            (3, Found { channel: gone, ..found(None) }),
+        ] {
+            subscription.status = Some(status(&subscription, found, Timestamp::from_second(second).unwrap()));
+        }
+        let ready = subscription.ready().unwrap();
+        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::Unknown, "ChannelReferenceFailed"));
+        assert!(ready.message.contains("ns/c"));
     }
 
     /// EV-SUB-18: Ready only for the very URL and generation that the channel has and has taken.
