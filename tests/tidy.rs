@@ -30,6 +30,15 @@ const MODULE_ARROWS: [(&str, &str, &str); 6] = [
 /// The rooms where unsafe may be written.
 const UNSAFE_ROOMS: [&str; 2] = ["wal/src/map.rs", "dataplane/ring/src/"];
 
+/// A crate, a bench of it, and the group there that measures what matters most.
+const BENCHES: [(&str, &str, &str); 5] = [
+    (".", "proxy", "request"),
+    ("dataplane", "http", "http/hosts"),
+    ("dataplane", "events", "filters"),
+    ("dataplane", "events_house", "events house"),
+    ("wal", "log", "append"),
+];
+
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 /// A table of cases may be longer than a screen: nobody reads it from top to bottom.
@@ -221,6 +230,24 @@ fn nothing_is_left_lying_about() {
                     broken.push(format!("{path}:{}: {marker}", at + 1));
                 }
             }
+        }
+    }
+    report(&broken);
+}
+
+/// APP-11: proxying, route lookup, filters, fan-out and appending are measured with criterion; the gate runs each bench once, so
+/// that it works on the day when somebody wants its figures.
+#[test]
+fn benches_of_what_matters_most_run_in_the_gate() {
+    let mut broken = Vec::new();
+    let gate = fs::read_to_string(root().join(".ci/run")).unwrap();
+    for (folder, bench, group) in BENCHES {
+        if !gate.split("--bench ").any(|rest| rest.split_whitespace().next() == Some(bench)) {
+            broken.push(format!("the gate does not run {bench}"));
+        }
+        let source = fs::read_to_string(root().join(folder).join(format!("benches/{bench}.rs"))).unwrap();
+        if !source.contains("criterion_main!") || !source.contains(&format!("benchmark_group(\"{group}\")")) {
+            broken.push(format!("{bench} measures no {group} with criterion"));
         }
     }
     report(&broken);

@@ -1,5 +1,5 @@
-//! Events from socket to socket: 64 senders, one Trigger, its subscriber and the core, all on one thread,
-//! every 202 durable. The figure holds the senders' and the subscriber's work too.
+//! Events from socket to socket: 64 senders, one Trigger or a hundred, their subscriber and the core, all on one
+//! thread, every 202 durable. The figure holds the senders' and the subscriber's work too.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/admission.rs"]
@@ -26,8 +26,20 @@ use admission::{admission, token};
 
 const SENDERS: u64 = 64;
 
-/// In one sample: enough that connecting and the first flushes do not show.
-const EVENTS: u64 = 20_000;
+/// Deliveries in one sample: enough that connecting and the first flushes do not show. Unoptimised, it is only shown to work.
+const DELIVERIES: u64 = if cfg!(debug_assertions) { 1280 } else { 20_480 };
+
+/// Who reads.
+#[derive(Clone, Copy)]
+struct Readers {
+    all: usize,
+    /// The first of them want every event, the others none.
+    matching: usize,
+}
+
+const ONE: Readers = Readers { all: 1, matching: 1 };
+/// The fan-out of `benches/delivery`.
+const TEN_OF_100: Readers = Readers { all: 100, matching: 10 };
 
 /// Who has to say who he is. Each token is read once, and known from then on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,11 +96,12 @@ fn subscriber_at(ring: &Ring) -> SocketAddr {
     address
 }
 
-fn table(port: u16, tokens: Tokens) -> Table {
-    let subscriber = Subscriber {
-        name: "t".into(),
-        label: "ns/t".into(),
-        filter: Filter::Exact(vec![("type".into(), "com.example.order.created".into())]),
+fn subscriber(number: usize, port: u16, tokens: Tokens, readers: Readers) -> Subscriber {
+    let kind = if number < readers.matching { "com.example.order.created" } else { "com.example.order.lost" };
+    Subscriber {
+        name: format!("t{number}").into(),
+        label: format!("ns/t{number}").into(),
+        filter: Filter::Exact(vec![("type".into(), kind.into())]),
         target: Target {
             url: "http://127.0.0.1/".into(),
             authority: "127.0.0.1".into(),
@@ -103,7 +116,11 @@ fn table(port: u16, tokens: Tokens) -> Table {
         delivery: Delivery::ONCE,
         begin: Begin::Now,
         tally: Arc::default(),
-    };
+    }
+}
+
+fn table(port: u16, tokens: Tokens, readers: Readers) -> Table {
+    let subscribers = (0..readers.all).map(|number| Arc::new(subscriber(number, port, tokens, readers)));
     let stream = sluicegate_dataplane::table::Stream {
         name: "broker/ns/b/1".into(),
         event_bytes_max: 1 << 20,
@@ -114,7 +131,7 @@ fn table(port: u16, tokens: Tokens) -> Table {
         guards_loops: true,
         types: None,
         admission: (tokens == Tokens::Asked).then(|| Arc::new(admission())),
-        subscribers: vec![Arc::new(subscriber)],
+        subscribers: subscribers.collect(),
         tally: Arc::default(),
     };
     let mut table = Table::default();
@@ -135,8 +152,8 @@ fn request(tokens: Tokens) -> String {
     )
 }
 
-/// Publishes and delivers `events`; returns the time until the last is delivered.
-fn run(events: u64, tokens: Tokens) -> Duration {
+/// Publishes what makes so many deliveries; returns the time until the last is made.
+fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
     let folder = tempfile::tempdir_in(".").unwrap(); // a real disk: /tmp may be memory
     let ring = Ring::kernel(Options::default()).unwrap();
     let (tables, signals, stop) =
@@ -175,9 +192,9 @@ fn run(events: u64, tokens: Tokens) -> Duration {
     let took = Rc::new(Cell::new(Duration::ZERO));
     let (on, result) = (ring.clone(), Rc::clone(&took));
     ring.spawn(async move {
-        tables.publish(table(subscriber_at(&on).port(), tokens));
+        tables.publish(table(subscriber_at(&on).port(), tokens, readers));
         let broker = Arc::clone(&tables.load().streams["/brokers/ns/b"]);
-        let each = events.div_ceil(SENDERS);
+        let each = deliveries.div_ceil(SENDERS * readers.matching as u64);
         let began = Instant::now();
         for _ in 0..SENDERS {
             let (ring, request) = (on.clone(), request(tokens));
@@ -190,8 +207,8 @@ fn run(events: u64, tokens: Tokens) -> Duration {
                 }
             });
         }
-        let tally = &broker.subscribers[0].tally;
-        while tally.delivered.load(Relaxed) < each * SENDERS {
+        let has_all = |reader: &Arc<Subscriber>| reader.tally.delivered.load(Relaxed) == each * SENDERS;
+        while !broker.subscribers[..readers.matching].iter().all(has_all) {
             on.sleep(Duration::from_millis(1)).await;
         }
         result.set(began.elapsed());
@@ -204,14 +221,15 @@ fn run(events: u64, tokens: Tokens) -> Duration {
 
 fn house(c: &mut Criterion) {
     let mut group = c.benchmark_group("events house");
-    group.sample_size(10).sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(EVENTS));
-    for (what, tokens) in [
-        ("20,000 events of 512 B published, durable, delivered", Tokens::None),
-        ("... with a token for the subscriber", Tokens::Shown),
-        ("... and one of each sender", Tokens::Asked),
+    group.sample_size(10).sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(DELIVERIES));
+    for (what, tokens, readers) in [
+        ("20,480 events of 512 B published, durable, delivered", Tokens::None, ONE),
+        ("... with a token for the subscriber", Tokens::Shown, ONE),
+        ("... and one of each sender", Tokens::Asked, ONE),
+        ("2,048 of them, each to 10 of 100 Triggers", Tokens::None, TEN_OF_100),
     ] {
         group.bench_function(what, |b| {
-            b.iter_custom(|times| (0..times).map(|_| run(EVENTS, tokens)).sum());
+            b.iter_custom(|times| (0..times).map(|_| run(DELIVERIES, tokens, readers)).sum());
         });
     }
     group.finish();

@@ -26,8 +26,9 @@ const READ_RECORDS: u64 = 1000;
 /// Events between two looks for space: a core does it once a second.
 const RECLAIM_EVERY: usize = 1 << 16;
 const GIB: u64 = 1 << 30;
-/// How large a log is opened, in GiB; 1 when it is not set.
+/// How large a log is opened, in GiB; 1 when it is not set, and unoptimised a sixteenth of one.
 const RECOVERED_GIB: &str = "SLUICEGATE_RECOVERED_GIB";
+const RECOVERED_BYTES: u64 = if cfg!(debug_assertions) { GIB / 16 } else { GIB };
 
 type Write = fn(&File, &[u8], u64);
 
@@ -191,7 +192,8 @@ fn streams(c: &mut Criterion) {
 
 /// Opening a log that is in the page cache, nothing torn.
 fn recovery(c: &mut Criterion) {
-    let recovered_bytes = std::env::var(RECOVERED_GIB).map_or(1, |gib| gib.parse().unwrap()) * GIB;
+    let recovered_bytes =
+        std::env::var(RECOVERED_GIB).map_or(RECOVERED_BYTES, |gib| gib.parse::<u64>().unwrap() * GIB);
     let folder = tempfile::tempdir().unwrap();
     let options = Options { log_bytes_max: 2 * recovered_bytes, ..Options::default() };
     let (mut log, _) = Log::open(folder.path(), options.clone()).unwrap();
