@@ -85,7 +85,8 @@ fn mark_references(conditions: &mut Conditions<'_>, found: &Found<'_>) {
 }
 
 /// EV-SUB-18: an entry stands in the channel's spec only once the cores have it, so an entry that says
-/// what is resolved now means that all future events come this way. What waits for a channel that is not found says so.
+/// what is resolved now means that all future events come this way. While the channel itself is missing or not
+/// ready, what waits for it says that: the newest transition speaks for Ready, and it shall be the cause.
 fn mark_channel(
     conditions: &mut Conditions<'_>,
     subscription: &Subscription,
