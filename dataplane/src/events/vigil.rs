@@ -17,8 +17,8 @@ use super::limits::{LONE_MAX, NEXT_REQUEST_MAX, QUICK_FLUSH_MAX};
 pub(super) struct Vigil {
     began: Tick,
     ended: Tick,
-    /// How long the last flush took.
-    took: Duration,
+    /// How long the last flush took, and the one before: a single slow one says nothing of the next.
+    took: [Duration; 2],
     is_kept: bool,
     /// The flush began soon after the one before: its sender waits for each answer, and then goes on at once.
     is_prompt: bool,
@@ -27,7 +27,8 @@ pub(super) struct Vigil {
 impl Vigil {
     /// A flush begins now, and so many senders wait for it. Until when the core stays awake.
     pub(super) fn begin(&mut self, now: Tick, waiting: usize) -> Tick {
-        self.is_kept = (1..=LONE_MAX).contains(&waiting) && self.took <= QUICK_FLUSH_MAX;
+        self.is_kept =
+            (1..=LONE_MAX).contains(&waiting) && self.took.iter().any(|took| *took <= QUICK_FLUSH_MAX);
         self.is_prompt = now - self.ended <= NEXT_REQUEST_MAX;
         self.began = now;
         if self.is_kept { now + QUICK_FLUSH_MAX } else { now }
@@ -35,7 +36,7 @@ impl Vigil {
 
     /// It is done.
     pub(super) fn end(&mut self, now: Tick) -> Tick {
-        (self.took, self.ended) = (now - self.began, now);
+        (self.took, self.ended) = ([now - self.began, self.took[0]], now);
         if self.is_kept && self.is_prompt { now + NEXT_REQUEST_MAX } else { now }
     }
 }
@@ -70,10 +71,17 @@ mod tests {
             (vec![(late, QUICK, 1), (late, QUICK, 1)], vec![(flush, none), (flush, none)]),
             // Many senders: while one waits, another's request is there. Bookmarks: nobody waits.
             (vec![(pause, QUICK, LONE_MAX + 1), (pause, QUICK, 0)], vec![(none, none), (none, none)]),
-            // Beside a slow disk a wake-up is nothing. A single slow flush is waited for no longer than a quick one.
+            // Beside a slow disk a wake-up is nothing. A single slow flush is waited for no longer than a quick one, and not
+            // held against the next.
             (
-                vec![(late, flush * 9, 1), (late, QUICK, 1), (late, QUICK, 1)],
-                vec![(flush, none), (none, none), (flush, none)],
+                vec![
+                    (late, QUICK, 1),
+                    (late, flush * 9, 1),
+                    (late, flush * 9, 1),
+                    (late, QUICK, 1),
+                    (late, QUICK, 1),
+                ],
+                vec![(flush, none), (flush, none), (flush, none), (none, none), (flush, none)],
             ),
         ] {
             assert_eq!(kept(&flushes), expected, "{flushes:?}");
