@@ -8,6 +8,8 @@
 //! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
 //! port on loopback (see [`super::room`]).
 
+mod attend;
+
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::io;
@@ -17,28 +19,24 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::cgroups::{Cgroups, Group};
 use super::ending::{End, gone, not_started};
 use super::environment::{Own, command, environment};
 use super::frost::Frost;
 use super::last_words::LastWords;
-use super::launch::{Launcher, exited, pid, signal_group};
-use super::limits::VERIFY_MAX;
+use super::launch::{Launcher, pid, signal_group};
 use super::log::InstanceLog;
 use super::mounts::Bind;
-use super::orders::{Handle, Order, Told, heard, stop_ordered};
+use super::orders::{Handle, Order};
 use super::orphans::{Record, Records};
 use super::output::{drain, watch};
-use super::pause::pause;
-use super::probe::{Pace, Patient};
 use super::room::{Room, Surroundings};
 use super::seats::{self, Underway, Waiting};
 use super::sidecars::{Post, Sidecars, State};
@@ -317,141 +315,6 @@ impl Process {
         match status {
             Ok(status) => gone(&end, status, &life.spec, (&self.last_words.read(), &log.tail()), starved),
             Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
-        }
-    }
-
-    /// Until something ends it.
-    async fn serve(&self, life: &mut Life) -> End {
-        tokio::select! {
-            biased;
-            () = exited(&self.pidfd) => End::Itself,
-            gone = self.sidecars.fail() => End::Sidecar(gone),
-            end = self.attend(life) => end,
-        }
-    }
-
-    /// Asks and listens, while the process runs.
-    async fn attend(&self, life: &mut Life) -> End {
-        let spec = Arc::clone(&life.spec);
-        if let Some(startup) = &spec.startup {
-            tokio::select! {
-                biased;
-                () = stop_ordered(&mut life.orders) => return End::Asked,
-                started = self.patient().starts(startup) => if let Err(why) = started {
-                    return End::Unhealthy(format!("startup probe failed: {why}"));
-                },
-            }
-        }
-        tokio::select! {
-            biased;
-            end = self.keep_ready(life) => end,
-            why = self.dies(&spec) => End::Unhealthy(format!("liveness probe failed: {why}")),
-        }
-    }
-
-    /// RT-PROBE: tells each change of readiness.
-    async fn keep_ready(&self, life: &mut Life) -> End {
-        let spec = Arc::clone(&life.spec);
-        let mut limit = Some((spec.startup_max, End::NotReady));
-        let mut pace = Pace::Fast;
-        let mut delay = spec.readiness.delay;
-        let later = spec.readiness.later();
-        loop {
-            let passes = async {
-                pause(std::mem::take(&mut delay)).await;
-                let asked = later.as_ref().filter(|_| pace == Pace::Period);
-                // First those whom it may ask while it is asked.
-                self.sidecars.are_ready().await;
-                self.patient().passes(asked.unwrap_or(&spec.readiness), pace).await;
-            };
-            let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
-            tokio::select! {
-                biased;
-                told = heard(&mut life.orders) => match told {
-                    Told::Freeze if self.sleeps(life).await => continue,
-                    Told::Freeze | Told::Stop => return End::Asked,
-                },
-                passed = timeout(within, passes) => match (passed, limit.take()) {
-                    (Err(_), Some((_, end))) => return end,
-                    _ => life.reporter.ready(self.address),
-                },
-            }
-            self.underway.take();
-            tokio::select! {
-                biased;
-                order = life.orders.recv() => match order {
-                    Some(Order::Verify) => (pace, limit) = (Pace::Fast, Some((VERIFY_MAX, End::Unreachable))),
-                    // It was ready and is ready again: that it answers is for its first request to see.
-                    Some(Order::Freeze) if self.sleeps(life).await => {}
-                    Some(Order::Freeze | Order::Stop) | None => return End::Asked,
-                    Some(Order::Thaw) => {}
-                },
-                () = self.loses_readiness(&spec) => {
-                    life.reporter.unready();
-                    pace = Pace::Period;
-                }
-                () = self.sidecars.lose_readiness() => {
-                    life.reporter.unready();
-                    pace = Pace::Fast;
-                }
-            }
-        }
-    }
-
-    /// Frozen until it is thawed; `false`: until it is to end.
-    async fn sleeps(&self, life: &mut Life) -> bool {
-        self.frost.set(&self.child, true);
-        self.sidecars.freeze(true);
-        let thawed = loop {
-            match life.orders.recv().await {
-                Some(Order::Thaw) => break true,
-                Some(Order::Stop) | None => break false,
-                Some(Order::Verify | Order::Freeze) => {}
-            }
-        };
-        if thawed {
-            self.sidecars.freeze(false);
-            self.frost.set(&self.child, false);
-        }
-        thawed
-    }
-
-    /// Never returns if readiness is no more than to listen: who refuses a connection is noticed by the
-    /// requests that it refuses.
-    async fn loses_readiness(&self, spec: &InstanceSpec) {
-        let Some(probe) = spec.readiness.later() else { return std::future::pending().await };
-        tokio::time::sleep(probe.period).await;
-        let why = self.patient().fails(&probe).await;
-        tracing::warn!(revision = spec.revision, address = %self.address, %why, "instance is not ready any more");
-    }
-
-    /// Returns why the liveness probe failed; never without one.
-    async fn dies(&self, spec: &InstanceSpec) -> String {
-        match &spec.liveness {
-            Some(liveness) => {
-                tokio::time::sleep(liveness.delay).await;
-                loop {
-                    tokio::select! {
-                        why = self.patient().fails(liveness), if !self.frost.is_frozen() => return why,
-                        () = self.frost.turned() => {} // its failures count anew
-                    }
-                }
-            }
-            None => std::future::pending().await,
-        }
-    }
-
-    fn patient(&self) -> Patient<'_> {
-        Patient { address: self.address, launcher: &self.launcher, environment: &self.environment }
-    }
-
-    /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.
-    async fn terminate(&self, spec: &InstanceSpec) {
-        signal_group(&self.child, Signal::TERM);
-        self.frost.set(&self.child, false); // a frozen one hears nothing
-        if timeout(spec.grace, exited(&self.pidfd)).await.is_err() {
-            signal_group(&self.child, Signal::KILL);
-            exited(&self.pidfd).await;
         }
     }
 }
