@@ -71,9 +71,9 @@ use world::{Error, Object, World};
 /// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
 /// share a commit.
 const WORKERS: usize = 32;
-/// Until the instances of a ready Revision are shown: a request that wakes one has its answer by then, and two processors have
-/// nothing else to do meanwhile.
-const SHOWN_AFTER: Duration = Duration::from_millis(5);
+/// Until the instances of a ready Revision are shown: a request that wakes one has its answer by then, if the program starts
+/// quickly; two processors have nothing else to do meanwhile, and what is written is that it is ready, instead of first that it starts.
+const SHOWN_AFTER: Duration = Duration::from_millis(25);
 
 /// Sleepers that a start has open at once, at 4 KiB each: enough for all processors to have their part.
 const OPENED_AT_ONCE: usize = 1024;

@@ -25,8 +25,9 @@ pub const SEATS_MAX: usize = 2;
 /// What one is told goes through a pipe, which takes this many bytes before somebody reads; more, and a new process is told
 /// by its command line.
 pub const ORDERS_BYTES_MAX: usize = 64 * 1024;
-/// After an instance became ready and before a process is made that waits for the next: its first request goes first.
-pub const SEAT_PAUSE: Duration = Duration::from_millis(1);
+/// After an instance became ready and before a process is made that waits for the next: its first request goes first. Until that has
+/// its answer takes some milliseconds where all processors are busy, and making one takes four.
+pub const SEAT_PAUSE: Duration = Duration::from_millis(10);
 /// An instance that starts for longer than this does not keep processes from being made for others.
 pub const SEAT_PATIENCE: Duration = Duration::from_millis(50);
 
