@@ -132,7 +132,7 @@ impl Slab {
             Waiter::remember(&mut operation.waiter, executor, cx.waker());
             return Poll::Pending;
         };
-        Poll::Ready((outcome, self.remove(key).op))
+        Poll::Ready((outcome, self.remove(key)))
     }
 
     /// The next thing a multishot operation brought. After `Ended` it is gone from the slab.
@@ -216,14 +216,17 @@ impl Slab {
         effect
     }
 
-    fn remove(&mut self, key: Key) -> Operation {
+    /// Forgets an operation, and gives back what it owned.
+    fn remove(&mut self, key: Key) -> Op {
         let slot = self.slot_of(key);
         let Slot { generation, operation } = &mut self.slots[slot];
-        let operation = operation.take().expect("checked by slot_of");
-        assert!(operation.outcome.is_some(), "an operation leaves after its last answer");
+        // Taken apart where it lies: to move the whole would copy it twice.
+        let Some(Operation { op, outcome: Some(_), .. }) = operation.take() else {
+            panic!("an operation leaves after its last answer");
+        };
         *generation = generation.wrapping_add(1);
         self.free.push(slot as u32);
-        operation
+        op
     }
 
     fn slot_of(&self, key: Key) -> usize {

@@ -4,6 +4,7 @@
 //! on each side: its head, with what came of its body, is written once and sent; the answer's head and
 //! a small body leave together.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -328,7 +329,9 @@ async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: 
         timing: timing.as_deref(),
         place,
     };
-    beside(answering.run(), sending.run(wire.clone())).await
+    // Pinned where they are made: each is 600 bytes, and moved they would be copied twice.
+    let (answered, sent) = (pin!(answering.run()), pin!(sending.run(wire.clone())));
+    beside(answered, sent).await
 }
 
 /// Bytes after the answer's end are none that we asked for.
