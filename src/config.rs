@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use control::publish::QuotaRules;
+use control::runtime::GIVEN;
 use serde::Deserialize;
 
 pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule};
@@ -390,7 +391,9 @@ fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(),
     let run = Settings::augment_args(clap::Command::new("run"));
     for name in names.filter(|name| name.starts_with("SLUICEGATE_")) {
         let is_setting = run.get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == name.as_str()));
-        if !is_setting && !OTHER_VARIABLES.contains(&name.as_str()) {
+        // The appliance may itself be an instance of another.
+        let is_known = [&OTHER_VARIABLES[..], &GIVEN[..]].concat().contains(&name.as_str());
+        if !is_setting && !is_known {
             return Err(format!("unknown environment variable {name}; `sluicegate run --help` lists them"));
         }
     }
@@ -409,6 +412,8 @@ mod tests {
         assert!(why.contains("SLUICEGATE_HTPP"), "{why}");
         let of_flags = ["SLUICEGATE_API_TLS_CERT", "SLUICEGATE_API_TOKENS", "SLUICEGATE_TOKEN"];
         assert_eq!(refuse_unknown_environment(names(&of_flags)), Ok(()));
+        let of_an_instance = ["SLUICEGATE_INSTANCE", "SLUICEGATE_VOLUMES", "SLUICEGATE_TERMINATION_LOG"];
+        assert_eq!(refuse_unknown_environment(names(&of_an_instance)), Ok(()));
     }
 
     /// APP-38: an API without authentication does not leave this host.

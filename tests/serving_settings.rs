@@ -100,3 +100,47 @@ fn a_rollout_with_a_duration_moves_by_steps() {
     assert!(seen.len() >= 3 && seen.is_sorted(), "by steps and never back: {seen:?}");
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
 }
+
+/// RT-PORT-02, RT-PORT-07: with `autodetect-http2` a program whose port has no name, and which speaks HTTP/2, sees HTTP/2; one whose
+/// port is `http1` does not, and one that speaks nothing but HTTP/1 serves as ever. The program is a second appliance.
+#[test]
+fn who_speaks_http2_is_spoken_to_in_http2_if_the_operator_wants_it() {
+    let gate = format!(
+        "{IMAGE}/gate=sh -c 'exec {BIN} run --workers 1 --access-log json --http 127.0.0.1:$PORT --private 127.0.0.1:0 \
+         --events 127.0.0.1:0 --api 127.0.0.1:0 --admin 127.0.0.1:0 --data \"$DATA\"'"
+    );
+    let setup = Setup::new(BIN).hello_image(IMAGE).flag("image", &gate);
+    let data = setup.data();
+    let appliance = setup.start();
+    let api = appliance.api();
+    let spoken = |service_name: &str, ports: Value| {
+        let folder = data.with_file_name(service_name);
+        let container = json!([{ "image": format!("{IMAGE}/gate"), "ports": ports,
+            "env": [{ "name": "DATA", "value": folder }] }]);
+        api.create(&with(service(service_name, IMAGE, ""), "/spec/template/spec/containers", container));
+        api.wait_ready("Service", NAMESPACE, service_name, PATIENCE);
+        let host = format!("{service_name}.default.localhost");
+        assert_eq!(Call::get("/seen").host(&host).send(appliance.http()).status, 404, "it has no routes");
+        wait::until(PATIENCE, "the program's line about the request", || {
+            let pods = api.list("Pod", NAMESPACE);
+            let name = pods.iter().find_map(|pod| {
+                pod["metadata"]["name"].as_str().filter(|name| name.starts_with(service_name))
+            })?;
+            let log =
+                Call::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address());
+            let line: Value = log.text().lines().find_map(|line| {
+                serde_json::from_str(line).ok().filter(|line: &Value| line["path"] == "/seen")
+            })?;
+            line["protocol"].as_str().map(str::to_owned)
+        })
+    };
+    assert_eq!(spoken("before", json!([])), "HTTP/1.1");
+    configure(api, "config-features", json!({ "autodetect-http2": "Enabled" }));
+    assert_eq!(spoken("unnamed", json!([{ "containerPort": 8080 }])), "HTTP/2");
+    assert_eq!(spoken("named", json!([{ "name": "http1", "containerPort": 8080 }])), "HTTP/1.1");
+
+    api.create(&service("old", IMAGE, "you"));
+    api.wait_ready("Service", NAMESPACE, "old", PATIENCE);
+    let answer = Call::get("/").host("old.default.localhost").send(appliance.http());
+    assert_eq!(answer.text(), "Hello you from old-00001\n");
+}

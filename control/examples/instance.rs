@@ -77,6 +77,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         last_words: None,
         startup: None,
         liveness: None,
+        detects_http2: false,
         readiness: Probe::once(Check::Exec { command: wrote }),
         startup_max: Duration::from_secs(60),
         grace: Duration::from_secs(60),

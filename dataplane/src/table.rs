@@ -4,14 +4,13 @@
 //! it through its own cache, one comparison a request, never a lock. Nothing in here knows what a
 //! Service or a Trigger is.
 
+mod endpoint;
 mod hosts;
 mod manners;
 mod route;
 mod shown;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -24,9 +23,10 @@ use crate::events::filter::cesql::Expression;
 use crate::events::limits::UNHURRIED_FLUSH;
 use crate::events::types::Types;
 use crate::http::headers::Scheme;
-use crate::load::{BackendLoad, EndpointLoad, Quota, StreamTally, SubscriberTally};
+use crate::load::{BackendLoad, Quota, StreamTally, SubscriberTally};
 use crate::names::Names;
 use crate::tls::{Certificates, Trust};
+pub use endpoint::{Born, Endpoint, Start};
 pub use hosts::Hosts;
 pub use manners::{Bond, Cookie, Manners, Mirror, STICKY_COOKIE, Sticky, mix, names_clients};
 pub use route::{Ask, BadEdit, Branch, Edits, Route, Split};
@@ -135,44 +135,6 @@ pub enum WhenEmpty {
     Wait { patience: Duration },
     /// 503 at once: nobody starts instances of this backend.
     Refuse,
-}
-
-/// One running instance.
-#[derive(Debug)]
-pub struct Endpoint {
-    /// Unique among all instances of this process's life: pools key their connections by it.
-    pub id: u64,
-    pub address: SocketAddr,
-    pub load: Arc<EndpointLoad>,
-    /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
-    pub born: Option<Box<Born>>,
-}
-
-/// What is known of an instance that was started for us.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Born {
-    /// Its name in logs.
-    pub pod: Box<str>,
-    /// How it came up, if somebody saw that.
-    pub start: Option<Start>,
-}
-
-/// How long an instance took to come up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Start {
-    /// From the order to a running process.
-    pub spawn: Duration,
-    /// From there until it was ready.
-    pub listen: Duration,
-}
-
-impl Endpoint {
-    /// An instance nobody knew before, with an id of its own.
-    #[must_use]
-    pub fn new(address: SocketAddr) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), born: None }
-    }
 }
 
 /// Limits on one proxied request. `Duration::ZERO` = none.

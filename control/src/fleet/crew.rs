@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use dataplane::load::{BackendLoad, EndpointLoad};
-use dataplane::table::Endpoint;
+use dataplane::table::{Endpoint, Protocol};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -156,13 +156,13 @@ impl Crew {
         self.window.add(now, counted, self.plan.stable_window);
     }
 
-    pub(super) fn ready(&mut self, id: u64, address: SocketAddr, now: Instant) {
+    pub(super) fn ready(&mut self, id: u64, (address, found): (SocketAddr, Option<Protocol>), now: Instant) {
         let Some(member) = self.members.iter_mut().find(|m| m.id == id) else { return };
         match member.phase {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
                 let born = Some(member.born(now));
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born }));
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load, found, born }));
                 member.phase = Phase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");

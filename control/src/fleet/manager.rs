@@ -89,7 +89,7 @@ impl Manager {
         };
         let Some(key) = owner else { return };
         self.with(&key, now, |crew| match report {
-            Report::Ready { address } => crew.ready(id, address, now),
+            Report::Ready { address, protocol } => crew.ready(id, (address, protocol), now),
             Report::Unready => crew.unready(id),
             Report::Beside(sidecars) => crew.beside(id, sidecars),
             Report::Gone(gone) => crew.gone(id, gone, now),

@@ -16,6 +16,9 @@ const VOLUMES: &str = "SLUICEGATE_VOLUMES";
 /// Marks every process of an instance, so that leftovers of a crashed appliance can be told from others.
 pub(super) const MARK: &str = "SLUICEGATE_INSTANCE";
 
+/// What all instances are given under our own prefix.
+pub const GIVEN: [&str; 3] = [MARK, VOLUMES, last_words::VARIABLE];
+
 /// With the next, stand in a variable for what only the instance itself knows. No variable can hold a NUL, so nobody
 /// else's text is taken for it.
 pub(crate) const OWN_NAME: &str = "\0name\0";

@@ -16,6 +16,9 @@ pub const PROBE_PERIOD: Duration = Duration::from_secs(10);
 pub const PROBE_FAILURES_MAX: u32 = 3;
 /// Of a probe's answer only the status line is read.
 pub const PROBE_HEAD_BYTES_MAX: usize = 1024;
+/// A ready instance that is asked whether it speaks HTTP/2 and says nothing does not. Those of HTTP/1 refuse what they are sent, or
+/// close, as soon as they have read it.
+pub const HTTP2_ASKED_MAX: Duration = Duration::from_secs(1);
 /// A ready instance that refused a connection gets this long to take one again.
 pub const VERIFY_MAX: Duration = Duration::from_secs(5);
 

@@ -23,6 +23,7 @@ mod pause;
 mod port;
 mod probe;
 mod probe_grpc;
+mod probe_http2;
 mod probe_tls;
 mod process;
 mod read_only;
@@ -43,11 +44,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dataplane::table::Protocol;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use volumes::{Mount, Volume};
 
 pub use cgroups::Resources;
+pub use environment::GIVEN;
 pub use mounts::allowed as may_mount;
 pub use orphans::log_file;
 pub use process::{Init, ProcessRuntime, end_leftovers};
@@ -85,6 +88,8 @@ pub struct InstanceSpec {
     pub readiness: Probe,
     /// Failed: it is ended.
     pub liveness: Option<Probe>,
+    /// Nobody says what it speaks: it is asked when it is ready (RT-PORT-02).
+    pub detects_http2: bool,
     /// From the start to the first passed probe; after it the start has failed.
     pub startup_max: Duration,
     /// From SIGTERM to SIGKILL.
@@ -245,8 +250,8 @@ pub struct Beside {
 /// What an instance's runtime tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// It passed its readiness probe and takes requests at `address`.
-    Ready { address: SocketAddr },
+    /// It passed its readiness probe and takes requests at `address`; if it was asked what it speaks, `protocol` is that.
+    Ready { address: SocketAddr, protocol: Option<Protocol> },
     /// It failed its readiness probe since; `Ready` may follow.
     Unready,
     /// Its sidecars are so now.
@@ -309,8 +314,8 @@ impl Reporter {
         Self { id, queue }
     }
 
-    pub fn ready(&self, address: SocketAddr) {
-        self.send(Report::Ready { address });
+    pub fn ready(&self, address: SocketAddr, protocol: Option<Protocol>) {
+        self.send(Report::Ready { address, protocol });
     }
 
     pub fn unready(&self) {
@@ -355,6 +360,7 @@ pub(crate) mod tests {
             startup: None,
             readiness: Probe::once(Check::Tcp),
             liveness: None,
+            detects_http2: false,
             startup_max: Duration::from_secs(10),
             grace: Duration::from_secs(10),
             sidecars: Vec::new(),

@@ -115,7 +115,7 @@ fn next_step(step: Duration) -> Duration {
     (step + step / 16).min(PROBE_STEP_MAX)
 }
 
-async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     // Loopback lets a socket connect to itself when the kernel happens to pick the dialled port.
     if stream.local_addr()? == address {

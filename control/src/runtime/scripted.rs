@@ -120,7 +120,7 @@ async fn play(
                 Some(Order::Verify) => {
                     Scripted::note(notes, Note::Verified(id));
                     sleep(Duration::from_millis(10)).await;
-                    reporter.ready(address(id));
+                    reporter.ready(address(id), None);
                 }
                 Some(Order::Freeze) => Scripted::note(notes, Note::Frozen(id)),
                 Some(Order::Thaw) => Scripted::note(notes, Note::Thawed(id)),
@@ -132,7 +132,7 @@ async fn play(
             },
             () = &mut ready, if !told => {
                 told = true;
-                reporter.ready(address(id));
+                reporter.ready(address(id), None);
             }
         }
     }

@@ -40,6 +40,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         startup: None,
         readiness: Probe::once(Check::Tcp),
         liveness: None,
+        detects_http2: false,
         startup_max: PATIENCE,
         grace: PATIENCE,
         sidecars: Vec::new(),

@@ -52,7 +52,7 @@ impl Runtime for Scripted {
                     .gone(Gone { cause: Cause::Exited(3), message: "exited with 3: bad flag".to_owned() });
             }
             Some("slow") => {}
-            _ => reporter.ready(SocketAddr::from(([127, 0, 0, 1], 20_000 + (id % 10_000) as u16))),
+            _ => reporter.ready(SocketAddr::from(([127, 0, 0, 1], 20_000 + (id % 10_000) as u16)), None),
         }
         Box::new(ScriptedInstance { reporter })
     }

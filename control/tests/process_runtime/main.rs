@@ -90,7 +90,7 @@ impl Guest {
 
     async fn ready(&mut self) -> SocketAddr {
         match self.report().await {
-            Report::Ready { address } => address,
+            Report::Ready { address, .. } => address,
             other => panic!("not ready: {other:?}"),
         }
     }

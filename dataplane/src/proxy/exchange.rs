@@ -230,7 +230,7 @@ async fn connect(
             }
         };
         let due = Due::new(started, &place.backend().timeouts).first_byte;
-        match proxy.link(&place, due).await {
+        match proxy.link(&place, connection.client.head.wants_websocket, due).await {
             Ok(link) => return Ok((place, link)),
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
                 return Err(Ending::Refused(Refusal::TimedOut));

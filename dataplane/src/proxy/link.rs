@@ -52,10 +52,11 @@ impl Distrust {
 }
 
 impl Proxy {
-    /// A way to the instance of `place`: one that is open, or a new one.
-    pub(super) async fn link(&self, place: &Place, due: Option<Tick>) -> io::Result<Link> {
+    /// A way to the instance of `place`: one that is open, or a new one. `upgrades`: for a WebSocket.
+    pub(super) async fn link(&self, place: &Place, upgrades: bool, due: Option<Tick>) -> io::Result<Link> {
         let endpoint = &place.endpoint;
-        let kept = match place.backend().protocol {
+        let protocol = endpoint.protocol(place.backend().protocol, upgrades);
+        let kept = match protocol {
             Protocol::Http1 => self.client.kept(PoolKey::Endpoint(endpoint.id)).map(Link::Http1),
             Protocol::H2c => self.h2_client.kept(endpoint.id).map(Link::Http2),
         };
@@ -64,7 +65,7 @@ impl Proxy {
                 self.counters.reused();
                 Ok(link)
             }
-            None => self.fresh_link(place.backend(), endpoint, due).await,
+            None => self.fresh_link(place.backend(), endpoint, protocol, due).await,
         }
     }
 
@@ -73,10 +74,11 @@ impl Proxy {
         &self,
         backend: &Backend,
         endpoint: &Endpoint,
+        protocol: Protocol,
         due: Option<Tick>,
     ) -> io::Result<Link> {
         let (to, trust) = (endpoint.address, backend.trust.as_deref());
-        let link = match backend.protocol {
+        let link = match protocol {
             // Boxed: few requests open a connection, and every one would have room for a handshake by TLS.
             Protocol::Http1 => Link::Http1(Box::pin(self.client.open(to, trust, due)).await?),
             Protocol::H2c => Link::Http2(Box::pin(self.h2_client.open(endpoint.id, to, trust, due)).await?),
@@ -97,10 +99,11 @@ impl Proxy {
         started: Tick,
     ) -> Result<(Place, Link), Refusal> {
         let mut distrust = Distrust::default();
+        let upgrades = wish.ask.request.is_some_and(|request| request.head.wants_websocket);
         loop {
             let place = self.place(choice, wish).await.map_err(|why| distrust.explain(self, why))?;
             let due = Due::new(started, &place.backend().timeouts).first_byte;
-            match self.link(&place, due).await {
+            match self.link(&place, upgrades, due).await {
                 Ok(link) => return Ok((place, link)),
                 Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(Refusal::TimedOut),
                 Err(why) => {

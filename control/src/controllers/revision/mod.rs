@@ -83,6 +83,7 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
             sources: &sources,
             reachable: is_reachable(world, revision),
             may_mount: may_mount(),
+            detects_http2: world.settings().features.is_enabled("autodetect-http2"),
             autoscaler: &world.settings().autoscaler,
         },
     );

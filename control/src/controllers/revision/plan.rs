@@ -47,6 +47,8 @@ pub struct Given<'a> {
     /// Requests can come, or may come soon.
     pub reachable: bool,
     pub may_mount: bool,
+    /// `autodetect-http2` in `config-features`.
+    pub detects_http2: bool,
     pub autoscaler: &'a Autoscaler,
 }
 
@@ -65,10 +67,11 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
     });
     let sidecars = beside.collect::<Result<Vec<_>, Unrunnable>>()?;
     let serving = instance(revision, container, given)?;
+    let detects_http2 = given.detects_http2 && says_no_protocol(container);
     let each = sidecars.iter().map(|sidecar| sidecar.spec.resources);
     let resources = each.fold(serving.resources, Resources::beside);
     Ok(Plan {
-        instance: Arc::new(InstanceSpec { resources, sidecars, ..serving }),
+        instance: Arc::new(InstanceSpec { resources, sidecars, detects_http2, ..serving }),
         // Nobody needs instances ready of a version that no request can reach.
         min: if given.reachable { scale.min } else { 0 },
         max: scale.max,
@@ -123,6 +126,7 @@ fn instance(
         startup: container.startup_probe.as_ref().map(probes::later),
         readiness: probes::readiness(container.readiness_probe.as_ref()),
         liveness: container.liveness_probe.as_ref().map(probes::later),
+        detects_http2: false,
         startup_max: annotation(meta, PROGRESS_DEADLINE)
             .and_then(duration::parse_go)
             .filter(|deadline| !deadline.is_zero())
@@ -139,6 +143,11 @@ fn port(container: &Container) -> u16 {
     // Of a sidecar, which has none, the one that its probes name.
     let asked = || probes.into_iter().flatten().find_map(probes::port);
     named.filter(|port| *port > 0).or_else(asked).unwrap_or(PORT_DEFAULT)
+}
+
+/// RT-PORT-02: its port has no name.
+fn says_no_protocol(container: &Container) -> bool {
+    container.ports.iter().flatten().all(|port| port.name.as_deref().is_none_or(str::is_empty))
 }
 
 /// SRV-CON-15: a file for it, if the manifest names one.
@@ -310,7 +319,14 @@ mod tests {
     fn given(images: &[(String, Vec<String>)]) -> Given<'_> {
         static NOTHING: LazyLock<Sources> = LazyLock::new(Sources::default);
         static AUTOSCALER: LazyLock<Autoscaler> = LazyLock::new(Autoscaler::default);
-        Given { images, sources: &NOTHING, reachable: true, may_mount: true, autoscaler: &AUTOSCALER }
+        Given {
+            images,
+            sources: &NOTHING,
+            reachable: true,
+            may_mount: true,
+            detects_http2: false,
+            autoscaler: &AUTOSCALER,
+        }
     }
 
     /// SRV-CON-03, SRV-CON-05: args and environment reach the process; the image map names the program.
@@ -449,6 +465,22 @@ mod tests {
         ] {
             let revision = revision(json!({"image": "hello", "ports": ports}), json!({}));
             assert_eq!(backend(&revision, true).protocol, protocol, "{ports}");
+        }
+    }
+
+    /// RT-PORT-02, RT-PORT-07: only who has no name for its port is asked what it speaks, and only if the operator says so.
+    #[test]
+    fn a_port_without_a_name_is_asked_what_it_speaks() {
+        for (ports, on, is_asked) in [
+            (json!([]), true, true),
+            (json!([{"containerPort": 8080}]), true, true),
+            (json!([{"name": "http1", "containerPort": 8080}]), true, false),
+            (json!([{"name": "h2c", "containerPort": 8080}]), true, false),
+            (json!([]), false, false),
+        ] {
+            let revision = revision(json!({"image": "hello", "ports": ports}), json!({}));
+            let plan = plan(&revision, &Given { detects_http2: on, ..given(&images()) }).unwrap();
+            assert_eq!(plan.instance.detects_http2, is_asked, "{ports} {on}");
         }
     }
 }

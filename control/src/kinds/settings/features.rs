@@ -95,6 +95,7 @@ kubernetes.podspec-securitycontext: \"disabled\"
 kubernetes.podspec-volumes-emptydir: \"enabled\"
 kubernetes.podspec-persistent-volume-claim: \"disabled\"
 tag-header-based-routing: \"disabled\"
+# Instances whose port has no name are asked whether they speak HTTP/2.
 autodetect-http2: \"disabled\"
 secure-pod-defaults: \"disabled\"
 ";

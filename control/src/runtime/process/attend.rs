@@ -14,6 +14,7 @@ use crate::runtime::limits::VERIFY_MAX;
 use crate::runtime::orders::{Order, Told, heard, stop_ordered};
 use crate::runtime::pause::pause;
 use crate::runtime::probe::{Pace, Patient};
+use crate::runtime::probe_http2;
 
 impl Process {
     /// Until something ends it.
@@ -52,6 +53,7 @@ impl Process {
         let mut pace = Pace::Fast;
         let mut delay = spec.readiness.delay;
         let later = spec.readiness.later();
+        let mut protocol = None;
         loop {
             let passes = async {
                 pause(std::mem::take(&mut delay)).await;
@@ -59,6 +61,9 @@ impl Process {
                 // First those whom it may ask while it is asked.
                 self.sidecars.are_ready().await;
                 self.patient().passes(asked.unwrap_or(&spec.readiness), pace).await;
+                if spec.detects_http2 && protocol.is_none() {
+                    protocol = Some(Box::pin(probe_http2::spoken(self.address)).await); // boxed: few are asked
+                }
             };
             let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
             tokio::select! {
@@ -69,7 +74,7 @@ impl Process {
                 },
                 passed = timeout(within, passes) => match (passed, limit.take()) {
                     (Err(_), Some((_, end))) => return end,
-                    _ => life.reporter.ready(self.address),
+                    _ => life.reporter.ready(self.address, protocol),
                 },
             }
             self.underway.take();

@@ -34,6 +34,7 @@ use crate::h2::heads;
 use crate::http::codec::{Framing, Malformed, RequestHead};
 use crate::http::headers::Scheme;
 use crate::http::pool::PoolKey;
+use crate::table::Protocol;
 
 /// What a request's body brings next.
 enum Part {
@@ -171,7 +172,11 @@ async fn carry(
         };
         match attempt {
             Attempt::Stale if repeatable => {
-                match job.proxy.fresh_link(&backend, &endpoint, job.due.first_byte).await {
+                let protocol = match link {
+                    Link::Http1(_) => Protocol::Http1,
+                    Link::Http2(_) => Protocol::H2c,
+                };
+                match job.proxy.fresh_link(&backend, &endpoint, protocol, job.due.first_byte).await {
                     Ok(fresh) => link = fresh,
                     Err(_) => return Attempt::Refused(Refusal::Unreachable(job.backend.clone())),
                 }
