@@ -101,6 +101,43 @@ fn a_rollout_with_a_duration_moves_by_steps() {
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
 }
 
+/// SRV-REV-17: where a Revision's status says, there is what its instances wrote, and stays when they are gone.
+#[test]
+fn the_log_of_a_revision_is_where_its_status_says() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    let template = format!("http://{}/sluicegate/logs/${{REVISION_UID}}", api.address());
+    configure(api, "config-observability", json!({ "logging.revision-url-template": template }));
+    api.create(&service("hello", IMAGE, "x"));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let log = |query: &str| {
+        let revision = api.get("Revision", NAMESPACE, "hello-00001").expect("it is there");
+        let url = revision["status"]["logUrl"].as_str().expect("a template makes one").to_owned();
+        let path = url.strip_prefix(&format!("http://{}", api.address())).expect("the template's beginning");
+        let answer = Call::get(&format!("{path}{query}")).send(api.address());
+        assert_eq!(answer.status, 200, "{answer}");
+        answer.text()
+    };
+    let is_heard = |count: usize| {
+        let log = log("");
+        (log.matches("listening on").count() == count).then_some(log)
+    };
+    let first = wait::until(PATIENCE, "its first words", || is_heard(1));
+    assert!(first.starts_with("==> instance "), "{first}");
+
+    let pod = api.list("Pod", NAMESPACE).remove(0);
+    api.delete("Pod", NAMESPACE, pod["metadata"]["name"].as_str().unwrap_or_default());
+    let both = wait::until(PATIENCE, "the words of both", || {
+        let answer = Call::get("/").host("hello.default.localhost").send(appliance.http());
+        assert_eq!(answer.status, 200, "{answer}");
+        is_heard(2)
+    });
+    assert!(both.starts_with(&first), "what was written stays: {both}");
+    let heads = log("?tailLines=0");
+    assert_eq!(heads.lines().count(), 2, "{heads}");
+    assert!(heads.lines().all(|line| line.starts_with("==> instance ")), "{heads}");
+}
+
 /// RT-PORT-02, RT-PORT-07: with `autodetect-http2` a program whose port has no name, and which speaks HTTP/2, sees HTTP/2; one whose
 /// port is `http1` does not, and one that speaks nothing but HTTP/1 serves as ever. The program is a second appliance.
 #[test]

@@ -288,6 +288,9 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     if let Some(answered) = part(&server, &head, &mut body).await {
         return answered;
     }
+    if let Some(uid) = logs::revision::named(path) {
+        return logs::revision::answer(&server, &head, uid);
+    }
     if path == backup::PATH {
         grant::check_path(&server, &who, if head.method == Method::GET { "get" } else { "put" }, path)?;
         return backup::answer(&server, &head.method, body.unwrap_or_default()).await;

@@ -6,7 +6,7 @@
 //! stops: a full disk costs lines, and must not block the program on its pipe.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -170,19 +170,7 @@ fn quotable(text: &str) -> String {
 /// Removes logs, oldest instance first, until those of `keep` instances are left; one that still runs (it
 /// has a record) is not touched.
 fn forget_oldest(folder: &Path, keep: usize) -> io::Result<()> {
-    let entries = match fs::read_dir(folder) {
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()), // then there is nothing in it
-        entries => entries?,
-    };
-    let mut logs: BTreeMap<u64, Vec<String>> = BTreeMap::new();
-    for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
-        if let Some((id, rest)) = name.split_once('.')
-            && let Ok(id) = id.parse()
-            && format!(".{rest}").trim_end_matches(".1").ends_with(".log")
-        {
-            logs.entry(id).or_default().push(name);
-        }
-    }
+    let mut logs = files(folder)?;
     logs.retain(|id, _| !folder.join(format!("{id}.run")).exists());
     let surplus = logs.len().saturating_sub(keep);
     for names in logs.values().take(surplus) {
@@ -194,6 +182,36 @@ fn forget_oldest(folder: &Path, keep: usize) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The present log of each instance and sidecar in a Revision's `folder`, oldest instance first, whether it still runs or
+/// not.
+pub(super) fn kept(folder: &Path) -> Vec<PathBuf> {
+    let each = |names: Vec<String>| {
+        // One that was just replaced has a predecessor only.
+        let present = names.into_iter().map(|name| name.trim_end_matches(".1").to_owned());
+        present.collect::<BTreeSet<_>>()
+    };
+    let logs = files(folder).unwrap_or_default(); // what cannot be read is not there
+    logs.into_values().flat_map(each).map(|name| folder.join(name)).collect()
+}
+
+/// The names of all log files in `folder`, by instance.
+fn files(folder: &Path) -> io::Result<BTreeMap<u64, Vec<String>>> {
+    let mut logs: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let entries = match fs::read_dir(folder) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(logs), // then there is nothing in it
+        entries => entries?,
+    };
+    for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
+        if let Some((id, rest)) = name.split_once('.')
+            && let Ok(id) = id.parse()
+            && format!(".{rest}").trim_end_matches(".1").ends_with(".log")
+        {
+            logs.entry(id).or_default().push(name);
+        }
+    }
+    Ok(logs)
 }
 
 #[cfg(test)]
@@ -250,6 +268,17 @@ mod tests {
         let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["25.log", "26.log", "27.log", "28.log", "29.log"]);
+    }
+
+    #[test]
+    fn the_logs_that_are_kept_are_named_once_and_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["10.log", "9.log", "9.log.1", "9.helper.log.1", "11.log.1", "9.run", "notes.log"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let names = ["9.helper.log", "9.log", "10.log", "11.log"];
+        assert_eq!(kept(dir.path()), names.map(|name| dir.path().join(name)));
+        assert_eq!(kept(&dir.path().join("none")), [PathBuf::new(); 0]);
     }
 
     #[test]

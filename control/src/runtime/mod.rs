@@ -52,7 +52,7 @@ use volumes::{Mount, Volume};
 pub use cgroups::Resources;
 pub use environment::GIVEN;
 pub use mounts::allowed as may_mount;
-pub use orphans::log_file;
+pub use orphans::{log_file, log_files};
 pub use process::{Init, ProcessRuntime, end_leftovers};
 pub use room::Surroundings;
 

@@ -17,6 +17,7 @@ use super::InstanceSpec;
 use super::cgroups::id_in;
 use super::host_processes::{self, Identity, Process};
 use super::limits::LEFTOVER_EXIT_MAX;
+use super::log::kept;
 
 const EXTENSION: &str = "run";
 /// Where those are noted that wait for an instance to become: as if of a namespace and a revision, whose names these
@@ -190,6 +191,12 @@ pub(super) fn end(records: &[Record]) -> usize {
 pub fn log_file(folder: &Path, namespace: &str, revision: &str, id: u64, sidecar: Option<&str>) -> PathBuf {
     let name = sidecar.map(|name| format!(".{}", file_name(name))).unwrap_or_default();
     folder.join(file_name(namespace)).join(file_name(revision)).join(format!("{id}{name}.log"))
+}
+
+/// The present logs of all instances of a Revision that are kept, those that are gone included, oldest first.
+#[must_use]
+pub fn log_files(folder: &Path, namespace: &str, revision: &str) -> Vec<PathBuf> {
+    kept(&folder.join(file_name(namespace)).join(file_name(revision)))
 }
 
 /// Names are DNS labels by the time they come here; a path must not depend on that.

@@ -148,6 +148,36 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
     assert_eq!(refusal["reason"], "Forbidden");
 }
 
+/// SRV-REV-17: the log of a Revision is for those who may read its Pods' logs, and whoever may not is not told what there is.
+#[tokio::test]
+async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
+    let house = House::real().await;
+    grant(&house, "ann", &json!([{ "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] }])).await;
+    grant(&house, "bob", &json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }])).await;
+    let mut revision = service("a-00001");
+    revision["spec"] = revision["spec"]["template"]["spec"].take();
+    let revisions = SERVICES.replace("services", "revisions");
+    let (code, made) = ask(&house, As::User(CONTROLLER_USER), Method::POST, &revisions, &revision).await;
+    assert_eq!(code, 201, "{made}");
+    let known = format!("/sluicegate/logs/{}", made["metadata"]["uid"].as_str().unwrap());
+    let unknown = "/sluicegate/logs/0";
+    let follow = format!("{known}?follow=true");
+    let (ann, bob) = (As::User("ann"), As::User("bob"));
+    for (who, method, path, expected) in [
+        (ann, Method::GET, &*known, 200),
+        (ann, Method::POST, &known, 405),
+        (ann, Method::GET, &follow, 400),
+        (ann, Method::GET, unknown, 403),
+        (bob, Method::GET, &known, 403),
+        (bob, Method::GET, unknown, 403),
+        (As::Stranger, Method::GET, &known, 401),
+    ] {
+        let (code, said) = ask(&house, who, method.clone(), path, &Value::Null).await;
+        assert_eq!(code, expected, "{method} {path}: {said}");
+    }
+    assert_eq!(house.ask(Method::GET, unknown, &Value::Null).await.0, 404);
+}
+
 /// APP-38: from another host one is somebody, or nobody gets in.
 #[tokio::test]
 async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {

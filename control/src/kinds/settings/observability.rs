@@ -40,6 +40,7 @@ impl Setting for Observability {
 # admin listener, requests in the access log (--access-log).
 logging.revision-url-template: \"\"
 # logging.revision-url-template: \"https://logs.example/?revision=${REVISION_UID}\"
+# The API itself has them at /sluicegate/logs/${REVISION_UID}, those of instances that are gone included.
 
 # Each request of a Revision has a line, where the access log is written (else on stderr); probes only if asked for.
 logging.enable-request-log: \"false\"
