@@ -1,14 +1,18 @@
 //! Amounts of bytes as Kubernetes writes them: `10Gi`, `500M`, `4096`.
 
-const UNITS: [(&str, u64); 8] = [
+const UNITS: [(&str, u64); 12] = [
     ("Ki", 1 << 10),
     ("Mi", 1 << 20),
     ("Gi", 1 << 30),
     ("Ti", 1 << 40),
+    ("Pi", 1 << 50),
+    ("Ei", 1 << 60),
     ("k", 1_000),
     ("M", 1_000_000),
     ("G", 1_000_000_000),
     ("T", 1_000_000_000_000),
+    ("P", 1_000_000_000_000_000),
+    ("E", 1_000_000_000_000_000_000),
 ];
 
 /// `None` when the text is no whole number with one of these units or none, or is too large.
@@ -20,9 +24,14 @@ pub fn bytes(text: &str) -> Option<u64> {
     is_number.then(|| number.parse::<u64>().ok()?.checked_mul(scale)).flatten()
 }
 
-/// As [`bytes()`], with a fraction if there is one (`1.5Gi`), rounded up.
+/// As [`bytes()`], with a fraction if there is one (`1.5Gi`), rounded up, or with an exponent of ten (`2e9`).
 #[must_use]
 pub fn memory(text: &str) -> Option<u64> {
+    if let Some((number, exponent)) =
+        text.split_once(['e', 'E']).filter(|(_, rest)| !rest.is_empty() && *rest != "i")
+    {
+        return bytes(number)?.checked_mul(10_u64.checked_pow(exponent.parse().ok()?)?);
+    }
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let Some((whole, part)) = number.split_once('.') else { return bytes(text) };
@@ -68,6 +77,14 @@ mod tests {
             ("1.", None),
             (".5Gi", None),
             ("1.5xi", None),
+            ("2e9", Some(2_000_000_000)),
+            ("2E3", Some(2000)),
+            ("1E", Some(1_000_000_000_000_000_000)),
+            ("1Ei", Some(1 << 60)),
+            ("1e99", None),
+            ("e9", None),
+            ("1e-3", None),
+            ("1e", None),
             ("1.1234567890Gi", None),
             ("99999999.5Ti", None),
         ] {

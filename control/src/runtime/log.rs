@@ -278,7 +278,7 @@ mod tests {
         }
         let names = ["9.helper.log", "9.log", "10.log", "11.log"];
         assert_eq!(kept(dir.path()), names.map(|name| dir.path().join(name)));
-        assert_eq!(kept(&dir.path().join("none")), [PathBuf::new(); 0]);
+        assert!(kept(&dir.path().join("none")).is_empty());
     }
 
     #[test]

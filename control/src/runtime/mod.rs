@@ -15,6 +15,8 @@ mod last_words;
 mod launch;
 pub mod limits;
 mod log;
+mod memory;
+mod mount_table;
 mod mounts;
 mod orders;
 mod orphans;

@@ -33,6 +33,7 @@ use super::frost::Frost;
 use super::last_words::LastWords;
 use super::launch::{Launcher, pid, signal_group};
 use super::log::InstanceLog;
+use super::memory;
 use super::mounts::Bind;
 use super::orders::{Handle, Order};
 use super::orphans::{Record, Records};
@@ -41,7 +42,7 @@ use super::room::{Room, Surroundings};
 use super::seats::{self, Underway, Waiting};
 use super::sidecars::{Post, Sidecars, State};
 use super::strays;
-use super::volumes::Shelf;
+use super::volumes::{Shelf, Volume};
 use super::words::Place;
 use super::{
     Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, Sidecar, host_name, may_mount, pod_name,
@@ -103,6 +104,7 @@ const FOLDER: &str = "instances";
 /// as long as the leftovers take to vanish.
 pub fn end_leftovers(data: &Path, id_end: u64) -> io::Result<()> {
     Records::open(&data.join(FOLDER))?.end_leftovers(id_end);
+    memory::dismount_leftovers(&data.join(FOLDER), id_end);
     if let Ok(cgroups) = Cgroups::open(data) {
         cgroups.end_leftovers(id_end);
     }
@@ -182,7 +184,9 @@ fn refresh(room: &Room, spec: &InstanceSpec) {
 
 /// One instance from start to end.
 async fn live(room: Rc<Room>, mut life: Life) {
-    let waiting = seats::take(&room, life.id, life.spec.port);
+    // Who waits has looked at the host's mounts already, and would not see what is mounted for it now.
+    let is_mounted_for = life.spec.volumes.iter().any(Volume::is_in_memory);
+    let waiting = if is_mounted_for { None } else { seats::take(&room, life.id, life.spec.port) };
     let port = match &waiting {
         Some(waiting) => Ok(waiting.real),
         None => room.ports.borrow_mut().take(|below| fastrand::u16(..below)),
@@ -203,7 +207,7 @@ async fn live(room: Rc<Room>, mut life: Life) {
     };
     room.records.forget(&life.spec, life.id);
     let folder = room.records.folder(&life.spec.namespace, &life.spec.revision);
-    Shelf::new(&folder, life.id).close();
+    Shelf::new(&folder, life.id).close(&life.spec.volumes);
     LastWords::new(&folder, life.id).forget();
     life.reporter.gone(gone);
 }
@@ -237,7 +241,8 @@ impl Process {
         let record = waiting.as_ref().map_or_else(Record::fresh, |waiting| waiting.record().clone());
         let shelf = Shelf::new(&room.records.folder(&spec.namespace, &spec.revision), id);
         shelf.fill(&spec.volumes)?;
-        shelf.open(&spec.volumes)?;
+        let beside = spec.sidecars.iter().flat_map(|sidecar| &sidecar.spec.mounts);
+        shelf.open(&spec.volumes, spec.mounts.iter().chain(beside))?;
         let last_words = LastWords::new(&room.records.folder(&spec.namespace, &spec.revision), id);
         let words_at =
             spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;

@@ -3,13 +3,13 @@
 //! Every mount that the instance sees is made read-only in its own namespace. What is no file of the disk
 //! (`/proc`, `/sys`, `/dev`) stays as it is: it has rules of its own, and programs need `/dev/null`.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MoveMountFlags, mount_remount, move_mount};
 
+use super::mount_table;
 use super::mounts::{Bind, clone_tree};
 
 /// RT-FS-02: the folder that every program may write to.
@@ -27,8 +27,7 @@ pub(super) fn make(binds: &[Bind]) -> Result<(), String> {
         Ok(move_mount(&tree, "", CWD, TEMPORARY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
     };
     own().map_err(|why| failed(Path::new(TEMPORARY), why))?;
-    let table = fs::read_to_string("/proc/self/mountinfo").map_err(|why| failed(Path::new("/"), why))?;
-    for (path, flags) in table.lines().filter_map(parse) {
+    for (path, flags) in mount_table::read().map_err(|why| failed(Path::new("/"), why))? {
         let is_volume = binds.iter().any(|bind| path.starts_with(&bind.target));
         if is_volume || LEFT_ALONE.iter().any(|left| path.starts_with(left)) {
             continue;
@@ -41,46 +40,4 @@ pub(super) fn make(binds: &[Bind]) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Where something is mounted, and the flags that it must keep, out of a line of `mountinfo`.
-fn parse(line: &str) -> Option<(PathBuf, MountFlags)> {
-    let mut words = line.split(' ').skip(4);
-    let (path, options) = (words.next()?, words.next()?);
-    let mut flags = MountFlags::empty();
-    for option in options.split(',') {
-        flags |= match option {
-            "nosuid" => MountFlags::NOSUID,
-            "nodev" => MountFlags::NODEV,
-            "noexec" => MountFlags::NOEXEC,
-            "noatime" => MountFlags::NOATIME,
-            "nodiratime" => MountFlags::NODIRATIME,
-            "relatime" => MountFlags::RELATIME,
-            _ => MountFlags::empty(),
-        };
-    }
-    Some((unescape(path), flags))
-}
-
-/// The kernel writes blanks and backslashes in octal.
-fn unescape(path: &str) -> PathBuf {
-    let mut text = path.to_owned();
-    for (written, meant) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
-        text = text.replace(written, meant);
-    }
-    text.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_tells_the_place_and_what_it_must_keep() {
-        let line = "36 35 98:0 /mnt1 /mnt\\040two rw,nosuid,noexec,relatime master:1 - ext3 /dev/root rw";
-        let (path, flags) = parse(line).unwrap();
-        assert_eq!(path, Path::new("/mnt two"));
-        assert_eq!(flags, MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::RELATIME);
-        assert_eq!(parse("36 35"), None);
-    }
 }

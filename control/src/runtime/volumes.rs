@@ -17,10 +17,17 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use super::memory;
+use super::mounts::allowed;
+
 /// The link that is swapped.
 const DATA: &str = "..data";
 /// The folder of all volumes holds secrets: nobody else's business.
 const FOLDER_MODE: u32 = 0o700;
+/// An instance's own folders are for whatever user it is, as the kubelet's are; they lie in one that nobody else enters.
+const OWN_MODE: u32 = 0o777;
+/// Of the folder that holds all of an instance's own; before it stands the instance's id.
+pub(super) const OWN_ENDING: &str = ".empty";
 
 /// One folder of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +41,28 @@ pub enum Content {
     /// The same for all instances of a revision.
     Files(Vec<File>),
     /// Each instance has its own, empty at its start and gone with it (`emptyDir`).
-    Empty,
+    Empty(Medium),
+}
+
+/// Where an instance's own files lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    Disk,
+    /// RT-FS-03: nowhere else, where mounts are allowed; `None`: as much as the kernel lets it.
+    Memory {
+        bytes_max: Option<u64>,
+    },
+}
+
+impl Volume {
+    fn is_own(&self) -> bool {
+        matches!(self.content, Content::Empty(_))
+    }
+
+    /// It is mounted for each instance.
+    pub(super) fn is_in_memory(&self) -> bool {
+        allowed() && matches!(self.content, Content::Empty(Medium::Memory { .. }))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +103,7 @@ pub(super) struct Shelf {
 impl Shelf {
     /// `folder` is the revision's.
     pub(super) fn new(folder: &Path, id: u64) -> Self {
-        Self { shared: folder.join("volumes"), own: folder.join(format!("{id}.empty")) }
+        Self { shared: folder.join("volumes"), own: folder.join(format!("{id}{OWN_ENDING}")) }
     }
 
     /// Where the instance finds all volumes by their names.
@@ -94,17 +122,42 @@ impl Shelf {
         Ok(())
     }
 
-    /// Makes the instance's own folders.
-    pub(super) fn open(&self, volumes: &[Volume]) -> io::Result<()> {
-        for volume in volumes.iter().filter(|volume| volume.content == Content::Empty) {
-            make_folder(&self.own.join(&volume.name))?;
+    /// Makes the instance's own folders, and in them those that `mounts` name.
+    pub(super) fn open<'a>(
+        &self,
+        volumes: &[Volume],
+        mounts: impl Iterator<Item = &'a Mount>,
+    ) -> io::Result<()> {
+        for volume in volumes.iter().filter(|volume| volume.is_own()) {
+            make_folder(&self.own)?;
+            let folder = self.own.join(&volume.name);
+            make_own(&folder)?;
+            if let Content::Empty(Medium::Memory { bytes_max }) = volume.content
+                && volume.is_in_memory()
+            {
+                memory::mount(&folder, bytes_max)?;
+            }
+        }
+        for mount in mounts.filter(|mount| volumes.iter().any(|v| v.name == mount.volume && v.is_own())) {
+            if let Some(below) = mount.sub_path.as_deref().filter(|below| is_inside(below)) {
+                make_own(&self.own.join(&mount.volume).join(below))?;
+            }
         }
         Ok(())
     }
 
     /// Removes the instance's own folders; those of a crashed appliance go with their revision.
-    pub(super) fn close(&self) {
-        if let Err(why) = fs::remove_dir_all(&self.own)
+    pub(super) fn close(&self, volumes: &[Volume]) {
+        let dismounted = volumes.iter().filter(|volume| volume.is_in_memory()).try_for_each(|volume| {
+            match memory::dismount(&self.own.join(&volume.name)) {
+                // It was never mounted: its start failed before that.
+                Err(why) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput].contains(&why.kind()) => {
+                    Ok(())
+                }
+                dismounted => dismounted,
+            }
+        });
+        if let Err(why) = dismounted.and_then(|()| fs::remove_dir_all(&self.own))
             && why.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(folder = %self.own.display(), %why, "an instance's empty volumes stay behind");
@@ -113,7 +166,7 @@ impl Shelf {
 
     /// The folder or file behind a mount.
     pub(super) fn source(&self, volumes: &[Volume], mount: &Mount) -> PathBuf {
-        let is_own = volumes.iter().any(|v| v.name == mount.volume && v.content == Content::Empty);
+        let is_own = volumes.iter().any(|volume| volume.name == mount.volume && volume.is_own());
         let folder = if is_own { &self.own } else { &self.shared }.join(&mount.volume);
         match &mount.sub_path {
             Some(below) => folder.join(below),
@@ -124,6 +177,13 @@ impl Shelf {
 
 fn make_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
+}
+
+/// With what leads to it.
+fn make_own(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    // Set afterwards, because the mode given at creation loses the bits of the umask.
+    fs::set_permissions(path, fs::Permissions::from_mode(OWN_MODE))
 }
 
 fn write(folder: &Path, files: &[File]) -> io::Result<()> {

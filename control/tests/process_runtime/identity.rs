@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use sluicegate_control::runtime::volumes::{Content, Mount, Volume};
+use sluicegate_control::runtime::volumes::{Content, Medium, Mount, Volume};
 use sluicegate_control::runtime::{Identity, InstanceSpec, Resources, may_mount};
 
 use super::{House, shell};
@@ -100,7 +100,7 @@ async fn a_read_only_root_leaves_temporary_files_and_volumes() {
                     test -d $place && rm -f $target
                   done";
     let mut spec = InstanceSpec { read_only_root: true, ..shell(script) };
-    spec.volumes = vec![Volume { name: "scratch".into(), content: Content::Empty }];
+    spec.volumes = vec![Volume { name: "scratch".into(), content: Content::Empty(Medium::Disk) }];
     let mount = Mount { volume: "scratch".into(), path: "/scratch".into(), sub_path: None, read_only: false };
     spec.mounts = vec![mount];
     let (_, words) = end(&house, spec).await;

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use sluicegate_control::runtime::volumes::{Content, File, Mount, Volume};
-use sluicegate_control::runtime::{Check, InstanceSpec, Probe, Runtime, may_mount};
+use sluicegate_control::runtime::volumes::{Content, File, Medium, Mount, Volume};
+use sluicegate_control::runtime::{Check, InstanceSpec, Probe, Report, Runtime, Sidecar, may_mount};
 
 use super::{House, shell};
 
@@ -22,7 +22,8 @@ fn mount(volume: &str, path: &str) -> Mount {
 
 /// What the program writes, line by line.
 async fn words(house: &House, spec: InstanceSpec) -> Vec<String> {
-    house.start(1, spec).gone().await;
+    let mut guest = house.start(1, spec);
+    while !matches!(guest.report().await, Report::Gone(_)) {}
     let log = house.log(1);
     log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect()
 }
@@ -63,7 +64,8 @@ async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
     fs::write(there.join("hosts-own"), "").unwrap();
     let place = there.display();
     let mut spec = shell(&format!("ls {place}; pwd"));
-    spec.volumes = vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty }];
+    spec.volumes =
+        vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty(Medium::Disk) }];
     spec.mounts = vec![mount("settings", place.to_string().as_str())];
     spec.working_dir = Some(there.clone());
     let seen = words(&house, spec).await;
@@ -81,7 +83,8 @@ async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() 
     let house = House::new();
     let mut spec =
         shell("cat /etc/sluicegate-one; echo; echo mine > /sluicegate-scratch/a; cat /sluicegate-scratch/a");
-    spec.volumes = vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty }];
+    spec.volumes =
+        vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty(Medium::Disk) }];
     spec.mounts = vec![
         Mount { sub_path: Some("colour".into()), ..mount("settings", "/etc/sluicegate-one") },
         Mount { read_only: false, ..mount("scratch", "/sluicegate-scratch") },
@@ -92,6 +95,57 @@ async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() 
     } else {
         assert!(seen[0].contains("needs a mount namespace"), "{seen:?}");
     }
+    assert!(!house.folder().join("1.empty").exists());
+}
+
+fn empty(medium: Medium) -> Vec<Volume> {
+    vec![Volume { name: "scratch".into(), content: Content::Empty(medium) }]
+}
+
+/// Whoever the instance is, an empty folder is there to be written to, and so is a folder in it that a mount asks for.
+#[tokio::test]
+async fn an_empty_folder_is_for_any_user() {
+    if !may_mount() {
+        return eprintln!("skipped: no user but this one is to be had here");
+    }
+    for medium in [Medium::Disk, Medium::Memory { bytes_max: None }] {
+        let house = House::new();
+        let mut spec = shell(
+            "id -u; echo a > /sluicegate-scratch/a && echo b > /sluicegate-deep/b && ls -R /sluicegate-scratch",
+        );
+        spec.identity.user = Some(65_534);
+        spec.volumes = empty(medium);
+        let scratch = |path| Mount { read_only: false, ..mount("scratch", path) };
+        let deep = Mount { sub_path: Some("de/ep".into()), ..scratch("/sluicegate-deep") };
+        spec.mounts = vec![scratch("/sluicegate-scratch"), deep];
+        let seen = words(&house, spec).await.join("|");
+        assert!(seen.starts_with("65534|") && seen.ends_with("de/ep:|b"), "{medium:?}: {seen}");
+    }
+}
+
+/// RT-FS-03: a folder in memory, `/tmp` if it is mounted there, takes as much as it may, is the same for all containers,
+/// and leaves nothing on the host.
+#[tokio::test]
+async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
+    if !may_mount() {
+        return eprintln!("skipped: nobody but root mounts memory");
+    }
+    let house = House::new();
+    let script = "until test -s /tmp/from-beside; do sleep 0.01; done; stat -f -c %T /tmp
+                  head -c 900000 /dev/zero > /tmp/fits && echo fits
+                  head -c 900000 /dev/zero > /tmp/more 2>/dev/null || echo full";
+    let on = |script| {
+        let mut spec = shell(script);
+        spec.volumes = empty(Medium::Memory { bytes_max: Some(1 << 20) });
+        spec.mounts = vec![Mount { read_only: false, ..mount("scratch", "/tmp") }];
+        spec
+    };
+    let spec = on("echo x > /tmp/from-beside; sleep 1000");
+    let beside = Sidecar { name: "helper".into(), is_probed: false, spec };
+    let seen = words(&house, InstanceSpec { sidecars: vec![beside], ..on(script) }).await;
+    assert_eq!(seen, ["tmpfs", "fits", "full"]);
+    let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounted.contains(house.folder().to_str().unwrap()), "{mounted}");
     assert!(!house.folder().join("1.empty").exists());
 }
 

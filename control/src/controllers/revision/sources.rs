@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    ConfigMap, ConfigMapVolumeSource, Container, DownwardAPIVolumeFile, EnvVarSource, KeyToPath,
-    ProjectedVolumeSource, Secret, SecretVolumeSource, ServiceAccountTokenProjection, Volume as VolumeSpec,
+    ConfigMap, ConfigMapVolumeSource, Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, EnvVarSource,
+    KeyToPath, ProjectedVolumeSource, Secret, SecretVolumeSource, ServiceAccountTokenProjection,
+    Volume as VolumeSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -16,10 +17,12 @@ use super::plan::Unrunnable;
 use super::tokens::{self, Wanted};
 use crate::controllers::queue::Item;
 use crate::controllers::world::{Error, World};
+use crate::kinds::quantity;
+use crate::kinds::serving::pod::MEMORY;
 use crate::kinds::serving::template::RevisionSpec;
 use crate::kinds::shared::{KReference, namespace};
 use crate::runtime::environment::expand;
-use crate::runtime::volumes::{Content, File, Volume, is_inside};
+use crate::runtime::volumes::{Content, File, Medium, Volume, is_inside};
 
 /// Permissions of a file that says nothing (Kubernetes' default).
 const MODE_DEFAULT: i32 = 0o644;
@@ -169,7 +172,7 @@ impl Sources {
         } else if let Some(volume) = &spec.projected {
             self.projected(volume, meta)?
         } else {
-            return Ok(Content::Empty);
+            return Ok(Content::Empty(medium(spec.empty_dir.as_ref())));
         };
         Ok(Content::Files(files))
     }
@@ -263,6 +266,14 @@ impl Sources {
             found => Ok(found),
         }
     }
+}
+
+fn medium(volume: Option<&EmptyDirVolumeSource>) -> Medium {
+    let Some(volume) = volume.filter(|volume| volume.medium.as_deref() == Some(MEMORY)) else {
+        return Medium::Disk;
+    };
+    let limit = volume.size_limit.as_ref().and_then(|limit| quantity::memory(&limit.0));
+    Medium::Memory { bytes_max: limit.filter(|bytes| *bytes > 0) } // none is no limit, as the kubelet has it
 }
 
 fn missing(message: String) -> Unrunnable {

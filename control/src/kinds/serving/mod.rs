@@ -8,7 +8,7 @@ pub mod domain_mapping;
 mod env;
 pub mod gc;
 pub mod manners;
-mod pod;
+pub mod pod;
 pub mod revision;
 pub mod route;
 mod schemas;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::{Container, Probe, Volume};
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Probe, Volume};
 
 use super::template::RevisionSpec;
 use super::{env, security};
@@ -10,6 +10,7 @@ use crate::kind::Problems;
 use crate::kinds::names::{
     NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, wrong_with_label,
 };
+use crate::kinds::quantity;
 use crate::kinds::settings::Features;
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
@@ -18,6 +19,9 @@ const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
 const PORT_MAX: i32 = 65_535;
 const NAMES_RESERVED: [&str; 1] = ["queue-proxy"];
 const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
+
+/// The medium of an `emptyDir` that is no disk.
+pub const MEMORY: &str = "Memory";
 
 pub(super) const MISSING: &str = "missing field(s)";
 pub(super) const FORBIDDEN: &str = "must not set the field(s)";
@@ -257,8 +261,21 @@ fn validate_volumes<'a>(volumes: &'a [Volume], at: &str, problems: &mut Problems
             "configMap, emptyDir, projected, secret",
             problems,
         );
+        if let Some(empty) = &volume.empty_dir {
+            validate_empty_dir(empty, &format!("{at}.emptyDir"), problems);
+        }
     }
     names
+}
+
+fn validate_empty_dir(volume: &EmptyDirVolumeSource, at: &str, problems: &mut Problems) {
+    let medium = volume.medium.as_deref().unwrap_or_default();
+    if !medium.is_empty() && medium != MEMORY {
+        problems.add(format!("{at}.medium"), format!("invalid value: {medium}"));
+    }
+    if let Some(limit) = volume.size_limit.as_ref().filter(|limit| quantity::memory(&limit.0).is_none()) {
+        problems.add(format!("{at}.sizeLimit"), format!("invalid value: {}", limit.0));
+    }
 }
 
 fn validate_mounts<'a>(
@@ -433,6 +450,30 @@ mod tests {
             "volumes": [{"name": "v", "emptyDir": {}}]
         }));
         assert_eq!(found, ["spec.containers[0].volumeMounts[0].mountPropagation: must not set the field(s)"]);
+    }
+
+    /// An empty folder is on disk or in memory, of a size that is one.
+    #[test]
+    fn an_empty_folder_has_a_medium_and_a_size_that_there_are() {
+        let with = |empty: Value| {
+            found_in(json!({
+                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [{"name": "v", "emptyDir": empty}]
+            }))
+        };
+        for good in [
+            json!({}),
+            json!({"medium": "", "sizeLimit": "0"}),
+            json!({"medium": "Memory", "sizeLimit": "1.5Gi"}),
+        ] {
+            assert_eq!(with(good.clone()), [""; 0], "{good}");
+        }
+        for (bad, wrong) in [
+            (json!({"medium": "HugePages"}), "medium: invalid value: HugePages"),
+            (json!({"medium": "Memory", "sizeLimit": "-1"}), "sizeLimit: invalid value: -1"),
+        ] {
+            assert_eq!(with(bad), [format!("spec.volumes[0].emptyDir.{wrong}")]);
+        }
     }
 
     /// SRV-CON-17, SRV-VOL-02, SRV-VOL-05: mounts and volumes belong together, on decent paths.
