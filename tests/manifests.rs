@@ -174,6 +174,38 @@ fn an_instance_runs_where_and_as_whom_its_manifest_says() {
     assert!(said.starts_with("Hello /usr 54321:54322 ok from"), "{said}");
 }
 
+/// RT-ENV-06, RT-FS-03: what a manifest drops of root's power is gone, more is the operator's to allow, and its `/tmp` may be in
+/// memory.
+#[test]
+fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
+    if !is_root() {
+        return eprintln!("skipped: an instance that is not root has none of root's power");
+    }
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    let look =
+        "stat -f -c %T /tmp; df -k --output=size /tmp | tail -1 | tr -d ' '; grep CapEff /proc/self/status";
+    let with_capabilities = |name: &str, capabilities: Value| {
+        let mut manifest = looking(name, look);
+        container(&mut manifest)["securityContext"] = json!({ "capabilities": capabilities });
+        container(&mut manifest)["volumeMounts"] = json!([{ "name": "scratch", "mountPath": "/tmp" }]);
+        manifest["spec"]["template"]["spec"]["volumes"] =
+            json!([{ "name": "scratch", "emptyDir": { "medium": "Memory", "sizeLimit": "4Mi" } }]);
+        manifest
+    };
+    let none = with_capabilities("none", json!({ "drop": ["ALL"] }));
+    let said = greeting(&appliance, &none);
+    assert!(said.starts_with("Hello tmpfs\n4096\nCapEff:\t0000000000000000 from"), "{said}");
+
+    let more = with_capabilities("more", json!({ "drop": ["ALL"], "add": ["SYS_CHROOT"] }));
+    let refused = api.try_create(&more);
+    assert!((400..500).contains(&refused.status) && refused.text().contains("capabilities.add"), "{refused}");
+    let features = json!({ "data": { "kubernetes.containerspec-addcapabilities": "allowed" } });
+    api.patch("ConfigMap", "knative-serving", "config-features", &features);
+    let said = greeting(&appliance, &more);
+    assert!(said.contains("CapEff:\t0000000000040000 from"), "{said}");
+}
+
 /// RT-USER-05: whoever may not be had fails the Revision, in the condition of the container.
 #[test]
 fn an_identity_that_is_not_allowed_fails_the_revision() {

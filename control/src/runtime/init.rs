@@ -3,7 +3,7 @@
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--dir DIR]
-//! [--user UID] [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
+//! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 //!
@@ -16,9 +16,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
 use rustix::thread::set_no_new_privs;
 
+use super::capabilities::Capabilities;
+use super::views::Unguarded;
 use super::words::{Place, Seat, Told, parse, read};
 use super::{Identity, mounts, read_only, views};
 
@@ -35,7 +38,7 @@ const EXIT_NOT_FOUND: u8 = 127;
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (message, code) = match parse(arguments) {
         Ok((parent, told)) => match prepare(parent, told) {
-            Ok(Some(told)) => become_instance(parent, &told),
+            Ok(Some((told, prepared))) => become_instance(parent, &told, prepared),
             Ok(None) => return ExitCode::SUCCESS, // it waited in vain
             Err(why) => unprepared(&why),
         },
@@ -45,22 +48,39 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// What one that waited has behind it.
+#[derive(Default)]
+struct Prepared {
+    /// It is in a mount namespace of its own, in which this is left to do.
+    namespace: Option<Unguarded>,
+    bound: Option<Capabilities>,
+}
+
+impl Prepared {
+    fn early() -> Result<Self, String> {
+        // If that fails now, it fails again when something is to be mounted, and is told.
+        let namespace = mounts::enter_namespace().ok().map(|()| views::guard());
+        let bound = Capabilities::default();
+        bound.bound(None).map_err(not_dropped)?;
+        Ok(Self { namespace, bound: Some(bound) })
+    }
+}
+
 /// What can be done before it is known what the instance will be, and the wait until it is. `None`: nobody wanted it.
-fn prepare(parent: Pid, told: Told) -> Result<Option<Told>, String> {
+fn prepare(parent: Pid, told: Told) -> Result<Option<(Told, Prepared)>, String> {
     // A session of its own: one signal reaches the whole family, and there is no terminal.
     setsid().map_err(|why| why.to_string())?;
     join(&told.place.cgroups)?;
     if !told.waits {
-        return Ok(Some(told));
+        return Ok(Some((told, Prepared::default())));
     }
-    // If that fails now, it fails again when something is to be mounted, and is told.
-    let has_namespace = mounts::enter_namespace().is_ok();
+    let prepared = Prepared::early()?;
     let Some(ordered) = wait(parent)? else { return Ok(None) };
-    let (joined, mut place) = (told.place.cgroups, ordered.place);
-    let others: Vec<_> = place.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
+    let joined = told.place.cgroups;
+    let others: Vec<_> =
+        ordered.place.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
     join(&others)?;
-    place.has_namespace = has_namespace;
-    Ok(Some(Told { place, waits: true, ..ordered }))
+    Ok(Some((Told { waits: true, ..ordered }, prepared)))
 }
 
 /// The orders that come on stdin. It ends without any when the appliance, or its hand, ends.
@@ -78,14 +98,17 @@ fn wait(parent: Pid) -> Result<Option<Told>, String> {
     Ok(Some(read(words)?))
 }
 
-fn become_instance(parent: Pid, told: &Told) -> (String, u8) {
+fn become_instance(parent: Pid, told: &Told, prepared: Prepared) -> (String, u8) {
     let Told { place, command, .. } = told;
     let steps = || {
         if let Some(name) = &place.hostname {
             call_itself(name);
         }
-        settle(place)?;
+        settle(place, prepared.namespace)?;
+        let capabilities = place.identity.capabilities;
+        capabilities.bound(prepared.bound).map_err(not_dropped)?;
         become_user(place.identity)?;
+        capabilities.keep().map_err(not_dropped)?;
         seal(parent).map_err(|why| why.to_string())
     };
     if let Err(why) = steps() {
@@ -104,6 +127,10 @@ fn become_instance(parent: Pid, told: &Told) -> (String, u8) {
     let why = program.exec();
     let code = if why.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
     (format!("cannot run {}: {why}", command[0].display()), code)
+}
+
+fn not_dropped(why: Errno) -> String {
+    format!("capabilities cannot be dropped: {why}")
 }
 
 fn unprepared(why: &str) -> (String, u8) {
@@ -162,14 +189,15 @@ fn seal(parent: Pid) -> io::Result<()> {
     close_inherited()
 }
 
-fn settle(place: &Place) -> Result<(), String> {
+fn settle(place: &Place, namespace: Option<Unguarded>) -> Result<(), String> {
     let needs_mounts = match place.binds.first() {
         Some(first) => Some(format!("mountPath {}", first.target.display())),
         None => place.read_only_root.then(|| "readOnlyRootFilesystem".to_owned()),
     };
-    let entered = if place.has_namespace { Ok(()) } else { mounts::enter_namespace() };
+    let entered = namespace.map_or_else(|| mounts::enter_namespace().map(|()| views::guard()), Ok);
     match entered {
-        Ok(()) => {
+        Ok(unguarded) => {
+            unguarded.guard();
             mounts::make(&place.binds)?;
             views::show(place);
         }

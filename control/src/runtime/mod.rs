@@ -5,6 +5,7 @@
 //! The process runtime is the implementation for programs of this host; see [`ProcessRuntime`].
 //! What it deliberately leaves to others: when to start or stop (fleet), which requests go where (cores).
 
+pub mod capabilities;
 mod cgroups;
 mod ending;
 pub(crate) mod environment;
@@ -46,6 +47,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use capabilities::Capabilities;
 use dataplane::table::Protocol;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
@@ -127,6 +129,8 @@ pub struct Identity {
     pub group: Option<u32>,
     /// An instance that would be root is not started.
     pub never_root: bool,
+    /// What it keeps of root's power, if it is root.
+    pub capabilities: Capabilities,
 }
 
 /// A question that an instance is asked again and again.

@@ -184,9 +184,11 @@ fn refresh(room: &Room, spec: &InstanceSpec) {
 
 /// One instance from start to end.
 async fn live(room: Rc<Room>, mut life: Life) {
-    // Who waits has looked at the host's mounts already, and would not see what is mounted for it now.
-    let is_mounted_for = life.spec.volumes.iter().any(Volume::is_in_memory);
-    let waiting = if is_mounted_for { None } else { seats::take(&room, life.id, life.spec.port) };
+    // Who waits has looked at the host's mounts already, and would not see what is mounted for it now; and it has given up
+    // what instances do not keep.
+    let is_usual =
+        !life.spec.volumes.iter().any(Volume::is_in_memory) && life.spec.identity.capabilities.are_usual();
+    let waiting = if is_usual { seats::take(&room, life.id, life.spec.port) } else { None };
     let port = match &waiting {
         Some(waiting) => Ok(waiting.real),
         None => room.ports.borrow_mut().take(|below| fastrand::u16(..below)),
@@ -361,6 +363,5 @@ fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
         identity: spec.identity,
         hostname: None,
         read_only_root: spec.read_only_root,
-        has_namespace: false,
     }
 }

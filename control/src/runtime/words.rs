@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use rustix::process::Pid;
 
+use super::capabilities::Capabilities;
 use super::mounts::Bind;
 use super::{Identity, init};
 
@@ -34,8 +35,6 @@ pub(super) struct Place {
     /// What it calls itself, where it may: by this, programs tell each other apart.
     pub(super) hostname: Option<String>,
     pub(super) read_only_root: bool,
-    /// It is in a mount namespace of its own already.
-    pub(super) has_namespace: bool,
 }
 
 /// A control group.
@@ -101,6 +100,10 @@ fn describe(words: &mut Vec<OsString>, place: &Place) {
     for (word, id) in [("--user", place.identity.user), ("--group", place.identity.group)] {
         words.extend(id.into_iter().flat_map(|id| [OsString::from(word), id.to_string().into()]));
     }
+    if place.identity.capabilities != Capabilities::default() {
+        let bits = place.identity.capabilities.bits();
+        words.extend(["--capabilities".into(), OsString::from(bits.to_string())]);
+    }
     if let Some(name) = &place.hostname {
         words.extend(["--hostname".into(), name.into()]);
     }
@@ -110,7 +113,7 @@ fn describe(words: &mut Vec<OsString>, place: &Place) {
 }
 
 const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... \
-                     [--dir DIR] [--user UID] [--group GID] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]... \
+                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]... \
                      or: instance-init --parent PID [--cgroup DIR MOUNTED]... --wait";
 
 /// What stands behind the verb.
@@ -147,6 +150,10 @@ pub(super) fn read(mut words: impl Iterator<Item = OsString>) -> Result<Told, &'
             }
             Some("--user") => place.identity.user = Some(id(words.next())?),
             Some("--group") => place.identity.group = Some(id(words.next())?),
+            Some("--capabilities") => {
+                let bits = words.next().and_then(|word| word.to_str()?.parse().ok()).ok_or(USAGE)?;
+                place.identity.capabilities = Capabilities::from_bits(bits);
+            }
             Some("--hostname") => {
                 place.hostname = Some(words.next().and_then(|word| word.into_string().ok()).ok_or(USAGE)?);
             }
@@ -184,10 +191,14 @@ mod tests {
             resolver: Some("/etc/res olv".into()),
             binds: vec![bind("/--", true), bind("/c", false)],
             working_dir: Some("/work dir".into()),
-            identity: Identity { user: Some(1000), group: Some(0), never_root: true },
+            identity: Identity {
+                user: Some(1000),
+                group: Some(0),
+                never_root: true,
+                capabilities: Capabilities::of(&[], &["ALL".to_owned()]),
+            },
             hostname: Some("a-b".into()),
             read_only_root: true,
-            has_namespace: false,
         };
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
         assert_eq!(written[0], init::VERB);

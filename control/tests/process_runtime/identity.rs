@@ -4,6 +4,7 @@
 
 use std::fs;
 
+use sluicegate_control::runtime::capabilities::Capabilities;
 use sluicegate_control::runtime::volumes::{Content, Medium, Mount, Volume};
 use sluicegate_control::runtime::{Identity, InstanceSpec, Resources, may_mount};
 
@@ -26,7 +27,8 @@ fn as_user(identity: Identity, script: &str) -> InstanceSpec {
 #[tokio::test]
 async fn a_program_runs_as_the_user_that_its_manifest_names() {
     let house = House::new();
-    let identity = Identity { user: Some(STRANGER), group: Some(STRANGER + 1), never_root: true };
+    let (user, group) = (Some(STRANGER), Some(STRANGER + 1));
+    let identity = Identity { user, group, never_root: true, ..Identity::default() };
     let (code, words) =
         end(&house, as_user(identity, "echo $(id -u) $(id -g) [$(id -G)]; echo x > /tmp/../etc/sg")).await;
     if may_mount() {
@@ -120,6 +122,53 @@ async fn a_read_only_root_leaves_temporary_files_and_volumes() {
     } else {
         assert!(words.contains("needs a mount namespace"), "{words}");
     }
+}
+
+/// The lines of an instance that runs as root, if this process is.
+async fn as_root(capabilities: Capabilities, script: &str) -> Option<String> {
+    if !may_mount() {
+        eprintln!("skipped: nobody is root here");
+        return None;
+    }
+    let house = House::new();
+    let identity = Identity { capabilities, ..Identity::default() };
+    house.start(1, as_user(identity, script)).gone().await;
+    Some(house.log(1))
+}
+
+/// RT-ENV-06: root in an instance has what root in a container has, less what the manifest drops, and nothing it starts has more.
+#[tokio::test]
+async fn an_instance_keeps_what_containers_have_of_roots_power() {
+    let script = "touch mine; chown 7 mine && echo owns; rm -f mine
+                  mount -t tmpfs none /mnt 2>/dev/null && echo mounts
+                  sh -c 'grep Cap /proc/self/status'; exit 7";
+    let script = format!("cd $(mktemp -d); {script}");
+    let Some(usual) = as_root(Capabilities::default(), &script).await else { return };
+    assert!(usual.contains(" F owns\n") && !usual.contains(" F mounts\n"), "{usual}");
+    assert!(!usual.contains("CapBnd:\t000001ff"), "{usual}");
+    let none = as_root(Capabilities::of(&[], &["ALL".to_owned()]), &script).await.unwrap();
+    assert!(!none.contains(" F owns\n"), "{none}");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert!(none.contains(&format!("{set}:\t0000000000000000")), "{set}: {none}");
+    }
+    let mounts = Capabilities::of(&["SYS_ADMIN".to_owned()], &[]);
+    let more = as_root(mounts, &script).await.unwrap();
+    assert!(more.contains(" F owns\n") && more.contains(" F mounts\n"), "{more}");
+}
+
+/// RT-ISO-03, RT-CG-02: the host's settings and control groups are looked at, and not written to, by root either.
+#[tokio::test]
+async fn an_instance_does_not_set_the_host() {
+    let script = "for file in /proc/sys/vm/swappiness /proc/sys/kernel/hostname; do
+                    test -r $file && echo reads; ( cat $file > $file ) 2>/dev/null && echo wrote $file
+                  done
+                  for folder in $(awk '$5 ~ \"^/sys\" { print $5 }' /proc/self/mountinfo); do
+                    mkdir $folder/sluicegate-mine 2>/dev/null && rmdir $folder/sluicegate-mine && echo wrote $folder
+                  done
+                  umount /proc/sys 2>/dev/null && echo uncovered; exit 7";
+    let Some(log) = as_root(Capabilities::default(), script).await else { return };
+    assert_eq!(log.matches(" F reads\n").count(), 2, "{log}");
+    assert!(!log.contains("wrote") && !log.contains("uncovered") && !log.contains("sluicegate: "), "{log}");
 }
 
 /// RT-FS-06: by its host name an instance tells itself from others, as a Pod's does.

@@ -2,6 +2,7 @@
 
 mod autoscaler;
 mod fields;
+mod identity;
 pub mod plan;
 mod probes;
 pub mod reconcile;

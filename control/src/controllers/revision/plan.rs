@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::table::{Protocol, Timeouts, WhenEmpty};
-use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
+use super::identity::{identity, security};
 use super::scale::scale;
 use super::sources::Sources;
 use super::{fields, probes};
@@ -22,7 +23,7 @@ use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use crate::runtime::volumes::{Mount, is_inside};
-use crate::runtime::{Identity, InstanceSpec, LastWordsAt, Resources, Sidecar};
+use crate::runtime::{InstanceSpec, LastWordsAt, Resources, Sidecar};
 
 /// What programs listen on unless they say otherwise (RT-PORT-03).
 const PORT_DEFAULT: u16 = 8080;
@@ -116,7 +117,7 @@ fn instance(
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
         mounts: mounts(revision, container, given.may_mount)?,
-        identity: identity(container),
+        identity: identity(container)?,
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: fields::resources(container)?,
         last_words: last_words(
@@ -223,21 +224,6 @@ fn command(
     }
     command.extend(container.args.clone().unwrap_or_default());
     Ok(command)
-}
-
-/// RT-USER-01, RT-USER-02: who the manifest names, or else whoever the appliance is.
-fn identity(container: &Container) -> Identity {
-    let security = security(container);
-    let id = |number: Option<i64>| number.and_then(|id| u32::try_from(id).ok());
-    Identity {
-        user: id(security.run_as_user),
-        group: id(security.run_as_group),
-        never_root: security.run_as_non_root == Some(true),
-    }
-}
-
-fn security(container: &Container) -> SecurityContext {
-    container.security_context.clone().unwrap_or_default()
 }
 
 /// What a process of this host is not given yet is refused, because ignoring it would start a program

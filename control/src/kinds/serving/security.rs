@@ -3,7 +3,9 @@
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
 use super::pod::FORBIDDEN;
+use super::template::RevisionSpec;
 use crate::kind::Problems;
+use crate::kinds::settings::Features;
 
 /// A user id has 31 bits (Kubernetes' bound).
 const ID_MAX: i64 = 2_147_483_647;
@@ -23,9 +25,20 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut Problems)
     for field in not_the_developers(context) {
         problems.add(format!("{at}.{field}"), FORBIDDEN);
     }
-    let added = context.capabilities.as_ref().and_then(|c| c.add.as_ref());
-    for capability in added.into_iter().flatten().filter(|name| *name != CAPABILITY) {
-        problems.add(format!("{at}.capabilities.add"), format!("invalid value: {capability}"));
+}
+
+/// What only a feature of the operator's allows.
+pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, problems: &mut Problems) {
+    if features.is_allowed("kubernetes.containerspec-addcapabilities") {
+        return;
+    }
+    for (index, container) in spec.containers.iter().enumerate() {
+        let asked = container.security_context.as_ref().and_then(|context| context.capabilities.as_ref());
+        let added = asked.and_then(|asked| asked.add.as_ref());
+        for capability in added.into_iter().flatten().filter(|name| *name != CAPABILITY) {
+            let at = format!("{at}.containers[{index}].securityContext.capabilities.add");
+            problems.add(at, format!("invalid value: {capability}"));
+        }
     }
 }
 
@@ -47,6 +60,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::settings::Setting;
 
     fn found(context: &Value) -> Vec<String> {
         let container = json!({"name": "a", "image": "a", "securityContext": context});
@@ -77,9 +91,27 @@ mod tests {
             (json!({"runAsGroup": 1_i64 << 31}), "runAsGroup"),
             (json!({"procMount": "Unmasked"}), "procMount"),
             (json!({"seLinuxOptions": {"type": "x"}}), "seLinuxOptions"),
-            (json!({"capabilities": {"add": ["SYS_ADMIN"]}}), "capabilities.add"),
         ] {
             assert_eq!(found(&context), [format!("c.securityContext.{field}")]);
+        }
+    }
+    /// RT-ENV-06: one capability may be added, and others if the operator lets them.
+    #[test]
+    fn capabilities_are_added_as_the_operator_allows() {
+        for (word, name, is_taken) in [
+            ("disabled", "NET_BIND_SERVICE", true),
+            ("disabled", "SYS_ADMIN", false),
+            ("allowed", "SYS_ADMIN", true),
+        ] {
+            let data = [("kubernetes.containerspec-addcapabilities".to_owned(), word.to_owned())].into();
+            let spec = json!({"containers": [{"name": "a", "image": "a",
+                "securityContext": {"capabilities": {"add": [name]}}}]});
+            let mut problems = Problems::default();
+            let features = Features::parse(&data, &mut problems);
+            validate_by(&serde_json::from_value(spec).unwrap(), "spec", &features, &mut problems);
+            let found: Vec<_> = problems.list.into_iter().map(|problem| problem.field).collect();
+            let wanted = ["spec.containers[0].securityContext.capabilities.add".to_owned()];
+            assert_eq!(found, wanted[usize::from(is_taken)..], "{word} {name}");
         }
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{annotations, env, pod, schemas};
+use super::{annotations, env, pod, schemas, security};
 use crate::kind::Problems;
 use crate::kinds::names::is_dns1035_label;
 use crate::kinds::settings::{Defaults, Settings};
@@ -84,6 +84,7 @@ impl RevisionTemplate {
         self.spec.validate_by("spec.template.spec", &settings.defaults, problems);
         env::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
         pod::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
+        security::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
         let at = "spec.template.metadata.annotations";
         annotations::validate_by(&self.metadata, at, &settings.autoscaler, problems);
     }

@@ -1,0 +1,56 @@
+//! Who an instance is to the kernel, as its container's `securityContext` says.
+
+use k8s_openapi::api::core::v1::{Container, SecurityContext};
+
+use super::plan::Unrunnable;
+use crate::runtime::Identity;
+use crate::runtime::capabilities::{self, Capabilities};
+
+/// RT-USER-01, RT-USER-02: who the manifest names, or else whoever the appliance is.
+pub(super) fn identity(container: &Container) -> Result<Identity, Unrunnable> {
+    let security = security(container);
+    let id = |number: Option<i64>| number.and_then(|id| u32::try_from(id).ok());
+    let asked = security.capabilities.unwrap_or_default();
+    let (added, dropped) = (asked.add.unwrap_or_default(), asked.drop.unwrap_or_default());
+    if let Some(unknown) = added.iter().find(|name| !capabilities::is_known(name)) {
+        return Err(Unrunnable {
+            reason: "CreateContainerError",
+            message: format!("there is no capability \"{unknown}\" to add"),
+        });
+    }
+    Ok(Identity {
+        user: id(security.run_as_user),
+        group: id(security.run_as_group),
+        never_root: security.run_as_non_root == Some(true),
+        capabilities: Capabilities::of(&added, &dropped),
+    })
+}
+
+pub(super) fn security(container: &Container) -> SecurityContext {
+    container.security_context.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(context: &Value) -> Result<Identity, Unrunnable> {
+        let container = json!({ "name": "a", "securityContext": context });
+        identity(&serde_json::from_value(container).unwrap())
+    }
+
+    /// RT-USER-01: what the manifest says reaches the process.
+    #[test]
+    fn a_manifest_says_who_its_instances_are() {
+        let said = json!({ "runAsUser": 1000, "runAsGroup": 7, "runAsNonRoot": true,
+            "capabilities": { "drop": ["ALL"], "add": ["NET_BIND_SERVICE"] } });
+        let capabilities = Capabilities::of(&["NET_BIND_SERVICE".to_owned()], &["ALL".to_owned()]);
+        let wanted = Identity { user: Some(1000), group: Some(7), never_root: true, capabilities };
+        assert_eq!(of(&said).unwrap(), wanted);
+        assert_eq!(of(&json!({})).unwrap(), Identity::default());
+        let refused = of(&json!({ "capabilities": { "add": ["FLY"] } })).unwrap_err();
+        assert!(refused.message.contains("\"FLY\""), "{}", refused.message);
+    }
+}
