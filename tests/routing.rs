@@ -35,7 +35,8 @@ fn a_wildcard_host_takes_one_label() {
     }
 }
 
-/// X-RTE-05: a cluster-local Service is a 404 for the public, and there for callers inside.
+/// X-RTE-05: a cluster-local Service is a 404 for the public, and there for callers inside; a public one's names inside are theirs
+/// alone too.
 #[test]
 fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
     let appliance = Setup::new(BIN).hello_image(IMAGE).flag("private", "127.0.0.1:0").start();
@@ -56,6 +57,20 @@ fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
     wait::until(PATIENCE, "the public host", || {
         (Call::get("/").host("hello.default.localhost").send(appliance.http()).status == 200).then_some(())
     });
+    for host in [LOCAL, "hello.default.svc", "hello.default"] {
+        let status = |to| Call::get("/").host(host).send(to).status;
+        assert_eq!((status(appliance.http()), status(appliance.private())), (404, 200), "{host}");
+    }
+    assert_eq!(Call::get("/").host("hello.default.localhost").send(appliance.private()).status, 200);
+}
+
+/// Where there is one door, all names lead through it.
+#[test]
+fn a_public_service_is_reached_by_its_name_inside_where_there_is_no_private_listener() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    appliance.api().create(&service("hello", IMAGE, "x"));
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    assert_eq!(Call::get("/").host(LOCAL).send(appliance.http()).status, 200);
 }
 
 /// X-RTE-05, EV-DLV-01: what the public may not reach, events of our own do.

@@ -311,9 +311,13 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     if parameters.watch && accept::is_yaml(&head.headers) {
         return Err(Refusal::not_acceptable("application/json")); // a stream of documents
     }
+    let reads = head.method == Method::GET;
     let call = Call { server, target, parameters, headers: head.headers, format };
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
-    let answered = answered.map(|response| fields::warn(response, deprecated(&call).as_slice()));
+    let answered = answered.map(|response| {
+        let response = fields::warn(response, deprecated(&call).as_slice());
+        if reads { response } else { fields::warn(response, &settings::unheeded(&call)) }
+    });
     let meta = call.target.entry.meta;
     answered.map_err(|refusal| {
         let refusal = refusal.of_method(meta, verb);

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::kind::Resource as _;
-use crate::kinds::settings::{self, Data, Settings};
+use crate::kinds::settings::{self, Data, Features, Setting as _, Settings};
 use crate::store::{Key, Store, Stored};
 
-use super::object;
+use super::{Call, object};
 
 #[derive(Debug)]
 pub(super) struct Live {
@@ -36,6 +36,19 @@ impl Live {
         }
         Arc::clone(&last.1)
     }
+}
+
+/// What an operator sets that changes nothing here.
+pub(super) fn unheeded(call: &Call) -> Vec<String> {
+    let at = (call.target.entry.meta.plural, call.target.namespace.as_deref(), call.target.name.as_deref());
+    if at != ("configmaps", Some(Features::NAMESPACE), Some(Features::NAME)) {
+        return Vec::new();
+    }
+    let settings = call.server.settings.now(&call.server.store);
+    let told = |flag| {
+        format!("data[{flag}] changes nothing: instances are processes of this host, not Pods of a cluster")
+    };
+    settings.features.idle().map(told).collect()
 }
 
 fn key(namespace: &str, name: &str) -> Key {

@@ -1,7 +1,7 @@
 //! The operator's ConfigMaps.
 
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate_control::kinds::settings;
 
 use crate::support::House;
@@ -46,4 +46,52 @@ async fn a_bad_value_is_refused_with_its_key() {
         assert_eq!(code, 422, "{name}: {refusal}");
         assert!(causes[0]["field"].as_str().unwrap().starts_with(&format!("data[{key}")), "{refusal}");
     }
+}
+
+const FEATURES: &str = "/api/v1/namespaces/knative-serving/configmaps/config-features";
+const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
+
+/// A feature that there is no use for here may be set, and whoever sets it is told.
+#[tokio::test]
+async fn a_feature_that_changes_nothing_is_warned_of() {
+    let house = House::real().await;
+    let affinity = "kubernetes.podspec-affinity";
+    for (data, told) in [
+        (json!({ affinity: "enabled" }), Some(affinity)),
+        (json!({ affinity: null, "tag-header-based-routing": "enabled" }), None),
+    ] {
+        let request = http::Request::patch(FEATURES).header("content-type", "application/merge-patch+json");
+        let response = house.send(request.body(json!({ "data": data }).to_string().into()).unwrap()).await;
+        assert_eq!(response.status().as_u16(), 200);
+        let warning = response.headers().get("warning").map(|warning| warning.to_str().unwrap());
+        assert_eq!(warning.is_some(), told.is_some(), "{warning:?}");
+        assert!(warning.unwrap_or_default().contains(told.unwrap_or_default()), "{warning:?}");
+    }
+}
+
+/// What the operator's features say of containers holds from then on: secure defaults are filled in, and empty folders refused.
+#[tokio::test]
+async fn features_about_containers_are_heeded() {
+    let house = House::real().await;
+    let service = |name: &str| {
+        json!({ "metadata": { "name": name }, "spec": { "template": { "spec": { "containers": [{ "image": "a/b",
+            "volumeMounts": [{ "name": "v", "mountPath": "/v" }] }], "volumes": [{ "name": "v", "emptyDir": {} }] } } } })
+    };
+    let context = |made: &Value| made["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
+    let (code, made) = house.ask(Method::POST, SERVICES, &service("before")).await;
+    assert_eq!((code, context(&made)), (201, Value::Null), "{made}");
+    let secure = json!({ "data": { "secure-pod-defaults": "Enabled" } });
+    assert_eq!(house.ask(Method::PATCH, FEATURES, &secure).await.0, 200);
+    let (code, made) = house.ask(Method::POST, SERVICES, &service("after")).await;
+    let wanted = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "runAsNonRoot": true,
+        "seccompProfile": { "type": "RuntimeDefault" } });
+    assert_eq!((code, context(&made)), (201, wanted), "{made}");
+
+    let no_folders = json!({ "data": { "kubernetes.podspec-volumes-emptydir": "disabled" } });
+    assert_eq!(house.ask(Method::PATCH, FEATURES, &no_folders).await.0, 200);
+    let (code, refusal) = house.ask(Method::POST, SERVICES, &service("late")).await;
+    assert!(
+        (400..500).contains(&code) && refusal["message"].as_str().unwrap().contains("volumes[0].emptyDir"),
+        "{refusal}"
+    );
 }

@@ -23,7 +23,8 @@ fn python(script: &str) -> InstanceSpec {
     spec(&["/usr/bin/env", "python3", "-c", &format!("{first}{script}").replace('$', "$$")])
 }
 
-/// RT-PORT-03, RT-PORT-10, RT-ENV-01: two instances listen on the port that is written into them, each alone, on loopback.
+/// RT-PORT-03, RT-PORT-10, RT-ENV-01, RT-ISO-08: two instances listen on the port that is written into them, each alone, on
+/// loopback, where nobody outside reaches them.
 #[tokio::test]
 async fn two_instances_have_the_same_port_each_for_itself() {
     let house = House::new();
@@ -33,6 +34,7 @@ async fn two_instances_have_the_same_port_each_for_itself() {
     let (mut one, mut other) = (house.start(2, python(script)), house.start(3, python(script)));
     let (first, second) = (one.ready().await, other.ready().await);
     assert_ne!(first, second);
+    assert!(first.ip().is_loopback() && second.ip().is_loopback(), "{first} {second}");
     for (address, id) in [(first, 2), (second, 3)] {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut TcpStream::connect(address).unwrap(), &mut said).unwrap();

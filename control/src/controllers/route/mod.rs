@@ -52,7 +52,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         (Ok(goal), Ok(protocol)) => {
             let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
             let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
-            let rules = rules(&route, &division.targets, ways(naming, &settings, protocol));
+            let rules = rules(&route, &division.targets, ways(world, naming, &settings, protocol));
             let (rules, _) = put_in(rules, answers(world, &item.namespace, &tls));
             match placeholder::foreign(world, &route, &division.targets, naming) {
                 Some(foreign) => Outcome::Foreign(foreign),
@@ -132,7 +132,7 @@ pub fn restore(world: &World) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        let ways = ways(naming(world, &settings, &route), &settings, protocol(&route, &settings));
+        let ways = ways(world, naming(world, &settings, &route), &settings, protocol(&route, &settings));
         let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
         let answers = answers(world, namespace(&route.metadata), &tls);
         let (rules, _) = put_in(rules(&route, assigned, ways), answers);
@@ -149,7 +149,7 @@ pub fn restore(world: &World) {
 pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
     let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
     let settings = world.settings();
-    let ways = ways(naming(world, &settings, route), &settings, protocol(route, &settings));
+    let ways = ways(world, naming(world, &settings, route), &settings, protocol(route, &settings));
     rules(route, assigned, ways).into_iter().next()
 }
 
@@ -213,11 +213,13 @@ fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<Item> {
     routes.into_iter().map(|name| Item::new(Kind::Route, ns, &name)).collect()
 }
 
-fn ways<'a>(naming: Naming<'a>, settings: &Settings, protocol: HttpProtocol) -> Ways<'a> {
+fn ways<'a>(world: &World, naming: Naming<'a>, settings: &Settings, protocol: HttpProtocol) -> Ways<'a> {
+    let listeners = world.config.listeners;
     Ways {
         naming,
         by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
         https_redirect: naming.ports.redirect(protocol),
+        has_inner_door: listeners.private.is_some() || listeners.private_https.is_some(),
     }
 }
 

@@ -117,6 +117,8 @@ pub struct Ways<'a> {
     pub by_tag_header: bool,
     /// Clients without TLS are sent to HTTPS at this port.
     pub https_redirect: Option<u16>,
+    /// There is a listener for callers inside.
+    pub has_inner_door: bool,
 }
 
 /// The hosts of assigned targets, as the publisher wants them: the Route's own with all weights, and one
@@ -156,10 +158,7 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         inside_only: hosts::is_local(route, Some(tag), ways.naming),
         ..HostRule::default()
     });
-    std::iter::once(own)
-        .chain(tagged)
-        .flat_map(|rule| by_scheme(rule, ways.https_redirect, &ways.naming.domain.to_ascii_lowercase()))
-        .collect()
+    std::iter::once(own).chain(tagged).flat_map(|rule| by_caller(rule, ways)).collect()
 }
 
 fn by_header(header: &str, value: &str, backend: String, edits: Edits) -> PathRule {
@@ -192,16 +191,25 @@ impl Ways<'_> {
     }
 }
 
-/// A redirect is for the public's hosts: callers inside go on as they did, without TLS.
-fn by_scheme(rule: HostRule, port: Option<u16>, domain: &str) -> impl Iterator<Item = HostRule> + use<> {
-    let is_public = |host: &String| host.strip_suffix(domain).is_some_and(|name| name.ends_with('.'));
-    let HostRule { hosts, .. } = rule.clone();
+/// A redirect is for the public's hosts: callers inside go on as they did, without TLS. And where they have a door of their
+/// own, their hosts are known at no other.
+fn by_caller(rule: HostRule, ways: Ways<'_>) -> impl Iterator<Item = HostRule> + use<> {
+    let Ways { https_redirect, has_inner_door, .. } = ways;
+    let domain = ways.naming.domain.to_ascii_lowercase();
+    let is_public = |host: &String| host.strip_suffix(&domain).is_some_and(|name| name.ends_with('.'));
+    let is_divided = https_redirect.is_some() || has_inner_door;
+    let HostRule { hosts, inside_only, .. } = rule.clone();
     let (public, inside): (Vec<_>, Vec<_>) =
-        hosts.into_iter().partition(|host| port.is_some() && is_public(host));
-    [(public, port), (inside, None)]
+        hosts.into_iter().partition(|host| is_divided && is_public(host));
+    [(public, https_redirect, inside_only), (inside, None, inside_only || has_inner_door)]
         .into_iter()
-        .filter(|(hosts, _)| !hosts.is_empty())
-        .map(move |(hosts, https_redirect)| HostRule { hosts, https_redirect, ..rule.clone() })
+        .filter(|(hosts, ..)| !hosts.is_empty())
+        .map(move |(hosts, https_redirect, inside_only)| HostRule {
+            hosts,
+            https_redirect,
+            inside_only,
+            ..rule.clone()
+        })
 }
 
 #[cfg(test)]
@@ -232,7 +240,7 @@ mod tests {
     }
 
     fn ways() -> Ways<'static> {
-        Ways { naming: naming(), by_tag_header: false, https_redirect: None }
+        Ways { naming: naming(), by_tag_header: false, https_redirect: None, has_inner_door: false }
     }
 
     struct Objects(Vec<Configuration>, Vec<Revision>);
@@ -365,6 +373,19 @@ mod tests {
         let label = ("networking.knative.dev/visibility".to_owned(), "cluster-local".to_owned());
         route.metadata.labels = Some([label].into());
         assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.inside_only));
+    }
+
+    /// X-RTE-05: names inside are for callers inside, if these have a way in.
+    #[test]
+    fn names_inside_are_public_only_where_there_is_one_door() {
+        let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
+        let assigned = resolve(&route, &objects(), naming()).unwrap();
+        let open = |has_inner_door| -> Vec<String> {
+            let rules = rules(&route, &assigned, Ways { has_inner_door, ..ways() });
+            rules.into_iter().filter(|rule| !rule.inside_only).flat_map(|rule| rule.hosts).collect()
+        };
+        assert_eq!(open(true), ["app.ns.test", "t-app.ns.test"]);
+        assert!(open(false).contains(&"app.ns.svc.cluster.local".to_owned()));
     }
 
     /// X-RTE-06

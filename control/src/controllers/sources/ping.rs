@@ -215,7 +215,7 @@ mod tests {
         .unwrap()
     }
 
-    /// SRC-01, SRC-19, SRC-30, SRC-34: the event is upstream's, and the overrides, if any, replace what it has.
+    /// SRC-01, SRC-19, SRC-30, SRC-34, SRC-35: the event is upstream's, and the overrides, if any, replace what it has.
     #[test]
     fn an_event_has_its_data_and_the_overrides() {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();

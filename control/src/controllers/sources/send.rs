@@ -142,7 +142,7 @@ mod tests {
         (calls.take(), counts)
     }
 
-    /// SRC-38, X-OBS-01: a sink that is busy or away gets the event once it is not, and each attempt is counted.
+    /// SRC-36, SRC-38, X-OBS-01: in binary mode; a sink that is busy or away gets the event once it is not, and each attempt is counted.
     #[tokio::test(start_paused = true)]
     async fn an_event_is_sent_until_it_is_taken() {
         let away = || Err(PostError::Transport("nobody".into()));

@@ -68,7 +68,7 @@ impl Resource for Configuration {
     }
 
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
-        self.spec.template.set_defaults(&requester.settings.defaults);
+        self.spec.template.set_defaults(&requester.settings);
         let was = before.map(|before| &before.spec.template);
         bound::bind(&requester.bindings, (Runs::Configuration, &self.metadata), &mut self.spec.template, was);
         let changed = before.is_some_and(|b| b.spec != self.spec);

@@ -8,7 +8,7 @@ pub mod domain_mapping;
 mod env;
 pub mod gc;
 pub mod manners;
-pub mod pod;
+mod pod;
 pub mod revision;
 pub mod route;
 mod schemas;
@@ -17,6 +17,7 @@ pub mod service;
 pub mod spares;
 pub mod template;
 pub mod traffic;
+pub mod volumes;
 
 pub const GROUP: &str = "serving.knative.dev";
 pub const VERSION: &str = "v1";

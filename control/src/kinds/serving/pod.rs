@@ -2,15 +2,14 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Probe, Volume};
+use k8s_openapi::api::core::v1::{Container, Probe};
 
 use super::template::RevisionSpec;
-use super::{env, security};
+use super::{env, security, volumes};
 use crate::kind::Problems;
 use crate::kinds::names::{
     NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, wrong_with_label,
 };
-use crate::kinds::quantity;
 use crate::kinds::settings::Features;
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
@@ -18,10 +17,6 @@ const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
 /// A TCP port is sixteen bits.
 const PORT_MAX: i32 = 65_535;
 const NAMES_RESERVED: [&str; 1] = ["queue-proxy"];
-const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
-
-/// The medium of an `emptyDir` that is no disk.
-pub const MEMORY: &str = "Memory";
 
 pub(super) const MISSING: &str = "missing field(s)";
 pub(super) const FORBIDDEN: &str = "must not set the field(s)";
@@ -44,7 +39,7 @@ pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
         problems.add(path, why);
     }
     validate_port_count(spec, at, problems);
-    let volumes = validate_volumes(&spec.volumes, at, problems);
+    let volumes = volumes::validate(&spec.volumes, at, problems);
     let mut names = HashSet::new();
     let mut mounted = HashSet::new();
     for (index, container) in spec.containers.iter().enumerate() {
@@ -54,7 +49,7 @@ pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
         }
         let serves = spec.containers.len() == 1 || container.ports.as_ref().is_some_and(|p| !p.is_empty());
         validate_container(container, serves, &at, problems);
-        validate_mounts(container, &volumes, &mut mounted, &at, problems);
+        volumes::validate_mounts(container, &volumes, &mut mounted, &at, problems);
     }
     for (index, volume) in spec.volumes.iter().enumerate() {
         if !volume.name.is_empty() && !mounted.contains(volume.name.as_str()) {
@@ -114,7 +109,7 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
         problems.add(format!("{at}.terminationMessagePolicy"), format!("invalid value: {policy}"));
     }
     if let Some(path) = container.termination_message_path.as_deref().filter(|path| !path.is_empty())
-        && (!is_clean_path(path) || PATHS_RESERVED.contains(&path))
+        && (!volumes::is_clean_path(path) || volumes::PATHS_RESERVED.contains(&path))
     {
         let why = format!("invalid value: {path}: must be absolute and clean, and no reserved path");
         problems.add(format!("{at}.terminationMessagePath"), why);
@@ -143,6 +138,9 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, pr
     if count > 1 && !features.is_enabled("multi-container") {
         let why = format!("multi-container is off, but found {count} containers");
         problems.add(format!("{at}.containers"), why);
+    }
+    if !features.is_allowed("kubernetes.podspec-volumes-emptydir") {
+        volumes::refuse_empty_dirs(&spec.volumes, at, problems);
     }
     let are_probed = features.is_enabled("multi-container-probing");
     for (index, container) in spec.containers.iter().enumerate() {
@@ -239,92 +237,6 @@ fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Probl
     }
 }
 
-fn validate_volumes<'a>(volumes: &'a [Volume], at: &str, problems: &mut Problems) -> HashSet<&'a str> {
-    let mut names = HashSet::new();
-    for (index, volume) in volumes.iter().enumerate() {
-        let at = format!("{at}.volumes[{index}]");
-        if !names.insert(volume.name.as_str()) {
-            problems.add(format!("{at}.name"), format!("duplicate volume name \"{}\"", volume.name));
-        }
-        if !is_dns1123_label(&volume.name) {
-            problems.add(format!("{at}.name"), format!("invalid value: {}", volume.name));
-        }
-        let sources = [
-            volume.secret.is_some(),
-            volume.config_map.is_some(),
-            volume.projected.is_some(),
-            volume.empty_dir.is_some(),
-        ];
-        exactly_one(
-            sources.iter().filter(|set| **set).count(),
-            &at,
-            "configMap, emptyDir, projected, secret",
-            problems,
-        );
-        if let Some(empty) = &volume.empty_dir {
-            validate_empty_dir(empty, &format!("{at}.emptyDir"), problems);
-        }
-    }
-    names
-}
-
-fn validate_empty_dir(volume: &EmptyDirVolumeSource, at: &str, problems: &mut Problems) {
-    let medium = volume.medium.as_deref().unwrap_or_default();
-    if !medium.is_empty() && medium != MEMORY {
-        problems.add(format!("{at}.medium"), format!("invalid value: {medium}"));
-    }
-    if let Some(limit) = volume.size_limit.as_ref().filter(|limit| quantity::memory(&limit.0).is_none()) {
-        problems.add(format!("{at}.sizeLimit"), format!("invalid value: {}", limit.0));
-    }
-}
-
-fn validate_mounts<'a>(
-    container: &'a Container,
-    volumes: &HashSet<&str>,
-    mounted: &mut HashSet<&'a str>,
-    at: &str,
-    problems: &mut Problems,
-) {
-    let mut paths = HashSet::new();
-    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        let at = format!("{at}.volumeMounts[{index}]");
-        if !volumes.contains(mount.name.as_str()) {
-            problems.add(format!("{at}.name"), format!("volumeMount has no matching volume: {}", mount.name));
-        }
-        mounted.insert(&mount.name);
-        if mount.mount_propagation.is_some() {
-            problems.add(format!("{at}.mountPropagation"), FORBIDDEN);
-        }
-        let path = mount.mount_path.as_str();
-        if path.is_empty() {
-            problems.add(format!("{at}.mountPath"), MISSING);
-        } else if !is_clean_path(path) {
-            problems
-                .add(format!("{at}.mountPath"), format!("invalid value: {path}: must be absolute and clean"));
-        } else if PATHS_RESERVED.contains(&path) {
-            problems.add(format!("{at}.mountPath"), format!("mountPath \"{path}\" is a reserved path"));
-        } else if !paths.insert(path) {
-            problems.add(format!("{at}.mountPath"), format!("\"{path}\" must be unique"));
-        }
-    }
-}
-
-fn is_clean_path(path: &str) -> bool {
-    path == "/"
-        || (path.starts_with('/')
-            && path[1..].split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
-}
-
-/// Mounts are read-only unless their volume can be written to.
-pub(super) fn default_mounts(container: &mut Container, volumes: &[Volume]) {
-    for mount in container.volume_mounts.iter_mut().flatten() {
-        let writable = volumes.iter().any(|volume| volume.name == mount.name && volume.empty_dir.is_some());
-        if !writable {
-            mount.read_only = Some(true);
-        }
-    }
-}
-
 pub(super) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut Problems) {
     match set {
         1 => {}
@@ -334,7 +246,7 @@ pub(super) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut Pro
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
@@ -348,7 +260,7 @@ mod tests {
         found_in(json!({"containers": [container]}))
     }
 
-    fn found_in(spec: Value) -> Vec<String> {
+    pub(in super::super) fn found_in(spec: Value) -> Vec<String> {
         let spec: RevisionSpec = serde_json::from_value(spec).unwrap();
         let mut problems = Problems::default();
         validate(&spec, "spec", &mut problems);
@@ -439,58 +351,5 @@ mod tests {
         assert_eq!(found_in(json!({"containers": []})), ["spec.containers: missing field(s)"]);
         let twin = json!({"name": "a", "image": "a"});
         assert!(found_in(json!({"containers": [serving, twin]}))[0].contains("duplicate container name"));
-    }
-
-    /// RT-ISO-05: how mounts spread is the operator's.
-    #[test]
-    fn mount_propagation_is_refused() {
-        let found = found_in(json!({
-            "containers": [{"name": "a", "image": "a", "volumeMounts": [
-                {"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]}],
-            "volumes": [{"name": "v", "emptyDir": {}}]
-        }));
-        assert_eq!(found, ["spec.containers[0].volumeMounts[0].mountPropagation: must not set the field(s)"]);
-    }
-
-    /// An empty folder is on disk or in memory, of a size that is one.
-    #[test]
-    fn an_empty_folder_has_a_medium_and_a_size_that_there_are() {
-        let with = |empty: Value| {
-            found_in(json!({
-                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
-                "volumes": [{"name": "v", "emptyDir": empty}]
-            }))
-        };
-        for good in [
-            json!({}),
-            json!({"medium": "", "sizeLimit": "0"}),
-            json!({"medium": "Memory", "sizeLimit": "1.5Gi"}),
-        ] {
-            assert_eq!(with(good.clone()), [""; 0], "{good}");
-        }
-        for (bad, wrong) in [
-            (json!({"medium": "HugePages"}), "medium: invalid value: HugePages"),
-            (json!({"medium": "Memory", "sizeLimit": "-1"}), "sizeLimit: invalid value: -1"),
-        ] {
-            assert_eq!(with(bad), [format!("spec.volumes[0].emptyDir.{wrong}")]);
-        }
-    }
-
-    /// SRV-CON-17, SRV-VOL-02, SRV-VOL-05: mounts and volumes belong together, on decent paths.
-    #[test]
-    fn mounts_need_a_volume_and_a_clean_absolute_path() {
-        let with = |path: &str| {
-            found_in(json!({
-                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": path}]}],
-                "volumes": [{"name": "v", "configMap": {"name": "c"}}]
-            }))
-        };
-        assert!(with("/etc/app").is_empty());
-        for bad in ["/", "/dev", "/dev/log", "etc", "/a/../b", "/a//b", ""] {
-            assert_eq!(with(bad).len(), 1, "{bad}");
-        }
-        let unmounted = found_in(json!({
-            "containers": [{"name": "a", "image": "a"}], "volumes": [{"name": "v", "emptyDir": {}}]}));
-        assert_eq!(unmounted, ["spec.volumes[0].name: volume with name \"v\" not mounted"]);
     }
 }

@@ -91,7 +91,7 @@ impl Resource for Revision {
 
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         if before.is_none() {
-            self.spec.set_defaults(&requester.settings.defaults);
+            self.spec.set_defaults_by(&requester.settings);
         }
     }
 

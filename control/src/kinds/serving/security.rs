@@ -1,16 +1,44 @@
 //! What a container may ask of the kernel about itself.
 
-use k8s_openapi::api::core::v1::{Container, SecurityContext};
+use k8s_openapi::api::core::v1::{Capabilities, Container, SecurityContext};
 
 use super::pod::FORBIDDEN;
 use super::template::RevisionSpec;
 use crate::kind::Problems;
-use crate::kinds::settings::Features;
+use crate::kinds::settings::{Features, Flag, SECURE_DEFAULTS};
 
 /// A user id has 31 bits (Kubernetes' bound).
 const ID_MAX: i64 = 2_147_483_647;
 /// The one capability that may be added.
 const CAPABILITY: &str = "NET_BIND_SERVICE";
+/// Below it are the ports that take that capability.
+const PORT_UNPRIVILEGED: i32 = 1024;
+const SECCOMP: &str = "RuntimeDefault";
+
+/// What the operator wants of those who say nothing of it (upstream's `secure-pod-defaults`).
+pub(super) fn set_defaults(containers: &mut [Container], features: &Features) {
+    let wanted = features.flag(SECURE_DEFAULTS);
+    if wanted == Flag::Disabled {
+        return;
+    }
+    for container in containers {
+        let has_low_port =
+            container.ports.iter().flatten().any(|port| port.container_port < PORT_UNPRIVILEGED);
+        let context = container.security_context.get_or_insert_default();
+        context.allow_privilege_escalation.get_or_insert(false);
+        let seccomp = context.seccomp_profile.get_or_insert_default();
+        if seccomp.type_.is_empty() {
+            SECCOMP.clone_into(&mut seccomp.type_);
+        }
+        context.capabilities.get_or_insert_with(|| Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            add: has_low_port.then(|| vec![CAPABILITY.to_owned()]),
+        });
+        if wanted == Flag::Enabled {
+            context.run_as_non_root.get_or_insert(true);
+        }
+    }
+}
 
 pub(super) fn validate(container: &Container, at: &str, problems: &mut Problems) {
     let Some(context) = &container.security_context else { return };
@@ -95,6 +123,30 @@ mod tests {
             assert_eq!(found(&context), [format!("c.securityContext.{field}")]);
         }
     }
+    /// Upstream's secure defaults fill what is not said, and nothing else.
+    #[test]
+    fn secure_defaults_are_for_those_who_say_nothing() {
+        let filled = |word: &str, container: Value| {
+            let data = [(SECURE_DEFAULTS.to_owned(), word.to_owned())].into();
+            let features = Features::parse(&data, &mut Problems::default());
+            let mut container = serde_json::from_value(container).unwrap();
+            set_defaults(std::slice::from_mut(&mut container), &features);
+            serde_json::to_value(container.security_context).unwrap()
+        };
+        let bare = || json!({"name": "a"});
+        assert_eq!(filled("disabled", bare()), Value::Null);
+        let mut wanted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"}});
+        assert_eq!(filled("AllowRootBounded", bare()), wanted);
+        wanted["runAsNonRoot"] = json!(true);
+        assert_eq!(filled("enabled", bare()), wanted);
+        wanted["capabilities"]["add"] = json!([CAPABILITY]);
+        assert_eq!(filled("enabled", json!({"name": "a", "ports": [{"containerPort": 80}]})), wanted);
+        let said = json!({"allowPrivilegeEscalation": true, "capabilities": {"drop": ["CHOWN"]},
+            "seccompProfile": {"type": "Unconfined"}, "runAsNonRoot": false});
+        assert_eq!(filled("enabled", json!({"name": "a", "securityContext": said})), said);
+    }
+
     /// RT-ENV-06: one capability may be added, and others if the operator lets them.
     #[test]
     fn capabilities_are_added_as_the_operator_allows() {

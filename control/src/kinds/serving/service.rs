@@ -85,7 +85,7 @@ impl Resource for Service {
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         // Defaults change no value that is there, so a template that keeps its own name stays equal to
         // the stored one however bare the manifest is.
-        self.spec.template.set_defaults(&requester.settings.defaults);
+        self.spec.template.set_defaults(&requester.settings);
         let was = before.map(|before| &before.spec.template);
         bound::bind(&requester.bindings, (Runs::Service, &self.metadata), &mut self.spec.template, was);
         if self.spec.traffic.is_empty() {

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{annotations, env, pod, schemas, security};
+use super::{annotations, env, pod, schemas, security, volumes};
 use crate::kind::Problems;
 use crate::kinds::names::is_dns1035_label;
 use crate::kinds::settings::{Defaults, Settings};
@@ -75,8 +75,8 @@ impl RevisionTemplate {
         self.metadata.name.as_deref().filter(|name| !name.is_empty())
     }
 
-    pub fn set_defaults(&mut self, defaults: &Defaults) {
-        self.spec.set_defaults(defaults);
+    pub fn set_defaults(&mut self, settings: &Settings) {
+        self.spec.set_defaults_by(settings);
     }
 
     /// What the operator's settings rule out.
@@ -171,8 +171,16 @@ impl RevisionSpec {
             default_readiness(container.readiness_probe.get_or_insert_default());
         }
         for container in self.containers.iter_mut().chain(&mut self.init_containers) {
-            pod::default_mounts(container, &self.volumes);
+            volumes::default_mounts(container, &self.volumes);
             default_resources(container, defaults);
+        }
+    }
+
+    /// ... and what the operator's features add to them.
+    pub fn set_defaults_by(&mut self, settings: &Settings) {
+        self.set_defaults(&settings.defaults);
+        for containers in [&mut self.containers, &mut self.init_containers] {
+            security::set_defaults(containers, &settings.features);
         }
     }
 

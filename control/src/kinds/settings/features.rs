@@ -17,6 +17,11 @@ pub enum Flag {
 const WORDS: [(&str, Flag); 3] =
     [("enabled", Flag::Enabled), ("allowed", Flag::Allowed), ("disabled", Flag::Disabled)];
 
+/// The one flag with a word of its own for what is between.
+pub const SECURE_DEFAULTS: &str = "secure-pod-defaults";
+const SECURE_WORDS: [(&str, Flag); 3] =
+    [("enabled", Flag::Enabled), ("allowrootbounded", Flag::Allowed), ("disabled", Flag::Disabled)];
+
 /// Upstream's flags and defaults.
 const FLAGS: [(&str, Flag); 34] = [
     ("autodetect-http2", Flag::Disabled),
@@ -51,8 +56,20 @@ const FLAGS: [(&str, Flag); 34] = [
     ("queueproxy.mount-podinfo", Flag::Disabled),
     ("queueproxy.resource-defaults", Flag::Disabled),
     ("responsive-revision-gc", Flag::Enabled),
-    ("secure-pod-defaults", Flag::Disabled),
+    (SECURE_DEFAULTS, Flag::Disabled),
     ("tag-header-based-routing", Flag::Disabled),
+];
+
+/// Those that are heeded. The others are about Pods of a cluster, and about what runs beside them there.
+const HEEDED: [&str; 8] = [
+    "autodetect-http2",
+    "kubernetes.containerspec-addcapabilities",
+    "kubernetes.podspec-fieldref",
+    "kubernetes.podspec-volumes-emptydir",
+    "multi-container",
+    "multi-container-probing",
+    SECURE_DEFAULTS,
+    "tag-header-based-routing",
 ];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,6 +84,11 @@ impl Features {
     pub fn flag(&self, name: &str) -> Flag {
         let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, default)| *default);
         self.changed.get(name).copied().or_else(default).unwrap_or(Flag::Disabled)
+    }
+
+    /// Those that somebody set, and that change nothing here.
+    pub fn idle(&self) -> impl Iterator<Item = &'static str> {
+        self.changed.keys().copied().filter(|name| !HEEDED.contains(name))
     }
 
     #[must_use]
@@ -88,16 +110,16 @@ impl Setting for Features {
 # Each is enabled, allowed or disabled.
 multi-container: \"enabled\"
 multi-container-probing: \"disabled\"
-kubernetes.podspec-dryrun: \"allowed\"
 kubernetes.podspec-fieldref: \"disabled\"
-kubernetes.podspec-init-containers: \"disabled\"
-kubernetes.podspec-securitycontext: \"disabled\"
 kubernetes.podspec-volumes-emptydir: \"enabled\"
-kubernetes.podspec-persistent-volume-claim: \"disabled\"
 tag-header-based-routing: \"disabled\"
 # Instances whose port has no name are asked whether they speak HTTP/2.
 autodetect-http2: \"disabled\"
+# Containers that say nothing of it get no capabilities, no way to new privileges, and with \"enabled\" (not with
+# \"allowRootBounded\") run as nobody's root.
 secure-pod-defaults: \"disabled\"
+# Capabilities besides NET_BIND_SERVICE may be added.
+kubernetes.containerspec-addcapabilities: \"disabled\"
 ";
 
     fn parse(data: &Data, problems: &mut Problems) -> Self {
@@ -105,7 +127,7 @@ secure-pod-defaults: \"disabled\"
         let mut read = Reader::of(data, problems);
         for (name, default) in FLAGS {
             let mut flag = default;
-            read.word(name, &WORDS, &mut flag);
+            read.word(name, if name == SECURE_DEFAULTS { &SECURE_WORDS } else { &WORDS }, &mut flag);
             if flag != default {
                 changed.insert(name, flag);
             }
@@ -128,6 +150,13 @@ mod tests {
         let features = Features::parse(&data, &mut problems);
         assert!(features.is_enabled("tag-header-based-routing"));
         assert!(features.is_enabled("multi-container") && features.is_allowed("kubernetes.podspec-dryrun"));
+        assert!(HEEDED.iter().all(|name| FLAGS.iter().any(|(flag, _)| flag == name)));
+        assert_eq!(features.idle().count(), 0);
+        let idle = Data::from([("kubernetes.podspec-affinity".to_owned(), "enabled".to_owned())]);
+        let idle = Features::parse(&idle, &mut Problems::default());
+        assert_eq!(idle.idle().collect::<Vec<_>>(), ["kubernetes.podspec-affinity"]);
+        let secure = Data::from([(SECURE_DEFAULTS.to_owned(), "AllowRootBounded".to_owned())]);
+        assert_eq!(Features::parse(&secure, &mut Problems::default()).flag(SECURE_DEFAULTS), Flag::Allowed);
         assert!(!features.is_allowed("autodetect-http2") && !features.is_allowed("no-such-flag"));
         let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
         assert_eq!(fields, ["data[multi-container]"]);

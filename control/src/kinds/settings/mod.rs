@@ -35,7 +35,7 @@ pub use event_defaults::{BrokerDefault, BrokerDefaults, ChannelDefault, ChannelD
 pub use event_features::{
     ALLOW_ALL, ALLOW_SAME_NAMESPACE, CROSS_NAMESPACE, EventFeatures, REFERENCE_BY_GROUP, REFERENCE_MAPPING,
 };
-pub use features::{Features, Flag};
+pub use features::{Features, Flag, SECURE_DEFAULTS};
 pub use mappings::Mappings;
 pub use network::{HttpProtocol, Network};
 pub use observability::Observability;

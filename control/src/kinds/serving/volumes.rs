@@ -1,0 +1,189 @@
+//! The rules of volumes, and of where containers see them.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Volume};
+
+use super::pod::{FORBIDDEN, MISSING, exactly_one};
+use crate::kind::Problems;
+use crate::kinds::names::is_dns1123_label;
+use crate::kinds::quantity;
+
+pub(super) const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
+/// The medium of an `emptyDir` that is no disk.
+pub const MEMORY: &str = "Memory";
+
+/// The volumes' names.
+pub(super) fn validate<'a>(volumes: &'a [Volume], at: &str, problems: &mut Problems) -> HashSet<&'a str> {
+    let mut names = HashSet::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let at = format!("{at}.volumes[{index}]");
+        if !names.insert(volume.name.as_str()) {
+            problems.add(format!("{at}.name"), format!("duplicate volume name \"{}\"", volume.name));
+        }
+        if !is_dns1123_label(&volume.name) {
+            problems.add(format!("{at}.name"), format!("invalid value: {}", volume.name));
+        }
+        let sources = [
+            volume.secret.is_some(),
+            volume.config_map.is_some(),
+            volume.projected.is_some(),
+            volume.empty_dir.is_some(),
+        ];
+        exactly_one(
+            sources.iter().filter(|set| **set).count(),
+            &at,
+            "configMap, emptyDir, projected, secret",
+            problems,
+        );
+        if let Some(empty) = &volume.empty_dir {
+            validate_empty_dir(empty, &format!("{at}.emptyDir"), problems);
+        }
+    }
+    names
+}
+
+/// Where the operator does not want them.
+pub(super) fn refuse_empty_dirs(volumes: &[Volume], at: &str, problems: &mut Problems) {
+    for (index, _) in volumes.iter().enumerate().filter(|(_, volume)| volume.empty_dir.is_some()) {
+        problems.add(format!("{at}.volumes[{index}].emptyDir"), FORBIDDEN);
+    }
+}
+
+fn validate_empty_dir(volume: &EmptyDirVolumeSource, at: &str, problems: &mut Problems) {
+    let medium = volume.medium.as_deref().unwrap_or_default();
+    if !medium.is_empty() && medium != MEMORY {
+        problems.add(format!("{at}.medium"), format!("invalid value: {medium}"));
+    }
+    if let Some(limit) = volume.size_limit.as_ref().filter(|limit| quantity::memory(&limit.0).is_none()) {
+        problems.add(format!("{at}.sizeLimit"), format!("invalid value: {}", limit.0));
+    }
+}
+
+/// Adds the volumes that are mounted to `mounted`.
+pub(super) fn validate_mounts<'a>(
+    container: &'a Container,
+    volumes: &HashSet<&str>,
+    mounted: &mut HashSet<&'a str>,
+    at: &str,
+    problems: &mut Problems,
+) {
+    let mut paths = HashSet::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let at = format!("{at}.volumeMounts[{index}]");
+        if !volumes.contains(mount.name.as_str()) {
+            problems.add(format!("{at}.name"), format!("volumeMount has no matching volume: {}", mount.name));
+        }
+        mounted.insert(&mount.name);
+        if mount.mount_propagation.is_some() {
+            problems.add(format!("{at}.mountPropagation"), FORBIDDEN);
+        }
+        let path = mount.mount_path.as_str();
+        if path.is_empty() {
+            problems.add(format!("{at}.mountPath"), MISSING);
+        } else if !is_clean_path(path) {
+            problems
+                .add(format!("{at}.mountPath"), format!("invalid value: {path}: must be absolute and clean"));
+        } else if PATHS_RESERVED.contains(&path) {
+            problems.add(format!("{at}.mountPath"), format!("mountPath \"{path}\" is a reserved path"));
+        } else if !paths.insert(path) {
+            problems.add(format!("{at}.mountPath"), format!("\"{path}\" must be unique"));
+        }
+    }
+}
+
+pub(super) fn is_clean_path(path: &str) -> bool {
+    path == "/"
+        || (path.starts_with('/')
+            && path[1..].split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
+}
+
+/// Mounts are read-only unless their volume can be written to.
+pub(super) fn default_mounts(container: &mut Container, volumes: &[Volume]) {
+    for mount in container.volume_mounts.iter_mut().flatten() {
+        let writable = volumes.iter().any(|volume| volume.name == mount.name && volume.empty_dir.is_some());
+        if !writable {
+            mount.read_only = Some(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::pod::tests::found_in;
+
+    /// RT-ISO-05: how mounts spread is the operator's.
+    #[test]
+    fn mount_propagation_is_refused() {
+        let found = found_in(json!({
+            "containers": [{"name": "a", "image": "a", "volumeMounts": [
+                {"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]}],
+            "volumes": [{"name": "v", "emptyDir": {}}]
+        }));
+        assert_eq!(found, ["spec.containers[0].volumeMounts[0].mountPropagation: must not set the field(s)"]);
+    }
+
+    /// An empty folder is on disk or in memory, of a size that is one.
+    #[test]
+    fn an_empty_folder_has_a_medium_and_a_size_that_there_are() {
+        let with = |empty: Value| {
+            found_in(json!({
+                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [{"name": "v", "emptyDir": empty}]
+            }))
+        };
+        for good in [
+            json!({}),
+            json!({"medium": "", "sizeLimit": "0"}),
+            json!({"medium": "Memory", "sizeLimit": "1.5Gi"}),
+        ] {
+            assert_eq!(with(good.clone()), [""; 0], "{good}");
+        }
+        for (bad, wrong) in [
+            (json!({"medium": "HugePages"}), "medium: invalid value: HugePages"),
+            (json!({"medium": "Memory", "sizeLimit": "-1"}), "sizeLimit: invalid value: -1"),
+        ] {
+            assert_eq!(with(bad), [format!("spec.volumes[0].emptyDir.{wrong}")]);
+        }
+    }
+
+    /// SRV-CON-17, SRV-VOL-02, SRV-VOL-05: mounts and volumes belong together, on decent paths.
+    #[test]
+    fn mounts_need_a_volume_and_a_clean_absolute_path() {
+        let with = |path: &str| {
+            found_in(json!({
+                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": path}]}],
+                "volumes": [{"name": "v", "configMap": {"name": "c"}}]
+            }))
+        };
+        assert!(with("/etc/app").is_empty());
+        for bad in ["/", "/dev", "/dev/log", "etc", "/a/../b", "/a//b", ""] {
+            assert_eq!(with(bad).len(), 1, "{bad}");
+        }
+        let unmounted = found_in(json!({
+            "containers": [{"name": "a", "image": "a"}], "volumes": [{"name": "v", "emptyDir": {}}]}));
+        assert_eq!(unmounted, ["spec.volumes[0].name: volume with name \"v\" not mounted"]);
+    }
+
+    /// RT-FS-12: a disk of a cluster is nothing that an instance is given, nor are other volumes that nobody here makes.
+    #[test]
+    fn volumes_of_a_cluster_are_refused() {
+        for source in [
+            json!({"persistentVolumeClaim": {"claimName": "c"}}),
+            json!({"hostPath": {"path": "/"}}),
+            json!({"csi": {"driver": "d"}}),
+            json!({"ephemeral": {}}),
+        ] {
+            let mut volume = source.clone();
+            volume["name"] = json!("v");
+            let found = found_in(json!({
+                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [volume]
+            }));
+            let none = "expected exactly one, got neither: configMap, emptyDir, projected, secret";
+            assert_eq!(found, [format!("spec.volumes[0]: {none}")], "{source}");
+        }
+    }
+}
