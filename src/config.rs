@@ -15,7 +15,7 @@ use control::publish::QuotaRules;
 use control::runtime::GIVEN;
 use serde::Deserialize;
 
-pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule};
+pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -145,6 +145,11 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) image: Vec<ImageRule>,
 
+    /// Run instances whose manifest names no user as this one; takes root [default: the appliance's own; the group is the
+    /// user's number]
+    #[arg(long, value_name = "UID[:GID]", env = "SLUICEGATE_INSTANCE_USER")]
+    pub(crate) instance_user: Option<UserRule>,
+
     /// Send a host's requests straight to these addresses (`*` = any host), by http://, h2c://, https:// or h2://;
     /// the last two need `?ca=FILE` behind them, and take `&name=NAME`; may be given more than once
     #[arg(
@@ -244,6 +249,7 @@ pub(crate) struct Config {
     pub(crate) domain: String,
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
+    pub(crate) instance_user: Option<UserRule>,
     pub(crate) routes: Vec<RouteRule>,
     pub(crate) log: wal::Options,
     pub(crate) quotas: QuotaRules,
@@ -290,6 +296,7 @@ impl Config {
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
             images: either(given.image, file.image),
+            instance_user: given.instance_user.or(file.instance_user),
             routes: either(given.route, file.route),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
             quotas: quota_rules(

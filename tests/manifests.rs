@@ -206,6 +206,21 @@ fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
     assert!(said.contains("CapEff:\t0000000000040000 from"), "{said}");
 }
 
+/// RT-USER-02: the operator says who runs what names no user.
+#[test]
+fn an_instance_is_the_operators_user_if_its_manifest_names_none() {
+    if !is_root() {
+        return eprintln!("skipped: nobody but root runs programs as others");
+    }
+    let appliance = Setup::new(BIN).flag("instance-user", "65532").start();
+    let said = greeting(&appliance, &looking("usual", "id -u; id -g"));
+    assert!(said.starts_with("Hello 65532\n65532 from"), "{said}");
+    let mut named = looking("named", "id -u");
+    container(&mut named)["securityContext"] = json!({ "runAsUser": 0 });
+    let said = greeting(&appliance, &named);
+    assert!(said.starts_with("Hello 0 from"), "{said}");
+}
+
 /// RT-USER-05: whoever may not be had fails the Revision, in the condition of the container.
 #[test]
 fn an_identity_that_is_not_allowed_fails_the_revision() {

@@ -363,6 +363,7 @@ fn control_config(
         shows_pods: config.kubeconfig.is_none(),
         holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
+        instance_user: config.instance_user.map(|rule| (rule.user, rule.group)),
         quotas: config.quotas.clone(),
         store: Weak::new(), // it is opened later
         pings: Arc::clone(&health.pings),

@@ -18,6 +18,17 @@ pub(crate) struct ImageRule {
     pub(crate) command: Vec<String>,
 }
 
+/// `UID[:GID]`: who instances are. Without a group it has the user's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct UserRule {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+/// A user id has 31 bits (Kubernetes' bound).
+const ID_MAX: u32 = 2_147_483_647;
+
 /// `HOST=[SCHEME://]ADDR[,ADDR...][?ca=FILE[&name=NAME]]`: a host whose requests go to given addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -118,6 +129,19 @@ impl FromStr for ImageRule {
             return Err(format!("{text:?} names no command"));
         }
         Ok(Self { image: image.to_owned(), command })
+    }
+}
+
+impl FromStr for UserRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (user, group) = text.split_once(':').unwrap_or((text, text));
+        let id = |text: &str| text.parse().ok().filter(|id| *id <= ID_MAX);
+        match (id(user), id(group)) {
+            (Some(user), Some(group)) => Ok(Self { user, group }),
+            _ => Err(format!("{text:?} is not UID[:GID], numbers up to {ID_MAX}")),
+        }
     }
 }
 
@@ -222,11 +246,21 @@ macro_rules! from_string {
     )+};
 }
 
-from_string!(RouteRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair);
+from_string!(RouteRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_is_a_number_and_has_a_group() {
+        for (text, user, group) in [("65532", 65_532, 65_532), ("1000:7", 1000, 7), ("0:0", 0, 0)] {
+            assert_eq!(text.parse(), Ok(UserRule { user, group }));
+        }
+        for bad in ["", "nobody", "-1", "1:", ":1", "1:2:3", "4294967295"] {
+            assert!(bad.parse::<UserRule>().is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_route_names_a_host_and_its_addresses() {

@@ -96,6 +96,8 @@ pub struct ControlConfig {
     pub listeners: ingress::Listeners,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
+    /// User and group of instances whose manifest names no user; `None`: the appliance's.
+    pub instance_user: Option<(u32, u32)>,
     pub quotas: QuotaRules,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub shows_pods: bool,

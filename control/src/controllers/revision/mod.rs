@@ -85,6 +85,7 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
             reachable: is_reachable(world, revision),
             may_mount: may_mount(),
             detects_http2: world.settings().features.is_enabled("autodetect-http2"),
+            user: world.config.instance_user,
             autoscaler: &world.settings().autoscaler,
         },
     );

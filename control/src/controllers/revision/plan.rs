@@ -50,6 +50,8 @@ pub struct Given<'a> {
     pub may_mount: bool,
     /// `autodetect-http2` in `config-features`.
     pub detects_http2: bool,
+    /// User and group of whoever names no user.
+    pub user: Option<(u32, u32)>,
     pub autoscaler: &'a Autoscaler,
 }
 
@@ -117,7 +119,7 @@ fn instance(
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
         mounts: mounts(revision, container, given.may_mount)?,
-        identity: identity(container)?,
+        identity: identity(container, given.user)?,
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: fields::resources(container)?,
         last_words: last_words(
@@ -311,6 +313,7 @@ mod tests {
             reachable: true,
             may_mount: true,
             detects_http2: false,
+            user: None,
             autoscaler: &AUTOSCALER,
         }
     }
