@@ -196,6 +196,12 @@ fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
     let none = with_capabilities("none", json!({ "drop": ["ALL"] }));
     let said = greeting(&appliance, &none);
     assert!(said.starts_with("Hello tmpfs\n4096\nCapEff:\t0000000000000000 from"), "{said}");
+    // The data folder is below `/tmp` here: what an instance is given out of it is there all the same.
+    let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/service=none");
+    let name = pods[0]["metadata"]["name"].as_str().unwrap();
+    let log =
+        Call::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address()).text();
+    assert!(log.contains("listening on") && !log.contains("sluicegate: "), "{log}");
 
     let more = with_capabilities("more", json!({ "drop": ["ALL"], "add": ["SYS_CHROOT"] }));
     let refused = api.try_create(&more);

@@ -198,8 +198,9 @@ fn settle(place: &Place, namespace: Option<Unguarded>) -> Result<(), String> {
     match entered {
         Ok(unguarded) => {
             unguarded.guard();
+            let views = views::hold(place);
             mounts::make(&place.binds)?;
-            views::show(place);
+            views.show();
         }
         Err(why) => {
             if let Some(what) = needs_mounts {

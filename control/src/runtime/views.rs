@@ -4,6 +4,7 @@
 //! on the host reads, and its log says so.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, unshare};
@@ -56,31 +57,57 @@ fn left_open(path: &Path, why: &io::Error) {
     eprintln!("sluicegate: {} can be written to: {why}", path.display());
 }
 
-pub(super) fn show(place: &Place) {
+/// What an instance is to see, held from before its volumes are mounted: they may hide where it lies.
+pub(super) struct Held {
+    views: Vec<View>,
+    has_groups: bool,
+}
+
+struct View {
+    tree: io::Result<OwnedFd>,
+    target: PathBuf,
+    /// What it is to go without.
+    lack: &'static str,
+}
+
+pub(super) fn hold(place: &Place) -> Held {
     // A volume at the same path is what the developer wants there.
     let is_taken = |path: &Path| place.binds.iter().any(|bind| path.starts_with(&bind.target));
+    let view = |source: &Path, target: &Path, lack| View {
+        tree: clone_tree(source, false),
+        target: target.to_owned(),
+        lack,
+    };
     let resolver = Path::new(RESOLVER);
-    if let Some(source) = place.resolver.as_deref().filter(|_| !is_taken(resolver))
-        && let Err(why) = cover(source, resolver)
-    {
-        eprintln!("sluicegate: names of other Services are not known here: {resolver:?}: {why}");
-    }
-    if place.cgroups.is_empty() {
-        return;
-    }
-    // RT-FS-06: paths in /proc/self/cgroup begin at its own group then, as they do in what is mounted.
-    let _ = unshare(CloneFlags::CLONE_NEWCGROUP); // only looks differ without it
-    for seat in place.cgroups.iter().filter(|seat| !is_taken(&seat.mounted)) {
-        if let Err(why) = cover(&seat.folder, &seat.mounted) {
-            eprintln!("sluicegate: the host's control groups are seen here: {:?}: {why}", seat.mounted);
+    let names = place.resolver.as_deref().filter(|_| !is_taken(resolver));
+    let names = names.map(|source| view(source, resolver, "names of other Services are not known here"));
+    let groups = place.cgroups.iter().filter(|seat| !is_taken(&seat.mounted));
+    let groups =
+        groups.map(|seat| view(&seat.folder, &seat.mounted, "the host's control groups are seen here"));
+    Held { views: names.into_iter().chain(groups).collect(), has_groups: !place.cgroups.is_empty() }
+}
+
+impl Held {
+    pub(super) fn show(self) {
+        if self.has_groups {
+            // RT-FS-06: paths in /proc/self/cgroup begin at its own group then, as they do in what is mounted.
+            let _ = unshare(CloneFlags::CLONE_NEWCGROUP); // only looks differ without it
+        }
+        for View { tree, target, lack } in self.views {
+            if let Err(why) = tree.and_then(|tree| attach(&tree, &target)) {
+                eprintln!("sluicegate: {lack}: {target:?}: {why}");
+            }
         }
     }
 }
 
 /// Puts `source` where `target` is, for reading.
 fn cover(source: &Path, target: &Path) -> io::Result<()> {
+    attach(&clone_tree(source, false)?, target)
+}
+
+fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
     let target = target.canonicalize()?; // often a link
-    let tree = clone_tree(source, false)?;
-    move_mount(&tree, "", CWD, &target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    move_mount(tree, "", CWD, &target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     Ok(mount_remount(&target, MountFlags::BIND | MountFlags::RDONLY, "")?)
 }
