@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dataplane::load::{BackendLoad, Whose};
-use dataplane::table::{Born, Start};
+use dataplane::table::{Born, Protocol, Start};
 use tokio::time::Instant;
 
 use super::crew::Hands;
@@ -22,11 +22,11 @@ pub(super) fn load(key: &str, spec: &InstanceSpec, hands: &Hands) -> Arc<Backend
 
 impl Member {
     /// Where it comes from; it is ready `now`.
-    pub(super) fn born(&self, now: Instant) -> Box<Born> {
+    pub(super) fn born(&self, found: Option<Protocol>, now: Instant) -> Box<Born> {
         let start = self.instance.spawned().map(|spawned| Start {
             spawn: spawned.duration_since(self.started),
             listen: now.duration_since(spawned),
         });
-        Box::new(Born { pod: pod_name(&self.spec.revision, self.line).into(), start })
+        Box::new(Born { pod: pod_name(&self.spec.revision, self.line).into(), start, found })
     }
 }

@@ -161,8 +161,8 @@ impl Crew {
         match member.phase {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
-                let born = Some(member.born(now));
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, found, born }));
+                let born = Some(member.born(found, now));
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born }));
                 member.phase = Phase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");

@@ -77,7 +77,7 @@ impl Model {
     /// are free for these.
     pub(super) fn endpoint(&mut self, address: SocketAddr) -> Arc<Endpoint> {
         self.address_id += 1;
-        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), found: None, born: None })
+        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), born: None })
     }
 
     /// The backend is another one now: so are the routes that lead to it.

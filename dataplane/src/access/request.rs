@@ -164,7 +164,8 @@ mod tests {
             .get_or_init(|| Box::new(Whose { service: "hello".into(), configuration: "h".into() }));
         let mut endpoint = Endpoint::new(([127, 0, 0, 1], 9).into());
         let start = Start { spawn: Duration::ZERO, listen: Duration::ZERO };
-        endpoint.born = Some(Box::new(Born { pod: "hello-00001-deployment-x".into(), start: Some(start) }));
+        endpoint.born =
+            Some(Box::new(Born { pod: "hello-00001-deployment-x".into(), start: Some(start), found: None }));
         let mut head = RequestHead::default();
         assert!(matches!(parse_request(request.as_bytes(), &mut head), Parsed::Head { .. }), "{request}");
         let log = RequestLog { template: Template::parse(template).unwrap(), with_probes: false };

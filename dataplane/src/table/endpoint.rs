@@ -15,8 +15,6 @@ pub struct Endpoint {
     pub id: u64,
     pub address: SocketAddr,
     pub load: Arc<EndpointLoad>,
-    /// What it was found to speak, if it was asked.
-    pub found: Option<Protocol>,
     /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
     pub born: Option<Box<Born>>,
 }
@@ -28,6 +26,8 @@ pub struct Born {
     pub pod: Box<str>,
     /// How it came up, if somebody saw that.
     pub start: Option<Start>,
+    /// What it was found to speak, if it was asked.
+    pub found: Option<Protocol>,
 }
 
 /// How long an instance took to come up.
@@ -44,14 +44,14 @@ impl Endpoint {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), found: None, born: None }
+        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), born: None }
     }
 
     /// What is spoken to it, where its backend says `usual`; `upgrades`: for a WebSocket. Whoever nobody said it of speaks
     /// both, and a WebSocket's opening is HTTP/1's.
     #[must_use]
     pub fn protocol(&self, usual: Protocol, upgrades: bool) -> Protocol {
-        match self.found {
+        match self.born.as_deref().and_then(|born| born.found) {
             None => usual,
             Some(_) if upgrades => Protocol::Http1,
             Some(found) => found,
@@ -74,7 +74,8 @@ mod tests {
             (Some(H2c), Http1, true, Http1),
             (Some(Http1), Http1, false, Http1),
         ] {
-            let endpoint = Endpoint { found, ..Endpoint::new(([127, 0, 0, 1], 1).into()) };
+            let born = Some(Box::new(Born { pod: "p".into(), start: None, found }));
+            let endpoint = Endpoint { born, ..Endpoint::new(([127, 0, 0, 1], 1).into()) };
             assert_eq!(endpoint.protocol(usual, upgrades), spoken, "{found:?} {usual:?} {upgrades}");
         }
     }
