@@ -399,7 +399,7 @@ fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(),
     for name in names.filter(|name| name.starts_with("SLUICEGATE_")) {
         let is_setting = run.get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == name.as_str()));
         // The appliance may itself be an instance of another.
-        let is_known = [&OTHER_VARIABLES[..], &GIVEN[..]].concat().contains(&name.as_str());
+        let is_known = OTHER_VARIABLES.contains(&name.as_str()) || GIVEN.contains(&name.as_str());
         if !is_setting && !is_known {
             return Err(format!("unknown environment variable {name}; `sluicegate run --help` lists them"));
         }

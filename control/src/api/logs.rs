@@ -154,6 +154,7 @@ impl Reading {
                 if !shown.is_empty() {
                     return Some(shown.into());
                 }
+                tokio::task::yield_now().await; // all of a log may be older than what is asked for
             } else if self.follow.as_ref()?.goes_on() {
                 tokio::time::sleep(LOOK_EVERY).await;
             } else {

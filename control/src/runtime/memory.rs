@@ -38,7 +38,13 @@ pub(super) fn dismount(folder: &Path) -> io::Result<()> {
 
 /// What is mounted below `instances` for instances with ids below `id_end`.
 pub(super) fn dismount_leftovers(instances: &Path, id_end: u64) {
-    let (Ok(instances), Ok(table)) = (instances.canonicalize(), mount_table::read()) else { return };
+    let Ok(instances) = instances.canonicalize() else { return }; // no instance has ever been started
+    let table = match mount_table::read() {
+        Ok(table) => table,
+        Err(why) => {
+            return tracing::warn!(%why, "volumes in memory of the last run may stay behind: no mount table");
+        }
+    };
     // INSTANCES/NAMESPACE/REVISION/ID.empty/VOLUME
     let is_left = |path: &Path| {
         let below = path.strip_prefix(&instances).ok()?;

@@ -21,6 +21,15 @@ pub(super) enum Link {
     Http2(Turn),
 }
 
+impl Link {
+    pub(super) fn protocol(&self) -> Protocol {
+        match self {
+            Self::Http1(_) => Protocol::Http1,
+            Self::Http2(_) => Protocol::H2c,
+        }
+    }
+}
+
 /// Why instances were not believed, while others are tried: a certificate that is no good is nothing that waiting
 /// mends, and somebody has to be told.
 #[derive(Default)]

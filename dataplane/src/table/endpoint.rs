@@ -47,8 +47,8 @@ impl Endpoint {
         Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), born: None }
     }
 
-    /// What is spoken to it, where its backend says `usual`; `upgrades`: for a WebSocket. Whoever nobody said it of speaks
-    /// both, and a WebSocket's opening is HTTP/1's.
+    /// What is spoken to it, where its backend says `usual`; `upgrades`: for a WebSocket. An instance that was found to
+    /// speak HTTP/2 speaks HTTP/1 as well, and a WebSocket's opening is HTTP/1's.
     #[must_use]
     pub fn protocol(&self, usual: Protocol, upgrades: bool) -> Protocol {
         match self.born.as_deref().and_then(|born| born.found) {

@@ -7,7 +7,9 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -22,6 +24,8 @@ use crate::runtime::runtime;
 
 /// Read from a connection at a time.
 const READ_BYTES: usize = 16 * 1024;
+/// Above `net.ipv4.ip_local_port_range`'s default, 32,768 to 60,999.
+const ABOVE_EPHEMERAL: RangeInclusive<u16> = 61_000..=65_535;
 /// A fixture that is dropped waits this long for its open requests.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
@@ -241,10 +245,22 @@ fn expects_continue(received: &[u8]) -> bool {
     head.headers.get("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"))
 }
 
-/// An address of this host at which nobody listens (until somebody is given the same port).
+/// An address of this host at which nobody listens. Its port is above those that the kernel gives
+/// out by itself, so that no other test is given it meanwhile.
+///
+/// # Panics
+///
+/// When each of those ports is taken.
 #[must_use]
 pub fn closed_address() -> SocketAddr {
-    StdListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap()
+    let ports = ABOVE_EPHEMERAL;
+    let count = u64::from(ports.end() - ports.start()) + 1;
+    let anywhere = RandomState::new().build_hasher().finish() % count;
+    let from_there = ports.clone().cycle().skip(anywhere as usize).take(count as usize);
+    from_there
+        .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+        .find(|&address| StdListener::bind(address).is_ok())
+        .expect("a free port above the ephemeral ones")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::vec;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, stream};
 use http::Method;
 use http::request::Parts;
 
@@ -60,8 +60,7 @@ pub(in crate::api) fn answer(server: &Server, head: &Parts, uid: &str) -> Result
         tail_lines: asked.tail_lines,
         rules: asked.rules(),
     };
-    let pieces = stream::iter(reading).map(Ok::<_, Infallible>);
-    Ok(plain(Body::from_stream(pieces)))
+    Ok(plain(Body::from_stream(reading.pieces().map(Ok::<_, Infallible>))))
 }
 
 /// Namespace and name of the Revision with this uid.
@@ -82,10 +81,15 @@ struct Reading {
     rules: Rules,
 }
 
-impl Iterator for Reading {
-    type Item = Bytes;
+impl Reading {
+    fn pieces(self) -> impl Stream<Item = Bytes> {
+        stream::unfold(self, |mut reading| async {
+            let piece = reading.next().await?;
+            Some((piece, reading))
+        })
+    }
 
-    fn next(&mut self) -> Option<Bytes> {
+    async fn next(&mut self) -> Option<Bytes> {
         while self.rules.left > 0 {
             let Some(log) = &mut self.log else {
                 return Some(self.begin()?.into());
@@ -99,12 +103,11 @@ impl Iterator for Reading {
             if !shown.is_empty() {
                 return Some(shown.into());
             }
+            tokio::task::yield_now().await; // all of a log may be older than what is asked for
         }
         None
     }
-}
 
-impl Reading {
     /// The next instance's log, and the line above it.
     fn begin(&mut self) -> Option<String> {
         let path = self.logs.next()?;
@@ -122,8 +125,8 @@ mod tests {
     use super::*;
 
     /// SRV-REV-17: each below a line of its own, in parts if that is asked for.
-    #[test]
-    fn instances_are_told_one_after_the_other() {
+    #[tokio::test]
+    async fn instances_are_told_one_after_the_other() {
         let folder = tempfile::tempdir().unwrap();
         for (name, lines) in [
             ("7.log", "2026-01-31T12:00:00Z stdout F one\n2026-01-31T12:00:01Z stdout P cut sh\n"),
@@ -134,16 +137,17 @@ mod tests {
         }
         let heads = ["==> instance 7 <==\n", "==> instance 7.helper <==\n", "==> instance 8 <==\n"];
         let [seven, helper, eight] = heads;
-        let shown = |tail_lines, left| {
+        let shown = async |tail_lines, left| {
             let logs = ["7.log", "7.helper.log", "8.log"].map(|name| folder.path().join(name)).to_vec();
             let rules = Rules { timestamps: false, since: None, left, within: false };
-            let pieces = Reading { logs: logs.into_iter(), log: None, tail: None, tail_lines, rules };
-            String::from_utf8(pieces.flatten().collect()).unwrap()
+            let reading = Reading { logs: logs.into_iter(), log: None, tail: None, tail_lines, rules };
+            let pieces: Vec<Bytes> = reading.pieces().collect().await;
+            String::from_utf8(pieces.concat()).unwrap()
         };
         let all = format!("{seven}one\ncut sh\n{helper}{eight}two\nthree\n");
-        assert_eq!(shown(None, usize::MAX), all);
+        assert_eq!(shown(None, usize::MAX).await, all);
         // A line without its end is none of those counted.
-        assert_eq!(shown(Some(1), usize::MAX), format!("{seven}one\ncut sh\n{helper}{eight}three\n"));
-        assert_eq!(shown(None, 6), format!("{seven}one\ncu"));
+        assert_eq!(shown(Some(1), usize::MAX).await, format!("{seven}one\ncut sh\n{helper}{eight}three\n"));
+        assert_eq!(shown(None, 6).await, format!("{seven}one\ncu"));
     }
 }

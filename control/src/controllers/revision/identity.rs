@@ -16,7 +16,9 @@ pub(super) fn identity(container: &Container, usual: Option<(u32, u32)>) -> Resu
     if let Some(unknown) = added.iter().find(|name| !capabilities::is_known(name)) {
         return Err(Unrunnable {
             reason: "CreateContainerError",
-            message: format!("there is no capability \"{unknown}\" to add"),
+            message: format!(
+                "there is no capability \"{unknown}\" to add: they are named as NET_ADMIN is, without CAP_"
+            ),
         });
     }
     Ok(Identity {

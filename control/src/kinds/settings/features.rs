@@ -86,11 +86,6 @@ impl Features {
         self.changed.get(name).copied().or_else(default).unwrap_or(Flag::Disabled)
     }
 
-    /// Those that somebody set, and that change nothing here.
-    pub fn idle(&self) -> impl Iterator<Item = &'static str> {
-        self.changed.keys().copied().filter(|name| !HEEDED.contains(name))
-    }
-
     #[must_use]
     pub fn is_enabled(&self, name: &str) -> bool {
         self.flag(name) == Flag::Enabled
@@ -100,6 +95,11 @@ impl Features {
     #[must_use]
     pub fn is_allowed(&self, name: &str) -> bool {
         self.flag(name) != Flag::Disabled
+    }
+
+    /// Those that somebody set, and that change nothing here.
+    pub fn idle(&self) -> impl Iterator<Item = &'static str> {
+        self.changed.keys().copied().filter(|name| !HEEDED.contains(name))
     }
 }
 
@@ -115,8 +115,8 @@ kubernetes.podspec-volumes-emptydir: \"enabled\"
 tag-header-based-routing: \"disabled\"
 # Instances whose port has no name are asked whether they speak HTTP/2.
 autodetect-http2: \"disabled\"
-# Containers that say nothing of it get no capabilities, no way to new privileges, and with \"enabled\" (not with
-# \"allowRootBounded\") run as nobody's root.
+# With \"allowRootBounded\", containers that say nothing of it get no capabilities and no way to new privileges; with
+# \"enabled\" they must not be root either.
 secure-pod-defaults: \"disabled\"
 # Capabilities besides NET_BIND_SERVICE may be added.
 kubernetes.containerspec-addcapabilities: \"disabled\"

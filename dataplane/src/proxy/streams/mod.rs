@@ -34,7 +34,6 @@ use crate::h2::heads;
 use crate::http::codec::{Framing, Malformed, RequestHead};
 use crate::http::headers::Scheme;
 use crate::http::pool::PoolKey;
-use crate::table::Protocol;
 
 /// What a request's body brings next.
 enum Part {
@@ -172,11 +171,7 @@ async fn carry(
         };
         match attempt {
             Attempt::Stale if repeatable => {
-                let protocol = match link {
-                    Link::Http1(_) => Protocol::Http1,
-                    Link::Http2(_) => Protocol::H2c,
-                };
-                match job.proxy.fresh_link(&backend, &endpoint, protocol, job.due.first_byte).await {
+                match job.proxy.fresh_link(&backend, &endpoint, link.protocol(), job.due.first_byte).await {
                     Ok(fresh) => link = fresh,
                     Err(_) => return Attempt::Refused(Refusal::Unreachable(job.backend.clone())),
                 }
