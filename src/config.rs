@@ -150,6 +150,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "UID[:GID]", env = "SLUICEGATE_INSTANCE_USER")]
     pub(crate) instance_user: Option<UserRule>,
 
+    /// Let instances see this host's devices; otherwise those of an appliance that is root have a /dev of their own, without
+    /// hardware
+    #[arg(long, env = "SLUICEGATE_HOST_DEVICES")]
+    #[serde(default)]
+    pub(crate) host_devices: bool,
+
     /// Send a host's requests straight to these addresses (`*` = any host), by http://, h2c://, https:// or h2://;
     /// the last two need `?ca=FILE` behind them, and take `&name=NAME`; may be given more than once
     #[arg(
@@ -250,6 +256,7 @@ pub(crate) struct Config {
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
     pub(crate) instance_user: Option<UserRule>,
+    pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
     pub(crate) log: wal::Options,
     pub(crate) quotas: QuotaRules,
@@ -297,6 +304,7 @@ impl Config {
             manifests: either(given.manifests, file.manifests),
             images: either(given.image, file.image),
             instance_user: given.instance_user.or(file.instance_user),
+            host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
             quotas: quota_rules(

@@ -16,7 +16,7 @@ fn what_users_have_to_know_is_told() {
         ("What an instance is given", &["Without a `runAsUser` it runs as the user of the appliance"]),
         (
             "What an instance is given",
-            &["`terminationMessagePath`", "/sys/fs/cgroup", "`/proc/sys`", "`/dev` is"],
+            &["`terminationMessagePath`", "/sys/fs/cgroup", "`/proc/sys`", "`/dev` of its own"],
         ),
         ("Names", &["`/etc/resolv.conf`"]),
     ] {

@@ -364,6 +364,7 @@ fn control_config(
         holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         instance_user: config.instance_user.map(|rule| (rule.user, rule.group)),
+        host_devices: config.host_devices,
         quotas: config.quotas.clone(),
         store: Weak::new(), // it is opened later
         pings: Arc::clone(&health.pings),

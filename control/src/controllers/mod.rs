@@ -98,6 +98,8 @@ pub struct ControlConfig {
     pub images: Vec<(String, Vec<String>)>,
     /// User and group of instances whose manifest names no user; `None`: the appliance's.
     pub instance_user: Option<(u32, u32)>,
+    /// Instances see the host's `/dev`, and have none of their own.
+    pub host_devices: bool,
     pub quotas: QuotaRules,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub shows_pods: bool,

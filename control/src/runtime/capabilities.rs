@@ -9,14 +9,14 @@ use rustix::thread::{
 };
 
 /// What container runtimes leave to their programs: enough to be an ordinary root of its own files and processes, and too
-/// little to mount, to trace others or to set up the host.
+/// little to mount, to trace others or to set up the host. But for `MKNOD`, beside which they have rules about who may open
+/// what is made.
 const OF_CONTAINERS: CapabilitySet = CapabilitySet::AUDIT_WRITE
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::KILL)
-    .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::SETFCAP)

@@ -3,11 +3,11 @@
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--dir DIR]
-//! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]...`
+//! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 //!
-//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... --wait` is the same for an instance that nobody asked
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` is the same for an instance that nobody asked
 //! for yet: it does what is the same for all of them, and waits for the other words on its stdin.
 
 use std::ffi::{OsStr, OsString};
@@ -16,11 +16,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
+use rustix::fs::fchown;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
+use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
 use rustix::thread::set_no_new_privs;
 
 use super::capabilities::Capabilities;
+use super::devices::{self, Devices};
 use super::views::Unguarded;
 use super::words::{Place, Seat, Told, parse, read};
 use super::{Identity, mounts, read_only, views};
@@ -51,15 +53,30 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// What one that waited has behind it.
 #[derive(Default)]
 struct Prepared {
-    /// It is in a mount namespace of its own, in which this is left to do.
-    namespace: Option<Unguarded>,
+    /// Where it is, if that could be made.
+    namespace: Option<Namespace>,
     bound: Option<Capabilities>,
 }
 
+/// A mount namespace of its own, and what is left to do in it.
+struct Namespace {
+    unguarded: Unguarded,
+    devices: Option<Devices>,
+}
+
+impl Namespace {
+    fn enter(place: &Place) -> io::Result<Self> {
+        mounts::enter_namespace()?;
+        let devices = (!place.host_devices).then(devices::make).transpose();
+        let devices = devices.inspect_err(devices::lacking).unwrap_or_default();
+        Ok(Self { unguarded: views::guard(), devices })
+    }
+}
+
 impl Prepared {
-    fn early() -> Result<Self, String> {
+    fn early(place: &Place) -> Result<Self, String> {
         // If that fails now, it fails again when something is to be mounted, and is told.
-        let namespace = mounts::enter_namespace().ok().map(|()| views::guard());
+        let namespace = Namespace::enter(place).ok();
         let bound = Capabilities::default();
         bound.bound(None).map_err(not_dropped)?;
         Ok(Self { namespace, bound: Some(bound) })
@@ -74,7 +91,7 @@ fn prepare(parent: Pid, told: Told) -> Result<Option<(Told, Prepared)>, String> 
     if !told.waits {
         return Ok(Some((told, Prepared::default())));
     }
-    let prepared = Prepared::early()?;
+    let prepared = Prepared::early(&told.place)?;
     let Some(ordered) = wait(parent)? else { return Ok(None) };
     let joined = told.place.cgroups;
     let others: Vec<_> =
@@ -169,6 +186,11 @@ fn become_user(identity: Identity) -> Result<(), String> {
         nix::unistd::setgid(id.into()).map_err(|why| refused("runAsGroup", id, why))?;
     }
     if let Some(id) = identity.user.filter(|_| changes_user) {
+        // Whoever opens `/dev/stdout` opens a pipe anew, and that is for its owner. If it cannot be given away, the
+        // program can still write to what it has.
+        for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
+            let _ = fchown(output, Some(Uid::from_raw(id)), None);
+        }
         nix::unistd::setuid(id.into()).map_err(|why| refused("runAsUser", id, why))?;
     }
     if identity.never_root && nix::unistd::geteuid().is_root() {
@@ -189,17 +211,16 @@ fn seal(parent: Pid) -> io::Result<()> {
     close_inherited()
 }
 
-fn settle(place: &Place, namespace: Option<Unguarded>) -> Result<(), String> {
+fn settle(place: &Place, namespace: Option<Namespace>) -> Result<(), String> {
     let needs_mounts = match place.binds.first() {
         Some(first) => Some(format!("mountPath {}", first.target.display())),
         None => place.read_only_root.then(|| "readOnlyRootFilesystem".to_owned()),
     };
-    let entered = namespace.map_or_else(|| mounts::enter_namespace().map(|()| views::guard()), Ok);
-    match entered {
-        Ok(unguarded) => {
+    match namespace.map_or_else(|| Namespace::enter(place), Ok) {
+        Ok(Namespace { unguarded, devices }) => {
             unguarded.guard();
             let views = views::hold(place);
-            mounts::make(&place.binds)?;
+            mounts::make(&place.binds, devices)?;
             views.show();
         }
         Err(why) => {

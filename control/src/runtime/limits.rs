@@ -77,6 +77,11 @@ pub const STRAY_AFTER: Duration = Duration::from_secs(10);
 /// Tries at removing a control group, 10 ms apart.
 pub const GROUP_REMOVE_ATTEMPTS: u32 = 100;
 
+/// Of what an instance may write into its `/dev`, which is for devices.
+pub const DEVICES_BYTES_MAX: u64 = 64 * 1024;
+/// Of an instance's `/dev/shm`, as container runtimes have it; an `emptyDir` with the medium `Memory` that is mounted there may be larger.
+pub const SHARED_MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
 /// Of an instance's own message about its end (Kubernetes' bound).
 pub const TERMINATION_BYTES_MAX: u64 = 4096;
 

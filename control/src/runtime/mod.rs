@@ -7,6 +7,7 @@
 
 pub mod capabilities;
 mod cgroups;
+mod devices;
 mod ending;
 pub(crate) mod environment;
 mod frost;

@@ -19,6 +19,8 @@ use rustix::mount::{
 };
 use rustix::process::{chroot, fchdir, geteuid};
 
+use super::devices::{self, Devices};
+
 /// Covering a folder binds each of its entries again, some 10 µs each; a folder with more than this is
 /// no place for a mount path that does not exist.
 const COVERED_ENTRIES_MAX: usize = 2_000;
@@ -41,14 +43,18 @@ pub fn allowed() -> bool {
     geteuid().is_root()
 }
 
-/// Makes `binds` in this process's own namespace, outer ones before those inside them.
-pub(super) fn make(binds: &[Bind]) -> Result<(), String> {
+/// Makes `binds` in this process's own namespace, outer ones before those inside them, and before them the instance's own
+/// `devices`.
+pub(super) fn make(binds: &[Bind], devices: Option<Devices>) -> Result<(), String> {
     // Sources may come to lie behind a cover or outside a new root, so they are held from before.
     let mut held = Vec::with_capacity(binds.len());
     for bind in binds {
         held.push((clone_tree(&bind.source, false).map_err(|why| cannot(bind, why))?, bind));
     }
     held.sort_by_key(|(_, bind)| bind.target.components().count());
+    if let Some(devices) = devices {
+        devices.show(binds).unwrap_or_else(|why| devices::lacking(&why));
+    }
 
     let mut missing: BTreeMap<PathBuf, Vec<Missing<'_>>> = BTreeMap::new();
     for bind in binds.iter().filter(|bind| !bind.target.exists()) {
@@ -141,7 +147,7 @@ fn cover(folder: &Path, inside: &[Missing<'_>]) -> io::Result<()> {
 }
 
 /// Makes something to mount on: a folder or a file, with the folders above it.
-fn place(top: &OwnedFd, below: &Path, is_folder: bool) -> io::Result<()> {
+pub(super) fn place(top: &OwnedFd, below: &Path, is_folder: bool) -> io::Result<()> {
     let above = below.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     for folder in above.collect::<Vec<_>>().into_iter().rev().chain(is_folder.then_some(below)) {
         match mkdirat(top, folder, FOLDER_MODE) {

@@ -261,10 +261,9 @@ impl Process {
         };
         let environment = environment(spec, own);
         let place_of = |spec: &InstanceSpec| Place {
-            cgroups: room.places(&seat.group),
             resolver: seat.resolver.clone().filter(|_| may_mount()),
             hostname: may_mount().then(|| host_name(&name).to_owned()),
-            ..place(spec, &shelf, &last_words)
+            ..place(room.place(&seat.group), spec, &shelf, &last_words)
         };
         let launcher = Launcher { init: room.init.clone(), place: place_of(spec) };
         let posts = spec.sidecars.iter().map(|one| post(room, one, id, place_of(&one.spec), own)).collect();
@@ -341,8 +340,8 @@ fn post(room: &Room, sidecar: &Sidecar, id: u64, place: Place, own: Own<'_>) -> 
     }
 }
 
-/// Where the instance's volumes appear to it.
-fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
+/// The place `at` some group, with what the manifest says of it.
+fn place(at: Place, spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
     let bind = |mount| Bind {
         source: shelf.source(&spec.volumes, mount),
         target: mount.path.clone(),
@@ -356,12 +355,10 @@ fn place(spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
         Some(LastWordsAt::Variable) | None => None,
     };
     Place {
-        cgroups: Vec::new(),
-        resolver: None,
         binds: spec.mounts.iter().map(bind).chain(words).collect(),
         working_dir: spec.working_dir.clone(),
         identity: spec.identity,
-        hostname: None,
         read_only_root: spec.read_only_root,
+        ..at
     }
 }

@@ -16,7 +16,7 @@ use super::port::Ports;
 use super::process::Init;
 use super::seats::Seats;
 use super::sweeper::Sweeper;
-use super::words;
+use super::words::{self, Place};
 use crate::names::{self, Gateway};
 
 /// What instances meet on this host.
@@ -28,13 +28,16 @@ pub struct Surroundings {
     pub gateway: Result<Gateway, String>,
     /// So many processes wait for an instance to become, from the first start on.
     pub seats: usize,
+    /// Instances see the host's `/dev`, and have none of their own.
+    pub host_devices: bool,
 }
 
 impl Surroundings {
     /// Nothing is closed, nobody answers for names, and nobody waits.
     #[must_use]
     pub fn bare() -> Self {
-        Self { closed: Vec::new(), gateway: Err("nobody answers for names".to_owned()), seats: 0 }
+        let gateway = Err("nobody answers for names".to_owned());
+        Self { closed: Vec::new(), gateway, seats: 0, host_devices: false }
     }
 }
 
@@ -110,8 +113,13 @@ impl Room {
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
     }
 
+    /// Where a process in `group` is, whatever it becomes.
+    pub(super) fn place(&self, group: &Group) -> Place {
+        Place { cgroups: self.seats_of(group), host_devices: self.around.host_devices, ..Place::default() }
+    }
+
     /// `group` as its process joins and sees it.
-    pub(super) fn places(&self, group: &Group) -> Vec<words::Seat> {
+    fn seats_of(&self, group: &Group) -> Vec<words::Seat> {
         let point = |folder: &PathBuf| self.cgroups.as_ref().ok()?.point_of(folder).map(PathBuf::from);
         let of = |folder: &PathBuf| words::Seat {
             folder: folder.clone(),

@@ -153,7 +153,7 @@ fn make(room: &Room, id: u64, port: u16) -> io::Result<Waiting> {
     let child = Command::new(&room.init.program)
         .arg0("sluicegate")
         .args(&room.init.arguments)
-        .args(words::waiting(getpid(), room.places(&group)))
+        .args(words::waiting(getpid(), &room.place(&group)))
         .env_clear()
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

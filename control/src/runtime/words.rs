@@ -35,6 +35,8 @@ pub(super) struct Place {
     /// What it calls itself, where it may: by this, programs tell each other apart.
     pub(super) hostname: Option<String>,
     pub(super) read_only_root: bool,
+    /// It has no `/dev` of its own.
+    pub(super) host_devices: bool,
 }
 
 /// A control group.
@@ -55,10 +57,9 @@ pub(super) fn arguments(parent: Pid, place: &Place, command: &[String]) -> Vec<O
     words
 }
 
-/// The words of one that waits in `cgroups`.
-pub(super) fn waiting(parent: Pid, cgroups: Vec<Seat>) -> Vec<OsString> {
-    let place = Place { cgroups, ..Place::default() };
-    let mut words = arguments(parent, &place, &[]);
+/// The words of one that waits at `place`, as far as that is known.
+pub(super) fn waiting(parent: Pid, place: &Place) -> Vec<OsString> {
+    let mut words = arguments(parent, place, &[]);
     words.pop();
     words.push("--wait".into());
     words
@@ -107,14 +108,18 @@ fn describe(words: &mut Vec<OsString>, place: &Place) {
     if let Some(name) = &place.hostname {
         words.extend(["--hostname".into(), name.into()]);
     }
-    for (word, set) in [("--never-root", place.identity.never_root), ("--read-only", place.read_only_root)] {
+    for (word, set) in [
+        ("--never-root", place.identity.never_root),
+        ("--read-only", place.read_only_root),
+        ("--host-devices", place.host_devices),
+    ] {
         words.extend(set.then(|| OsString::from(word)));
     }
 }
 
 const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... \
-                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] -- COMMAND [ARGUMENT]... \
-                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... --wait";
+                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]... \
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait";
 
 /// What stands behind the verb.
 pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Pid, Told), &'static str> {
@@ -159,6 +164,7 @@ pub(super) fn read(mut words: impl Iterator<Item = OsString>) -> Result<Told, &'
             }
             Some("--never-root") => place.identity.never_root = true,
             Some("--read-only") => place.read_only_root = true,
+            Some("--host-devices") => place.host_devices = true,
             Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
             Some("--variable") => told.variables.push(words.next().ok_or(USAGE)?),
             Some("--wait") => told.waits = true,
@@ -199,6 +205,7 @@ mod tests {
             },
             hostname: Some("a-b".into()),
             read_only_root: true,
+            host_devices: true,
         };
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
         assert_eq!(written[0], init::VERB);
@@ -219,10 +226,11 @@ mod tests {
     #[test]
     fn one_that_waits_is_told_where_and_no_command() {
         let seat = Seat { folder: "/a".into(), mounted: "/".into() };
-        let written = waiting(Pid::from_raw(7).unwrap(), vec![seat.clone()]);
+        let place = Place { cgroups: vec![seat], host_devices: true, ..Place::default() };
+        let written = waiting(Pid::from_raw(7).unwrap(), &place);
         let (_, told) = parse(written[1..].iter().cloned()).unwrap();
         assert!(told.waits);
-        assert_eq!(told.place.cgroups, [seat]);
+        assert_eq!(told.place, place);
     }
 
     /// A manifest's text cannot become words of ours.

@@ -106,6 +106,7 @@ impl House {
             holder: (!shows_pods).then(controllers::duty::holder),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
             instance_user: None,
+            host_devices: false,
             quotas: QuotaRules::default(),
             store,
             pings: Arc::default(),

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod devices;
 mod identity;
 mod ports;
 mod probes;

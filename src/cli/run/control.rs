@@ -241,6 +241,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         closed: control_ports(parts),
         gateway: parts.gateway.clone(),
         seats: runtime::limits::SEATS_MAX,
+        host_devices: parts.config.host_devices,
     };
     let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;

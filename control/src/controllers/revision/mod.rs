@@ -1,6 +1,7 @@
 //! Revision: tells the fleet what to run, and shows what the fleet has.
 
 mod autoscaler;
+mod devices;
 mod fields;
 mod identity;
 pub mod plan;
@@ -84,6 +85,7 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
             sources: &sources,
             reachable: is_reachable(world, revision),
             may_mount: may_mount(),
+            host_devices: world.config.host_devices,
             detects_http2: world.settings().features.is_enabled("autodetect-http2"),
             user: world.config.instance_user,
             autoscaler: &world.settings().autoscaler,

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use super::identity::{identity, security};
 use super::scale::scale;
 use super::sources::Sources;
-use super::{fields, probes};
+use super::{devices, fields, probes};
 use crate::fleet::{Plan, Spare};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{
@@ -23,7 +23,7 @@ use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use crate::runtime::volumes::{Mount, is_inside};
-use crate::runtime::{InstanceSpec, LastWordsAt, Resources, Sidecar};
+use crate::runtime::{InstanceSpec, Resources, Sidecar};
 
 /// What programs listen on unless they say otherwise (RT-PORT-03).
 const PORT_DEFAULT: u16 = 8080;
@@ -48,6 +48,8 @@ pub struct Given<'a> {
     /// Requests can come, or may come soon.
     pub reachable: bool,
     pub may_mount: bool,
+    /// Even so, instances have no `/dev` of their own.
+    pub host_devices: bool,
     /// `autodetect-http2` in `config-features`.
     pub detects_http2: bool,
     /// User and group of whoever names no user.
@@ -68,8 +70,11 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         let is_probed = sidecar.readiness_probe.is_some();
         Ok(Sidecar { name: sidecar.name.clone(), is_probed, spec })
     });
-    let sidecars = beside.collect::<Result<Vec<_>, Unrunnable>>()?;
-    let serving = instance(revision, container, given)?;
+    let mut sidecars = beside.collect::<Result<Vec<_>, Unrunnable>>()?;
+    let mut serving = instance(revision, container, given)?;
+    if devices::are_own(revision, given) {
+        devices::share_memory(&mut serving, &mut sidecars);
+    }
     let detects_http2 = given.detects_http2 && says_no_protocol(container);
     let each = sidecars.iter().map(|sidecar| sidecar.spec.resources);
     let resources = each.fold(serving.resources, Resources::beside);
@@ -122,10 +127,7 @@ fn instance(
         identity: identity(container, given.user)?,
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: fields::resources(container)?,
-        last_words: last_words(
-            container,
-            given.may_mount && annotation(meta, RUNTIME_VOLUMES) != Some("env"),
-        ),
+        last_words: devices::last_words(revision, container, given),
         startup: container.startup_probe.as_ref().map(probes::later),
         readiness: probes::readiness(container.readiness_probe.as_ref()),
         liveness: container.liveness_probe.as_ref().map(probes::later),
@@ -153,10 +155,9 @@ fn says_no_protocol(container: &Container) -> bool {
     container.ports.iter().flatten().all(|port| port.name.as_deref().is_none_or(str::is_empty))
 }
 
-/// SRV-CON-15: a file for it, if the manifest names one.
-fn last_words(container: &Container, may_mount: bool) -> Option<LastWordsAt> {
-    let path = container.termination_message_path.as_deref().filter(|path| !path.is_empty())?;
-    Some(if may_mount { LastWordsAt::Path(PathBuf::from(path)) } else { LastWordsAt::Variable })
+/// Its author wants nothing to be mounted.
+pub(super) fn finds_by_variable(revision: &Revision) -> bool {
+    annotation(&revision.metadata, RUNTIME_VOLUMES) == Some("env")
 }
 
 fn spare(revision: &Revision) -> Spare {
@@ -242,7 +243,7 @@ fn refuse_unsupported(revision: &Revision) -> Result<(), Unrunnable> {
 
 /// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
 fn mounts(revision: &Revision, container: &Container, may_mount: bool) -> Result<Vec<Mount>, Unrunnable> {
-    if annotation(&revision.metadata, RUNTIME_VOLUMES) == Some("env") {
+    if finds_by_variable(revision) {
         return Ok(Vec::new());
     }
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
@@ -275,7 +276,7 @@ fn mounts(revision: &Revision, container: &Container, may_mount: bool) -> Result
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::LazyLock;
 
     use serde_json::{Value, json};
@@ -283,7 +284,7 @@ mod tests {
     use super::*;
     use crate::kinds::settings::Defaults;
 
-    fn revision(container: Value, annotations: Value) -> Revision {
+    pub(in super::super) fn revision(container: Value, annotations: Value) -> Revision {
         let mut revision: Revision = serde_json::from_value(json!({
             "metadata": {
                 "name": "a-1", "namespace": "ns", "annotations": annotations,
@@ -296,15 +297,15 @@ mod tests {
         revision
     }
 
-    fn hello() -> Value {
+    pub(in super::super) fn hello() -> Value {
         json!({"image": "hello", "args": ["-v"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)$$$(C)"}]})
     }
 
-    fn images() -> Vec<(String, Vec<String>)> {
+    pub(in super::super) fn images() -> Vec<(String, Vec<String>)> {
         vec![("hello".into(), vec!["/bin/hello".into(), "serve".into()])]
     }
 
-    fn given(images: &[(String, Vec<String>)]) -> Given<'_> {
+    pub(in super::super) fn given(images: &[(String, Vec<String>)]) -> Given<'_> {
         static NOTHING: LazyLock<Sources> = LazyLock::new(Sources::default);
         static AUTOSCALER: LazyLock<Autoscaler> = LazyLock::new(Autoscaler::default);
         Given {
@@ -312,6 +313,7 @@ mod tests {
             sources: &NOTHING,
             reachable: true,
             may_mount: true,
+            host_devices: false,
             detects_http2: false,
             user: None,
             autoscaler: &AUTOSCALER,
