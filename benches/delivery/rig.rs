@@ -166,6 +166,12 @@ impl Sink {
         self.seen.received.load(Relaxed)
     }
 
+    /// Says the same wherever it is taken.
+    pub(super) fn counter(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let seen = Arc::clone(&self.seen);
+        move || seen.received.load(Relaxed)
+    }
+
     pub(super) fn forget_times(&self) {
         self.seen.times.lock().unwrap().clear();
     }

@@ -38,6 +38,18 @@ pub fn since(stamp: &str) -> Option<Duration> {
     Some(Duration::from_nanos(clock().saturating_sub(left)))
 }
 
+/// Before one whose turn has not come looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// When a connection sends its next request, if its last is answered.
+#[derive(Clone)]
+enum Pace {
+    AtOnce,
+    Every(Duration),
+    /// When this is so for the number of requests that all connections have sent.
+    When(Arc<dyn Fn(u64) -> bool + Send + Sync>),
+}
+
 /// Load under way.
 #[derive(Debug)]
 pub struct Pulse {
@@ -48,6 +60,7 @@ pub struct Pulse {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
+    sent: AtomicU64,
     accepted: AtomicU64,
     refused: AtomicU64,
     broken: AtomicU64,
@@ -57,16 +70,26 @@ struct Shared {
 impl Pulse {
     /// Each connection sends when its last request is answered.
     pub fn flat_out(target: SocketAddr, call: &Call, connections: u32) -> Self {
-        Self::start(target, call, connections, None)
+        Self::start(target, call, connections, Pace::AtOnce)
     }
 
     /// So many requests a second over all connections, as long as answers come in time.
     pub fn at_rate(target: SocketAddr, call: &Call, connections: u32, per_second: u32) -> Self {
         let every = Duration::from_secs(1) * connections / per_second.max(1);
-        Self::start(target, call, connections, Some(every))
+        Self::start(target, call, connections, Pace::Every(every))
     }
 
-    fn start(target: SocketAddr, call: &Call, connections: u32, every: Option<Duration>) -> Self {
+    /// Each connection sends when its last request is answered and `may_send` says so of the number of requests that were sent.
+    pub fn while_so(
+        target: SocketAddr,
+        call: &Call,
+        connections: u32,
+        may_send: impl Fn(u64) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self::start(target, call, connections, Pace::When(Arc::new(may_send)))
+    }
+
+    fn start(target: SocketAddr, call: &Call, connections: u32, pace: Pace) -> Self {
         let shared = Arc::new(Shared::default());
         let (told, request) = (Arc::clone(&shared), call.to_bytes(target));
         let thread = std::thread::spawn(move || {
@@ -74,8 +97,11 @@ impl Pulse {
             runtime.block_on(async {
                 let one = |nth| {
                     // Spread over the time between two requests of one connection.
-                    let first = every.map_or(Duration::ZERO, |every| every * nth / connections);
-                    monoio::spawn(client(target, request.clone(), first, every, Arc::clone(&told)))
+                    let first = match &pace {
+                        Pace::Every(every) => *every * nth / connections,
+                        Pace::AtOnce | Pace::When(_) => Duration::ZERO,
+                    };
+                    monoio::spawn(client(target, request.clone(), first, pace.clone(), Arc::clone(&told)))
                 };
                 let clients: Vec<_> = (0..connections).map(one).collect();
                 for client in clients {
@@ -133,24 +159,27 @@ impl Drop for Pulse {
     }
 }
 
-async fn client(
-    target: SocketAddr,
-    mut request: Vec<u8>,
-    first: Duration,
-    every: Option<Duration>,
-    shared: Arc<Shared>,
-) {
+async fn client(target: SocketAddr, mut request: Vec<u8>, first: Duration, pace: Pace, shared: Arc<Shared>) {
     let stamp = request.windows(STAMP.len()).position(|window| window == STAMP.as_bytes());
     let mut next = Instant::now() + first;
     let mut open = None;
     while !shared.stop.load(SeqCst) {
-        if let Some(every) = every {
-            let now = Instant::now();
-            if next > now {
-                monoio::time::sleep(next - now).await;
+        match &pace {
+            Pace::AtOnce => {}
+            Pace::Every(every) => {
+                let now = Instant::now();
+                if next > now {
+                    monoio::time::sleep(next - now).await;
+                }
+                next += *every;
             }
-            next += every;
+            Pace::When(may_send) if may_send(shared.sent.load(SeqCst)) => {}
+            Pace::When(_) => {
+                monoio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
         }
+        shared.sent.fetch_add(1, SeqCst);
         let Some(mut stream) = connected(open.take(), target).await else {
             shared.broken.fetch_add(1, SeqCst);
             monoio::time::sleep(REOPEN).await;
@@ -227,6 +256,15 @@ mod tests {
         let pulse = Pulse::at_rate(sink.address(), &Call::post("/"), 2, 100);
         wait::until(PATIENCE, "20 answers", || (pulse.accepted() >= 20).then_some(()));
         assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn nobody_sends_more_than_is_wanted() {
+        let sink = EventSink::start();
+        let pulse = Pulse::while_so(sink.address(), &Call::post("/"), 4, |sent| sent < 20);
+        wait::until(PATIENCE, "20 answers", || (pulse.accepted() == 20).then_some(()));
+        wait::rest(LOOK_AGAIN * 20);
+        assert_eq!(pulse.stop(), 20);
     }
 
     #[test]
