@@ -58,11 +58,6 @@ impl HostRule {
         Self { hosts, splits, ..Self::default() }
     }
 
-    /// All shares, of paths and of what no path takes.
-    pub fn shares_mut(&mut self) -> impl Iterator<Item = &mut Share> {
-        self.paths.iter_mut().flat_map(|path| &mut path.splits).chain(&mut self.splits)
-    }
-
     /// The keys of all its backends.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         let paths = self.paths.iter().flat_map(|path| &path.splits);

@@ -107,11 +107,9 @@ pub(super) fn of_secret(world: &World, ns: &str, secret: &str) -> Vec<Item> {
     shown.map(|mapping| Item::new(Kind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
 
-/// By which name the client came, for an instance that sees its own.
-const ORIGINAL_HOST: &str = "K-Original-Host";
-
-/// Gives the domain the division of the Route's own host, under which instances see it (X-RTE-13); the error
-/// is who has the domain.
+/// Gives the domain the division of the Route's own host; the error is who has the domain. Upstream sends on under the Route's inner name
+/// with the client's in `K-Original-Host` (X-RTE-13), and puts that back before the instance (X-ACT-05): here is no hop between the two, so
+/// the instance sees the client's from the beginning.
 fn serve(
     world: &World,
     mapping: &DomainMapping,
@@ -122,19 +120,12 @@ fn serve(
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
     let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
-    let mut rule = HostRule {
+    let rule = HostRule {
         hosts: vec![domain.to_owned()],
         https_redirect: route::ports(world).redirect(protocol),
         inside_only: false,
         ..own
     };
-    let inside = route::hosts::inside(&route);
-    for share in rule.shares_mut() {
-        let edited = share.edits.set_host(&inside).and_then(|()| share.edits.set(ORIGINAL_HOST, domain));
-        if let Err(why) = edited {
-            tracing::warn!(domain, inside, %why, "instances see the host as it came"); // DNS names, so never
-        }
-    }
     let owner = owner(&Item::new(Kind::DomainMapping, ns, domain));
     let mut asked = answers(world, ns, tls);
     // For a domain too long for a certificate's own name one below it is asked. If it is somebody else's it stays his.

@@ -113,8 +113,7 @@ fn inside_url(host: &str, naming: Naming<'_>) -> (String, Option<String>) {
 }
 
 /// Its name for callers inside.
-#[must_use]
-pub fn inside(route: &Route) -> String {
+fn inside(route: &Route) -> String {
     inside_by(name(&route.metadata), namespace(&route.metadata))
 }
 
