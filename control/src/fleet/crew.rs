@@ -210,10 +210,10 @@ impl Crew {
         }
     }
 
-    /// Ends it now; what is wanted then decides about another.
-    pub(super) fn restart(&mut self, id: u64) {
+    /// Ends it when its last request has; what is wanted then decides about another.
+    pub(super) fn restart(&mut self, id: u64, now: Instant) {
         if let Some(member) = self.members.iter_mut().find(|m| m.id == id) {
-            member.stop();
+            member.drain(now, true);
         }
     }
 
@@ -298,7 +298,7 @@ impl Crew {
     fn grow(&mut self, mut missing: u32, now: Instant, hands: &mut Hands) -> Vec<u64> {
         // One that is on its way out is back at once.
         for member in &mut self.members {
-            if missing > 0 && matches!(member.phase, Phase::Draining { .. }) {
+            if missing > 0 && matches!(member.phase, Phase::Draining { for_good: false, .. }) {
                 member.phase = Phase::Ready { since: now };
                 missing -= 1;
             }
@@ -336,11 +336,7 @@ impl Crew {
         for _ in 0..surplus {
             let cheapest = self.members.iter_mut().filter(|m| m.is_running()).min_by_key(|m| m.cost());
             let Some(member) = cheapest else { return };
-            if matches!(member.phase, Phase::Ready { .. }) {
-                member.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP };
-            } else {
-                member.stop();
-            }
+            member.drain(now, false);
         }
     }
 
@@ -348,11 +344,15 @@ impl Crew {
     fn finish_drains(&mut self, now: Instant) {
         let mut room = self.frozen_max().saturating_sub(self.count(|phase| phase == Phase::Frozen));
         for member in &mut self.members {
-            let Phase::Draining { since, look_at } = member.phase else { continue };
+            let Phase::Draining { since, look_at, for_good } = member.phase else { continue };
             if now < look_at {
                 continue;
             }
-            if member.in_flight() == 0 && room > 0 && Arc::ptr_eq(&member.spec, &self.plan.instance) {
+            if member.in_flight() == 0
+                && room > 0
+                && !for_good
+                && Arc::ptr_eq(&member.spec, &self.plan.instance)
+            {
                 room -= 1;
                 member.phase = Phase::Frozen;
                 member.instance.freeze();
@@ -360,7 +360,7 @@ impl Crew {
             } else if member.in_flight() == 0 || now.duration_since(since) >= DRAIN_MAX {
                 member.stop();
             } else {
-                member.phase = Phase::Draining { since, look_at: now + DRAIN_STEP };
+                member.phase = Phase::Draining { since, look_at: now + DRAIN_STEP, for_good };
             }
         }
     }

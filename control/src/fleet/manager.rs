@@ -72,7 +72,7 @@ impl Manager {
             }
             Mail::Declare(..) => {} // too late: we are leaving
             Mail::Retire(key) => self.with(&key, now, |crew| crew.retire()),
-            Mail::Restart(key, id) => self.with(&key, now, |crew| crew.restart(id)),
+            Mail::Restart(key, id) => self.with(&key, now, |crew| crew.restart(id, now)),
             Mail::Demand(key) => self.with(&key, now, |crew| crew.asked(now)),
             Mail::Unreachable(key, endpoint) => self.with(&key, now, |crew| crew.doubt(endpoint)),
             Mail::Shutdown(done) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dataplane::table::Endpoint;
 use tokio::time::Instant;
 
+use super::limits::DRAIN_STEP;
 use crate::runtime::{Beside, Instance, InstanceSpec};
 
 pub(super) struct Member {
@@ -34,6 +35,8 @@ pub(super) enum Phase {
     Draining {
         since: Instant,
         look_at: Instant,
+        /// Somebody deleted it: it does not come back, and stands nowhere frozen.
+        for_good: bool,
     },
     /// Stands still until it is wanted again.
     Frozen,
@@ -45,6 +48,22 @@ impl Member {
         if self.phase != Phase::Stopping {
             self.phase = Phase::Stopping;
             self.instance.stop();
+        }
+    }
+
+    /// Out of the table, and to end when its last request has; at once if it takes none anyway.
+    pub(super) fn drain(&mut self, now: Instant, for_good: bool) {
+        match self.phase {
+            Phase::Ready { .. } => {
+                self.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP, for_good };
+            }
+            Phase::Draining { since, look_at, for_good: already } => {
+                self.phase = Phase::Draining { since, look_at, for_good: already || for_good };
+            }
+            Phase::Doubted { .. } if self.in_flight() > 0 => {
+                self.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP, for_good };
+            }
+            Phase::Starting | Phase::Doubted { .. } | Phase::Frozen | Phase::Stopping => self.stop(),
         }
     }
 

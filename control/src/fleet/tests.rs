@@ -180,6 +180,27 @@ async fn demand_brings_a_draining_instance_back_instead_of_starting_another() {
     drop(guard);
 }
 
+/// RT-LIFE-03, X-QP-07: whose Pod is deleted gets no more requests, answers those inside, and does not come back, wanted or not.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_instance_ends_when_its_last_request_has_and_another_takes_its_place() {
+    let stage =
+        Stage::with(Plan { min: 1, spare: super::Spare { warm: 0, frozen: 1 }, ..plan() }, at_once).await;
+    let guard = stage.endpoints()[0].load.try_enter(0).unwrap();
+    let id = stage.endpoints()[0].id;
+    stage.fleet.restart(KEY, id);
+    sleep(TICK * 5).await;
+    let there = stage.endpoints();
+    assert_eq!((there.len(), stage.runtime.living()), (1, 2), "the old one is still at work");
+    assert_ne!(there[0].id, id);
+    drop(guard);
+    sleep(DRAIN_STEP * 2).await;
+    assert_eq!(stage.runtime.living(), 1);
+
+    stage.fleet.restart(KEY, there[0].id); // nothing is inside
+    sleep(DRAIN_STEP * 2).await;
+    assert_eq!((stage.runtime.living(), stage.runtime.starts().len()), (1, 3));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sleeping_revision_has_nothing_to_wake_for() {
     let (queue, _reports) = mpsc::unbounded_channel();

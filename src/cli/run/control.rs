@@ -33,6 +33,10 @@ use crate::config::Config;
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
 const API_DRAIN_MAX: Duration = Duration::from_secs(1);
 
+/// What instances have from SIGTERM on when the appliance itself ends, if their own grace is longer: their requests were waited for
+/// before, and whoever stops an appliance waits for it. What is left ends with its parent.
+const INSTANCES_END_MAX: Duration = Duration::from_secs(30);
+
 /// A start's own work is over after this: a first one still looks through what it stored.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
@@ -153,7 +157,9 @@ async fn live(
         let _ = parts.handed.send(()); // who asked may be gone
     }
     stopped(parts.stop).await;
-    house.fleet.shutdown().await;
+    if tokio::time::timeout(INSTANCES_END_MAX, house.fleet.shutdown()).await.is_err() {
+        tracing::warn!(?INSTANCES_END_MAX, "instances that have not ended by now are killed");
+    }
     Ok(())
 }
 

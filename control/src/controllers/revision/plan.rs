@@ -29,9 +29,6 @@ use crate::runtime::{InstanceSpec, Resources, Sidecar};
 const PORT_DEFAULT: u16 = 8080;
 /// A start that took longer has failed (upstream's progress deadline).
 const STARTUP_DEFAULT: Duration = Duration::from_secs(600);
-/// From SIGTERM to SIGKILL, as Kubernetes has it; requests in flight were waited for before.
-const GRACE: Duration = Duration::from_secs(30);
-
 /// Why a Revision cannot run on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unrunnable {
@@ -136,7 +133,7 @@ fn instance(
             .and_then(duration::parse_go)
             .filter(|deadline| !deadline.is_zero())
             .unwrap_or(STARTUP_DEFAULT),
-        grace: GRACE,
+        grace: timeout(revision),
         sidecars: Vec::new(),
     })
 }
@@ -167,13 +164,20 @@ fn spare(revision: &Revision) -> Spare {
     }
 }
 
+/// What an answer may take; and, as upstream has it, what an instance may take from SIGTERM to SIGKILL (X-QP-13).
+fn timeout(revision: &Revision) -> Duration {
+    let seconds = revision.spec.timeout_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let default = Duration::from_secs(TIMEOUT_SECONDS_DEFAULT.unsigned_abs());
+    seconds.filter(|seconds| *seconds > 0).map_or(default, Duration::from_secs)
+}
+
 /// How the cores treat the Revision's requests.
 #[must_use]
 pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
     let seconds =
         |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
     let spec = &revision.spec;
-    let total = seconds(spec.timeout_seconds.filter(|&t| t > 0).or(Some(TIMEOUT_SECONDS_DEFAULT)));
+    let total = timeout(revision);
     BackendSpec {
         protocol: if spec.speaks_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
@@ -439,6 +443,7 @@ pub(super) mod tests {
         let mut revision = revision(hello(), json!({}));
         revision.spec.container_concurrency = Some(1);
         revision.spec.timeout_seconds = Some(10);
+        assert_eq!(plan(&revision, &given(&images())).unwrap().instance.grace, Duration::from_secs(10));
         let spec = backend(&revision, true);
         assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
         assert_eq!(spec.when_empty, WhenEmpty::Wait { patience: Duration::from_secs(10) });
