@@ -134,6 +134,12 @@ fn the_content_type_says_how_an_event_is_carried() {
             ("no format", signs(of_type("application/cloudevents", envelope())), 415),
             ("another format", signs(of_type("application/cloudevents+avro", envelope())), 415),
             ("a batch of another format", of_type("application/cloudevents-batch+protobuf", envelope()), 415),
+            (
+                "packed, which nobody would tell its subscribers",
+                signs(of_type("text/plain", "data").header("Content-Encoding", "gzip")),
+                415,
+            ),
+            ("as it is", signs(of_type("text/plain", "data").header("Content-Encoding", "Identity")), 202),
             ("no media type", signs(of_type("nonsense", "data")), 400),
             ("an empty one", signs(of_type("", "data")), 400),
             ("two types", signs(of_type("text/plain", "data").header("Content-Type", "text/html")), 400),
@@ -143,7 +149,7 @@ fn the_content_type_says_how_an_event_is_carried() {
                 400,
             ),
         ],
-        &["by-headers", "enveloped", "enveloped"],
+        &["by-headers", "by-headers", "enveloped", "enveloped"],
     );
 }
 

@@ -67,6 +67,10 @@ pub enum Refusal {
     Malformed(#[from] Malformed),
     #[error("this CloudEvents format is not read here: use binary mode or application/cloudevents+json")]
     Format,
+    #[error(
+        "a Content-Encoding is not undone here, and subscribers are not told of it: send the event as it is"
+    )]
+    Encoded,
     #[error("the event has {bytes} bytes, this stream takes {max}")]
     TooLarge { bytes: usize, max: u32 },
     #[error("the event has made too many hops ({HOPS_ATTRIBUTE}): a loop is likely")]
@@ -96,6 +100,12 @@ pub fn read<'a>(
     headers: &'a [(&'a str, &'a [u8])],
     body: &'a [u8],
 ) -> Result<Intake<'a>, Refusal> {
+    let encodes = |(name, value): &(&str, &[u8])| {
+        name.eq_ignore_ascii_case("content-encoding") && !value.eq_ignore_ascii_case(b"identity")
+    };
+    if headers.iter().any(encodes) {
+        return Err(Refusal::Encoded);
+    }
     let mut content_types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     let content_type = content_types.next();
     if content_types.next().is_some() {
@@ -152,10 +162,13 @@ pub fn refused(refusal: &Refusal) -> Answer {
         Refusal::Stranger(_) => 401,
         Refusal::Forbidden { .. } => 403,
         Refusal::Malformed(_) | Refusal::TooManyHops => 400,
-        Refusal::Format => 415,
+        Refusal::Format | Refusal::Encoded => 415,
         Refusal::TooLarge { .. } => 413,
     };
     let mut answer = answer(status, &refusal.to_string());
+    if *refusal == Refusal::Encoded {
+        answer.headers.push(("Accept-Encoding".into(), Bytes::from_static(b"identity"))); // RFC 9110 section 15.5.16
+    }
     if *refusal == Refusal::Options {
         for name in ["WebHook-Allowed-Origin", "WebHook-Allowed-Rate"] {
             answer.headers.push((name.into(), Bytes::from_static(b"*")));
@@ -233,6 +246,7 @@ mod tests {
             (Refusal::Forbidden { subject: "me".into() }, 403),
             (Refusal::Malformed(malformed), 400),
             (Refusal::Format, 415),
+            (Refusal::Encoded, 415),
             (Refusal::TooLarge { bytes: 2, max: 1 }, 413),
             (Refusal::TooManyHops, 400),
         ] {

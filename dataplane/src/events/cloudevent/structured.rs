@@ -71,8 +71,9 @@ fn read(members: Members<'_>) -> Result<Event<'_>, Malformed> {
     Ok(Event { mode: Mode::Structured, attributes, data })
 }
 
+/// `"data_base64": null` is the same as none, as the format's JSON schema has it; `"data": null` is a value.
 fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<Data<'a>, Malformed> {
-    match (json, base64) {
+    match (json, base64.filter(|raw| *raw != "null")) {
         (None, None) => Ok(Data::None),
         (Some(text), None) => Ok(Data::Json(text)),
         (Some(_), Some(_)) => Err(Malformed::attribute("data_base64", "stands beside \"data\"")),

@@ -112,6 +112,14 @@ fn an_envelope_is_an_event() {
 
     let body = format!(r#"{{{ENVELOPE},"data_base64":"\u0041P8="}}"#);
     assert_eq!(structured::parse(body.as_bytes()).unwrap().data, Data::Bytes(b"\x00\xff".into()));
+    for (members, data) in [
+        (r#""data_base64":null"#, Data::None),
+        (r#""data_base64":null,"data":1"#, Data::Json("1")),
+        (r#""data":null"#, Data::Json("null")),
+    ] {
+        let body = format!("{{{ENVELOPE},{members}}}");
+        assert_eq!(structured::parse(body.as_bytes()).unwrap().data, data, "{members}");
+    }
 }
 
 /// DP-ACK-04
