@@ -270,3 +270,42 @@ fn a_late_answer_is_ended_whoever_speaks_http2() {
         });
     }
 }
+
+/// An HTTP/2 instance that sends `interim` before its answer.
+fn interim(ring: &Ring, interim: u16) -> SocketAddr {
+    let served = ring.clone();
+    raw_instance(ring, move |stream| {
+        let ring = served.clone();
+        Box::pin(async move {
+            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let Ok(mut connection) = h2::server::handshake(io).await else { return };
+            while let Some(Ok((_request, mut respond))) = connection.accept().await {
+                let first = Response::builder().status(interim).body(()).unwrap();
+                respond.send_informational(first).unwrap();
+                let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+                let _ = answer.send_data("fine".into(), true);
+            }
+        })
+    })
+}
+
+/// RFC 9113 8.6: such a 101 was once passed on as if it were news, and an HTTP/1 client took the answer behind it for
+/// another protocol.
+#[test]
+fn an_http2_instance_that_switches_protocols_has_failed() {
+    for (status, wanted) in [(103, 200), (101, 502)] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let app = backend(&[interim(&house.ring, status)], 0, None);
+            house.publish("app", Backend { protocol: Protocol::H2c, ..app });
+
+            let sender = connect(&house).await.unwrap();
+            assert_eq!(exchange(sender, 1).await.unwrap().0, wanted);
+
+            let mut client = house.client().await;
+            client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n").await;
+            let all = client.rest().await;
+            assert!(all.contains(&format!("HTTP/1.1 {wanted} ")), "{all}");
+            assert!(!all.contains("HTTP/1.1 101 "), "{all}");
+        });
+    }
+}
