@@ -309,3 +309,32 @@ fn an_http2_instance_that_switches_protocols_has_failed() {
         });
     }
 }
+
+/// RFC 8441 5: an answer of 2xx says that the tunnel is there, so that of an instance which knows no WebSockets was
+/// once taken for one. What it answers else is for the client, with its body.
+#[test]
+fn a_stream_becomes_a_websocket_by_a_101_alone() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let address = instance(&house.ring, |seen| {
+            let status = seen.head.split([' ', '/']).nth(2).unwrap();
+            let text = format!("HTTP/1.1 {status} So\r\nContent-Length: 4\r\n\r\nword");
+            vec![Reply::Send(text.into_bytes())]
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let sender = connect(&house).await.unwrap();
+        while !sender.is_extended_connect_protocol_enabled() {
+            house.pause(1).await;
+        }
+        for (asked, told) in [(200, 502), (201, 502), (302, 302), (404, 404), (503, 503)] {
+            let mut request = put();
+            *request.method_mut() = http::Method::CONNECT;
+            *request.uri_mut() = format!("http://app/{asked}").parse().unwrap();
+            request.extensions_mut().insert(h2::ext::Protocol::from("websocket"));
+            let (answer, _open) = sender.clone().ready().await.unwrap().send_request(request, false).unwrap();
+            let answer = answer.await.unwrap();
+            assert_eq!(answer.status(), told, "{asked}");
+            let body = whole(answer.into_body()).await.unwrap();
+            assert_eq!(body == b"word", asked == told, "{asked}: {}", String::from_utf8_lossy(&body));
+        }
+    });
+}

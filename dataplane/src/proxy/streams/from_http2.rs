@@ -201,7 +201,7 @@ pub(super) struct Outgoing {
     pub(super) stream: Option<SendStream<Bytes>>,
     proxy: Rc<Proxy>,
     /// The end of all patience with the client.
-    due: Option<Tick>,
+    pub(super) due: Option<Tick>,
     /// The client is to get it with its answer.
     cookie: Option<Cookie>,
     /// How the answer ends when its time is up.
