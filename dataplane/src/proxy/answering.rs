@@ -201,9 +201,10 @@ impl Answering<'_> {
     async fn send(&mut self, bytes: Chunk) -> io::Result<()> {
         self.out.bytes += bytes.len() as u64;
         let due = earlier(self.due.total, Some(self.ring.now() + self.limits.stall_max));
-        by(self.ring, due, self.client.send(bytes))
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        self.progress.silence.end();
+        let sent = by(self.ring, due, self.client.send(bytes)).await;
+        self.progress.silence.begin(self.ring.now());
+        sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Whether the instance switches as it was asked to.

@@ -22,6 +22,7 @@ mod streams;
 mod timing;
 mod tunnel;
 pub mod waiting;
+mod watch;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

@@ -310,6 +310,38 @@ fn an_http2_instance_that_switches_protocols_has_failed() {
     }
 }
 
+/// What [`a_client_that_has_closed_holds_no_place_of_a_silent_instance`] shows for HTTP/1 at both ends.
+#[test]
+fn a_client_that_has_closed_holds_no_stream_of_a_silent_instance() {
+    let mut limits = CoreLimits::default();
+    limits.http.half_closed_silence_max = Duration::from_millis(300);
+    on_every_machine(&limits, async |house: House| {
+        let load = Arc::<BackendLoad>::default();
+        let spawner = house.ring.clone();
+        let silent = raw_instance(&house.ring, move |stream| {
+            let io = Io::new(&spawner, stream, Chunk::empty(), STALL_MAX);
+            Box::pin(async move {
+                let Ok(mut connection) = h2::server::handshake(io).await else { return };
+                let mut asked = Vec::new();
+                while let Some(Ok(request)) = connection.accept().await {
+                    asked.push(request);
+                }
+            })
+        });
+        let app = Backend { protocol: Protocol::H2c, ..backend(&[silent], 1, None) };
+        house.publish("app", Backend { load: Arc::clone(&load), ..app });
+        let client = house.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        while load.demand() == 0 {
+            house.pause(1).await;
+        }
+        drop(client);
+        while load.demand() > 0 {
+            house.pause(1).await;
+        }
+    });
+}
+
 /// RFC 8441 5: an answer of 2xx says that the tunnel is there, so that of an instance which knows no WebSockets was
 /// once taken for one. What it answers else is for the client, with its body.
 #[test]

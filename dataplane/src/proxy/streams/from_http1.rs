@@ -19,9 +19,10 @@ use crate::http::server::Downstream;
 use crate::http::wire::{Inflow, Outflow, by, earlier};
 use crate::proxy::bond::put_cookie;
 use crate::proxy::connection::Connection;
-use crate::proxy::exchange::{Ending, watch};
+use crate::proxy::exchange::Ending;
 use crate::proxy::link::Link;
 use crate::proxy::mirror::Recording;
+use crate::proxy::watch::watch;
 use crate::proxy::{Place, Proxy};
 use crate::table::Cookie;
 use crate::tls::{Pipe, Wire};
@@ -58,7 +59,7 @@ pub(in crate::proxy) async fn exchange(
     };
     job.course.request_read.set(reader.is_done());
     let tape = Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &job.written, job.written.len());
-    let mut body = Incoming { ring, limits, stream, inflow, reader };
+    let mut body = Incoming { ring, limits, stream, inflow, reader, course: &job.course };
     let mut body = Taped { body: &mut body, tape, chunked: head.framing == Framing::Chunked };
     let mut reply = Outgoing {
         ring,
@@ -93,6 +94,7 @@ struct Incoming<'a> {
     stream: &'a Wire,
     inflow: &'a mut Inflow,
     reader: BodyReader,
+    course: &'a Course,
 }
 
 impl Body for Incoming<'_> {
@@ -125,7 +127,8 @@ impl Body for Incoming<'_> {
     fn passed_on(&mut self, _bytes: usize) {} // not reading is what holds the client back
 
     async fn watch(&mut self) {
-        watch(self.stream, self.inflow).await;
+        let (silence, most) = (&self.course.silence, self.limits.half_closed_silence_max);
+        watch(self.ring, self.stream, self.inflow, silence, most).await;
     }
 }
 
@@ -248,7 +251,10 @@ impl Outgoing<'_> {
     async fn send(&mut self, bytes: Chunk) -> Result<(), Gone> {
         self.out.bytes += bytes.len() as u64;
         let due = earlier(self.due, Some(self.ring.now() + self.limits.stall_max));
-        match by(self.ring, due, self.stream.send(bytes)).await {
+        self.course.silence.end();
+        let sent = by(self.ring, due, self.stream.send(bytes)).await;
+        self.course.silence.begin(self.ring.now());
+        match sent {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Gone),
         }
