@@ -1,8 +1,8 @@
 //! Writes the heads that leave, straight into the outgoing buffer.
 //!
 //! Removed on the way to an instance: what belongs to one hop (`Connection` and every field it names,
-//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash`, everything under
-//! `Sluicegate-`, and what the route sets itself. Added: the route's [`Edits`], `Forwarded`,
+//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash` and what else only a platform
+//! tells ([`Name::Platform`]), everything under `Sluicegate-`, and what the route sets itself. Added: the route's [`Edits`], `Forwarded`,
 //! `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes through unchanged and in
 //! its order (RT-HDR-01).
 
@@ -133,6 +133,7 @@ pub fn put_request(
             | Name::Upgrade
             | Name::HopByHop
             | Name::NetworkHash
+            | Name::Platform
             | Name::Internal => continue,
             Name::Forwarded => {
                 has.forwarded = true;

@@ -66,6 +66,28 @@ fn hop_by_hop_fields_and_those_that_connection_names_stay_here() {
     assert_eq!(values(&head, "host"), ["app.example.com:8080"]);
 }
 
+/// RT-HDR-03, X-RTE-09: what a client says in the platform's name reaches nobody; what the route says under the same
+/// names does, and so does what clients may say.
+#[test]
+fn what_a_platform_tells_is_taken_from_nobody_but_the_route() {
+    let text = "GET / HTTP/1.1\r\nHost: a\r\nKnative-Serving-Revision: spoof\r\nknative-serving-namespace: spoof\r\n\
+                K-Original-Host: spoof\r\nK-PROXY-REQUEST: spoof\r\nK-Network-Hash: spoof\r\n\
+                Knative-Serving-Tag: next\r\nX-Yours: 1\r\n\r\n";
+    let mut head = RequestHead::default();
+    assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
+    let mut edits = Edits::default();
+    edits.set("K-Original-Host", "app.example.com").unwrap();
+    edits.set("Knative-Serving-Revision", "app-00001").unwrap();
+    let mut out = BytesMut::new();
+    let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+    put_request(&mut out, head.view(text.as_bytes()), &peer, Some(&edits), &mut Rng::with_seed(1));
+    let out = String::from_utf8(out.to_vec()).unwrap();
+    assert!(!out.contains("spoof"), "{out}");
+    assert_eq!(values(&out, "k-original-host"), ["app.example.com"]);
+    assert_eq!(values(&out, "knative-serving-revision"), ["app-00001"]);
+    assert_eq!((values(&out, "knative-serving-tag"), values(&out, "x-yours")), (vec!["next"], vec!["1"]));
+}
+
 /// RT-HDR-05, RT-HDR-06, RT-HDR-07: created when absent.
 #[test]
 fn forwarding_headers_are_created() {
