@@ -212,6 +212,9 @@ pub fn put_answer(out: &mut BytesMut, answer: &Response<()>, client: ForClient) 
     for (name, value) in answer.headers() {
         put(out, &[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }
+    if let Some(date) = client.date.filter(|_| !answer.headers().contains_key(http::header::DATE)) {
+        put(out, &[b"date: ", &date, b"\r\n"]);
+    }
     if client.chunked {
         out.put_slice(b"transfer-encoding: chunked\r\n");
     }

@@ -13,6 +13,7 @@ use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
 
 use super::codec::{Framing, Name, RequestView, ResponseView, has_token, is_authority, tokens};
+use super::date::Date;
 use super::lines::{Lines, put_field};
 use crate::hex;
 use crate::table::Edits;
@@ -147,7 +148,7 @@ pub fn put_request(
             Name::ForwardedProto => has.proto = true,
             Name::Expect if !head.expects_continue => continue,
             Name::TraceParent | Name::TraceState if trace == Trace::Fresh => continue,
-            Name::Other | Name::TraceState
+            Name::Other | Name::Date | Name::TraceState
                 if head.nominates
                     && is_nominated(field.name.in_bytes(request.bytes), request.values(Name::Connection)) =>
             {
@@ -334,11 +335,13 @@ pub struct ForClient {
     pub close: bool,
     /// The connection becomes a WebSocket.
     pub websocket: bool,
+    /// For one that came without; an interim answer needs none.
+    pub date: Option<Date>,
 }
 
 impl ForClient {
     /// An interim answer.
-    pub const INTERIM: Self = Self { chunked: false, close: false, websocket: false };
+    pub const INTERIM: Self = Self { chunked: false, close: false, websocket: false, date: None };
 }
 
 /// What makes a request, or its answer, the beginning of a WebSocket.
@@ -355,15 +358,17 @@ pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
 /// Writes the head of an instance's answer, interim or final, the empty line included.
 pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForClient) {
     let head = response.head;
-    out.reserve(response.bytes.len() + 64);
+    out.reserve(response.bytes.len() + 128); // what we add is shorter
     out.put_slice(b"HTTP/1.1 ");
     put_status(out, head.status);
     put_all(out, &[b" ", response.reason(), b"\r\n"]);
 
     let no_length = head.status < 200 || head.status == 204;
+    let mut has_date = false;
     let mut lines = Lines::of(response.bytes);
     for field in &head.fields {
         match field.kind {
+            Name::Date => has_date = true,
             Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
             Name::ContentLength if no_length || client.chunked => continue,
             Name::Other
@@ -381,6 +386,9 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForC
     }
     lines.end(out);
 
+    if let Some(date) = client.date.filter(|_| !has_date) {
+        put_field(out, b"Date", &date);
+    }
     if client.chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }

@@ -161,7 +161,7 @@ fn answered(text: &str, asked: Method, chunked: bool, close: bool) -> String {
     let mut head = ResponseHead::default();
     assert_eq!(parse_response(text.as_bytes(), asked, &mut head), Parsed::Head { bytes: text.len() });
     let mut out = BytesMut::new();
-    let client = ForClient { chunked, close, websocket: false };
+    let client = ForClient { chunked, close, ..ForClient::INTERIM };
     put_response(&mut out, head.view(text.as_bytes()), client);
     String::from_utf8(out.to_vec()).unwrap()
 }
@@ -190,4 +190,26 @@ fn an_answer_keeps_its_fields_and_loses_its_hop() {
         answered("HTTP/1.1 304 Same\r\nContent-Length: 3\r\n\r\n", Method::Get, false, false),
         "HTTP/1.1 304 Same\r\nContent-Length: 3\r\n\r\n"
     );
+}
+
+/// RFC 9110 6.6.1: who passes an answer on that does not say when it was given says so.
+#[test]
+fn an_answer_without_a_date_gets_one_behind_its_fields() {
+    let date = *b"Sun, 06 Nov 1994 08:49:37 GMT";
+    for (fields, told) in [
+        ("A: b\r\n", "A: b\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
+        ("Dates: b\r\n", "Dates: b\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
+        ("dATE: then\r\nA: b\r\n", "dATE: then\r\nA: b\r\n"),
+    ] {
+        let text = format!("HTTP/1.1 304 Same\r\n{fields}\r\n");
+        let mut head = ResponseHead::default();
+        assert_eq!(
+            parse_response(text.as_bytes(), Method::Get, &mut head),
+            Parsed::Head { bytes: text.len() }
+        );
+        let mut out = BytesMut::new();
+        let client = ForClient { date: Some(date), ..ForClient::INTERIM };
+        put_response(&mut out, head.view(text.as_bytes()), client);
+        assert_eq!(out, format!("HTTP/1.1 304 Same\r\n{told}\r\n"));
+    }
 }

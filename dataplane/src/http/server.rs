@@ -15,6 +15,7 @@ use ring::{Chunk, Ring, Tick};
 use super::answer::Answer;
 use super::bodies::{Bodies, Held, NoRoom};
 use super::codec::{BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, parse_request};
+use super::date;
 use super::limits::HttpLimits;
 use super::roster::Seat;
 use super::wire::{HeadFault, Inflow, Outflow, by};
@@ -139,7 +140,8 @@ impl Downstream {
 
     /// Sends a whole answer of ours.
     pub async fn answer(&mut self, answer: &Answer, close: bool) -> io::Result<()> {
-        answer.put(&mut self.outflow.buffer, self.head.method == Method::Head, close);
+        let (to_head, date) = (self.head.method == Method::Head, date::at(self.ring.now()));
+        answer.put(&mut self.outflow.buffer, to_head, close, &date);
         self.flush().await
     }
 

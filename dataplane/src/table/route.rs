@@ -242,7 +242,12 @@ impl Edits {
         }
         let ours = !matches!(
             Name::of(name.as_bytes()),
-            Name::Other | Name::Internal | Name::NetworkProbe | Name::NetworkHash | Name::Platform
+            Name::Other
+                | Name::Date
+                | Name::Internal
+                | Name::NetworkProbe
+                | Name::NetworkHash
+                | Name::Platform
         );
         if ours {
             return Err(BadEdit::Own);

@@ -271,6 +271,26 @@ fn a_late_answer_is_ended_whoever_speaks_http2() {
     }
 }
 
+/// RFC 9110 6.6.1, where either end speaks HTTP/2.
+#[test]
+fn every_answer_of_a_stream_says_when_it_was_given() {
+    for protocol in [Protocol::Http1, Protocol::H2c] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let app = backend(&[counting(&house.ring, protocol)], 0, None);
+            house.publish("app", Backend { protocol, ..app });
+            let sender = connect(&house).await.unwrap();
+            for host in ["app", "nobody"] {
+                let mut request = put();
+                *request.uri_mut() = format!("http://{host}/").parse().unwrap();
+                let (answer, _) = sender.clone().ready().await.unwrap().send_request(request, true).unwrap();
+                assert_eq!(answer.await.unwrap().headers().get_all("date").iter().count(), 1, "{host}");
+            }
+            let head = house.client().await.get("app", "/").await.head.to_ascii_lowercase();
+            assert_eq!(head.matches("\r\ndate: ").count(), 1, "{head}");
+        });
+    }
+}
+
 /// An HTTP/2 instance that sends `interim` before its answer.
 fn interim(ring: &Ring, interim: u16) -> SocketAddr {
     let served = ring.clone();

@@ -10,6 +10,8 @@ pub enum Name {
     /// Passed on as it is.
     Other,
     Host,
+    /// Of an answer.
+    Date,
     ContentLength,
     TransferEncoding,
     Connection,
@@ -47,6 +49,7 @@ impl Name {
         match name.len() {
             2 if is(b"te") => Self::HopByHop,
             4 if is(b"host") => Self::Host,
+            4 if is(b"date") => Self::Date,
             6 if is(b"expect") => Self::Expect,
             7 if is(b"upgrade") => Self::Upgrade,
             9 if is(b"forwarded") => Self::Forwarded,

@@ -11,6 +11,7 @@ use super::replay::Taped;
 use super::{Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads};
 use crate::h2::trailers;
 use crate::http::codec::{BodyReader, Framing, Method, Piece, RequestHead, Version, put_chunk_line};
+use crate::http::date;
 use crate::http::headers::{ForClient, put_request};
 use crate::http::limits::HttpLimits;
 use crate::http::relay;
@@ -182,7 +183,8 @@ impl Reply for Outgoing<'_> {
             || self.seat.is_draining()
             || !self.course.request_read.get()
             || (unbounded && !modern);
-        let client = ForClient { chunked: self.chunked, close: self.close, websocket: false };
+        let date = Some(date::at(self.ring.now()));
+        let client = ForClient { chunked: self.chunked, close: self.close, websocket: false, date };
         heads::put_answer(&mut self.out.buffer, &answer, client);
         put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await

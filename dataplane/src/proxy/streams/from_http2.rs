@@ -22,6 +22,7 @@ use crate::h2::heads::Translated;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
 use crate::http::codec::{Framing, Method};
+use crate::http::date;
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
 use crate::proxy::mirror::Recording;
@@ -230,6 +231,7 @@ impl Reply for Outgoing {
         {
             answer.headers_mut().append(::http::header::SET_COOKIE, cookie);
         }
+        date::add(answer.headers_mut(), self.proxy.ring.now());
         self.late = match answer.headers() {
             headers if headers.contains_key(::http::header::CONTENT_LENGTH) => LateEnd::No,
             headers if grpc::is_named(headers) => LateEnd::Grpc,
