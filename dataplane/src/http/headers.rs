@@ -147,8 +147,9 @@ pub fn put_request(
             Name::ForwardedHost => has.host = true,
             Name::ForwardedProto => has.proto = true,
             Name::Expect if !head.expects_continue => continue,
+            Name::MaxForwards if head.hops_left.is_some() => continue,
             Name::TraceParent | Name::TraceState if trace == Trace::Fresh => continue,
-            Name::Other | Name::Date | Name::TraceState
+            Name::Other | Name::Date | Name::MaxForwards | Name::TraceState
                 if head.nominates
                     && is_nominated(field.name.in_bytes(request.bytes), request.values(Name::Connection)) =>
             {
@@ -164,6 +165,10 @@ pub fn put_request(
         put_field(out, name.as_bytes(), value.as_bytes());
     }
 
+    if let Some(hops) = head.hops_left {
+        let less = hops.saturating_sub(1);
+        put_field(out, b"Max-Forwards", itoa::Buffer::new().format(less).as_bytes());
+    }
     if head.framing == Framing::Chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }

@@ -157,6 +157,26 @@ fn a_trace_is_passed_or_begun() {
     }
 }
 
+/// RFC 9110 7.6.2: a count of those who may pass it on goes down by one for OPTIONS and TRACE, and is no other request's.
+#[test]
+fn a_request_that_is_to_be_passed_on_so_often_is_told_one_less() {
+    for (method, count, told) in [
+        ("OPTIONS", "Max-Forwards: 3", "2"),
+        ("TRACE", "max-forwards: 1", "0"),
+        ("OPTIONS", "Max-Forwards: 9\r\nMax-Forwards: 4", "3"),
+        ("OPTIONS", "Max-Forwards: few", "few"),
+        ("GET", "Max-Forwards: 3", "3"),
+    ] {
+        let text = format!("{method} / HTTP/1.1\r\nHost: a\r\n{count}\r\n\r\n");
+        let mut head = RequestHead::default();
+        assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
+        let mut out = BytesMut::new();
+        let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+        put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
+        assert_eq!(values(std::str::from_utf8(&out).unwrap(), "max-forwards"), [told], "{method} {count}");
+    }
+}
+
 fn answered(text: &str, asked: Method, chunked: bool, close: bool) -> String {
     let mut head = ResponseHead::default();
     assert_eq!(parse_response(text.as_bytes(), asked, &mut head), Parsed::Head { bytes: text.len() });

@@ -12,7 +12,7 @@ use super::exchange::{Ending, exchange};
 use super::note::{End, Note};
 use super::sheet::Open;
 use super::{Proxy, Refusal, streams};
-use crate::http::codec::{Framing, Method};
+use crate::http::codec::Framing;
 use crate::http::headers::{Peer, Scheme};
 use crate::http::roster::Seat;
 use crate::http::server::{Downstream, NoRequest, Spoken};
@@ -170,7 +170,7 @@ impl Connection {
     async fn request(&mut self, head: Chunk, sent_before: u64) -> Next {
         self.note.begin(&self.proxy, Some(self.client.head.view(&head)));
         self.open.sheet.begin(State::Routing, self.proxy.ring.now());
-        if let Some(refusal) = self.out_of_question() {
+        if let Some(refusal) = Refusal::of(&self.client.head) {
             return self.refuse(&refusal, sent_before).await;
         }
         match exchange(self, head).await {
@@ -192,18 +192,6 @@ impl Connection {
                 self.ended(0, sent_before, None);
                 Next::Cut
             }
-        }
-    }
-
-    /// What we do not do, whatever the route says.
-    fn out_of_question(&self) -> Option<Refusal> {
-        let head = &self.client.head;
-        if head.method == Method::Connect {
-            Some(Refusal::Connect)
-        } else if head.expects_more {
-            Some(Refusal::Expectation)
-        } else {
-            None
         }
     }
 

@@ -244,6 +244,7 @@ impl Edits {
             Name::of(name.as_bytes()),
             Name::Other
                 | Name::Date
+                | Name::MaxForwards
                 | Name::Internal
                 | Name::NetworkProbe
                 | Name::NetworkHash

@@ -308,6 +308,26 @@ fn an_idle_client_and_one_that_dawdles_over_its_head_are_let_go() {
     });
 }
 
+/// RFC 9110 7.6.2: what nobody may pass on any more is answered here, whatever its host; the next is passed on.
+#[test]
+fn a_request_at_its_last_hop_goes_no_further() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |seen| ok(seen.head.split(' ').next().unwrap()));
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        for (method, hops, wanted) in
+            [("OPTIONS", 0, "200"), ("TRACE", 0, "405"), ("OPTIONS", 1, "200"), ("GET", 0, "200")]
+        {
+            client.send(format!("{method} / HTTP/1.1\r\nHost: app\r\nMax-Forwards: {hops}\r\n\r\n")).await;
+            let seen = client.message().await.unwrap();
+            assert_eq!(status(&seen), wanted, "{method} {hops}");
+            let is_ours = method != "GET" && hops == 0;
+            assert_eq!(seen.head.contains("Allow: GET, HEAD"), is_ours, "{}", seen.head);
+            assert_eq!(seen.body == method.as_bytes(), !is_ours, "{method} {hops}");
+        }
+    });
+}
+
 /// RFC 9110 6.6.1: exactly one, the instance's if it sent one; interim answers and a 101 have none of ours.
 #[test]
 fn every_answer_says_when_it_was_given() {

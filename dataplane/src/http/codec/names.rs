@@ -17,6 +17,8 @@ pub enum Name {
     Connection,
     Upgrade,
     Expect,
+    /// How many may pass an OPTIONS or a TRACE on.
+    MaxForwards,
     Forwarded,
     ForwardedFor,
     ForwardedHost,
@@ -57,6 +59,7 @@ impl Name {
             10 if is(b"keep-alive") => Self::HopByHop,
             10 if is(b"tracestate") => Self::TraceState,
             11 if is(b"traceparent") => Self::TraceParent,
+            12 if is(b"max-forwards") => Self::MaxForwards,
             14 if is(b"content-length") => Self::ContentLength,
             14 if is(b"k-network-hash") => Self::NetworkHash,
             14 if is(b"content_length") => Self::Lookalike,

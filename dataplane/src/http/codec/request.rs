@@ -79,6 +79,8 @@ pub struct RequestHead {
     /// both mean nothing (RFC 6455 4.1).
     pub wants_websocket: bool,
     pub probe: Probe,
+    /// How many may still pass it on; only of OPTIONS and TRACE, for others it means nothing (RFC 9110 7.6.2).
+    pub hops_left: Option<u64>,
     pub fields: Vec<Field>,
     method_name: Span,
     /// The host that is meant: the URL's when the target is one (then Host does not count).
@@ -271,6 +273,7 @@ fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
         noted.expects_continue && head.version == Version::Http11 && head.framing != Framing::Empty;
     head.expects_more = noted.expects_more;
     head.probe = noted.probe;
+    head.hops_left = noted.hops_left;
     Ok(())
 }
 
@@ -326,6 +329,7 @@ struct Noted {
     expects_continue: bool,
     expects_more: bool,
     probe: Probe,
+    hops_left: Option<u64>,
 }
 
 impl Noted {
@@ -350,6 +354,9 @@ impl Noted {
                     noted.expects_continue = true
                 }
                 Name::Expect => noted.expects_more = true,
+                Name::MaxForwards if matches!(head.method, Method::Options | Method::Trace) => {
+                    noted.hops_left = content_length(value).into_iter().chain(noted.hops_left).min();
+                }
                 Name::NetworkProbe if trim(value) == b"probe" => noted.probe = Probe::Route,
                 Name::NetworkProbe => noted.probe = Probe::Health,
                 // `K-Network-Probe` says more, wherever it stands.

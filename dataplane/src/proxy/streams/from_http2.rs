@@ -21,7 +21,7 @@ use crate::h2::grpc;
 use crate::h2::heads::Translated;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
-use crate::http::codec::{Framing, Method};
+use crate::http::codec::Framing;
 use crate::http::date;
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
@@ -101,14 +101,10 @@ pub(super) async fn hear_out(proxy: &Proxy, stream: &mut RecvStream) {
     let _ = by(&proxy.ring, Some(proxy.ring.now() + proxy.limits.linger_max), rest).await; // either way it ends
 }
 
-/// What we do not do, whatever the route says.
 fn possible(request: Translated) -> Result<Translated, Refusal> {
-    if request.head.method == Method::Connect {
-        Err(Refusal::Connect)
-    } else if request.head.expects_more {
-        Err(Refusal::Expectation)
-    } else {
-        Ok(request)
+    match Refusal::of(&request.head) {
+        Some(refusal) => Err(refusal),
+        None => Ok(request),
     }
 }
 
