@@ -120,8 +120,15 @@ pub fn put_request(
     let host = edits.and_then(Edits::host).map_or(request.authority_bytes(), str::as_bytes);
     put_all(
         out,
-        &[request.method_bytes(), b" ", request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"],
+        &[
+            request.method_bytes(),
+            b" ",
+            request.root().as_bytes(),
+            request.path_bytes(),
+            b" HTTP/1.1\r\nHost: ",
+        ],
     );
+    put_all(out, &[host, b"\r\n"]);
 
     let trace = Trace::of(request);
     let mut lines = Lines::of(request.bytes);

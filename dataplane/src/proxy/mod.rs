@@ -162,7 +162,7 @@ impl Proxy {
             if ask.plain
                 && let Some(port) = route.redirect(splits)
                 && !table.certificates.is_empty()
-                && ask.path.starts_with('/')
+                && ask.path != "*"
             {
                 return Err(only_by_https(ask, port));
             }

@@ -80,7 +80,7 @@ pub enum BadEdit {
 pub struct Ask<'a> {
     /// With port, in any case.
     pub host: &'a str,
-    /// With query.
+    /// With query, which may stand alone: then the path is `/`.
     pub path: &'a str,
     /// The whole head; none when we ask for ourselves.
     pub request: Option<RequestView<'a>>,
