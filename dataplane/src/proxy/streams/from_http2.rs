@@ -21,7 +21,7 @@ use crate::h2::grpc;
 use crate::h2::heads::Translated;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
-use crate::http::codec::Framing;
+use crate::http::codec::{Framing, Malformed};
 use crate::http::date;
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
@@ -174,6 +174,9 @@ impl Body for Incoming {
                 Some(Err(_)) => Err(Fault::Gone),
                 None => {
                     let fields = self.stream.trailers().await.map_err(|_| Fault::Gone)?;
+                    if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
+                        return Err(Fault::Malformed(Malformed::FieldValue));
+                    }
                     Ok(Part::End(fields.and_then(trailers::passed)))
                 }
             }
