@@ -14,7 +14,9 @@ use ring::{Chunk, Ring, Tick};
 
 use super::answer::Answer;
 use super::bodies::{Bodies, Held, NoRoom};
-use super::codec::{BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, parse_request};
+use super::codec::{
+    BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, Version, parse_request,
+};
 use super::date;
 use super::limits::HttpLimits;
 use super::roster::Seat;
@@ -96,8 +98,8 @@ impl Downstream {
         if self.inflow.is_between() {
             self.idle().await?;
         }
-        // What the last request asked must not shape an answer to one that cannot be read.
-        self.head.method = Method::default();
+        // What the last request asked must not shape an answer to one that cannot be read, nor what is told of it.
+        (self.head.method, self.head.version) = (Method::default(), Version::default());
         let due = self.ring.now() + self.limits.head_max;
         let head = &mut self.head;
         let parsed = self.inflow.head(&self.stream, |bytes| parse_request(bytes, head));

@@ -12,7 +12,7 @@ use super::exchange::{Ending, exchange};
 use super::note::{End, Note};
 use super::sheet::Open;
 use super::{Proxy, Refusal, streams};
-use crate::http::codec::Framing;
+use crate::http::codec::{Framing, Version};
 use crate::http::headers::{Peer, Scheme};
 use crate::http::roster::Seat;
 use crate::http::server::{Downstream, NoRequest, Spoken};
@@ -200,7 +200,11 @@ impl Connection {
         self.proxy.counters.answered(status);
         let client = self.peer.canonical();
         let bytes = self.client.outflow.bytes - sent_before;
-        self.note.end(&self.proxy, &End { client, protocol: HTTP1, status, bytes, reason });
+        let protocol = match self.client.head.version {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => HTTP1,
+        };
+        self.note.end(&self.proxy, &End { client, protocol, status, bytes, reason });
     }
 
     /// Refuses what could not be read as a request.
