@@ -118,19 +118,35 @@ pub fn put_request(
     let head = request.head;
     out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
     let host = edits.and_then(Edits::host).map_or(request.authority_bytes(), str::as_bytes);
-    put_all(
-        out,
-        &[
-            request.method_bytes(),
-            b" ",
-            request.root().as_bytes(),
-            request.path_bytes(),
-            b" HTTP/1.1\r\nHost: ",
-        ],
-    );
-    put_all(out, &[host, b"\r\n"]);
+    put_all(out, &[request.method_bytes(), b" ", request.root().as_bytes(), request.path_bytes()]);
+    put_all(out, &[b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
 
     let trace = Trace::of(request);
+    let has = put_fields(out, request, edits, trace);
+    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
+        put_field(out, name.as_bytes(), value.as_bytes());
+    }
+
+    if let Some(hops) = head.hops_left {
+        let less = hops.saturating_sub(1);
+        put_field(out, b"Max-Forwards", itoa::Buffer::new().format(less).as_bytes());
+    }
+    if head.framing == Framing::Chunked {
+        out.put_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if head.wants_websocket {
+        out.put_slice(WEBSOCKET);
+    }
+    put_forwarding(out, request, peer, &has);
+    if trace == Trace::Fresh {
+        put_fresh_trace(out, rng);
+    }
+    out.put_slice(b"\r\n");
+}
+
+/// Writes the fields that pass.
+fn put_fields(out: &mut BytesMut, request: RequestView<'_>, edits: Option<&Edits>, trace: Trace) -> Has {
+    let head = request.head;
     let mut lines = Lines::of(request.bytes);
     let mut has = Has::default();
     for field in &head.fields {
@@ -168,25 +184,7 @@ pub fn put_request(
         lines.put(out, field);
     }
     lines.end(out);
-    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
-        put_field(out, name.as_bytes(), value.as_bytes());
-    }
-
-    if let Some(hops) = head.hops_left {
-        let less = hops.saturating_sub(1);
-        put_field(out, b"Max-Forwards", itoa::Buffer::new().format(less).as_bytes());
-    }
-    if head.framing == Framing::Chunked {
-        out.put_slice(b"Transfer-Encoding: chunked\r\n");
-    }
-    if head.wants_websocket {
-        out.put_slice(WEBSOCKET);
-    }
-    put_forwarding(out, request, peer, &has);
-    if trace == Trace::Fresh {
-        put_fresh_trace(out, rng);
-    }
-    out.put_slice(b"\r\n");
+    has
 }
 
 #[derive(Default)]
