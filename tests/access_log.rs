@@ -36,6 +36,9 @@ fn every_answer_has_its_line() {
     Call::get("/delay?ms=20&q=\"x\"").host(HOST).header("traceparent", PARENT).send(to);
     Call::post("/mirror").host(HOST).body(vec![b'x'; 50_000]).send(to);
     Call::get("/").host("nobody").send(to);
+    let mut old = Connection::open(to);
+    old.send(format!("GET /old HTTP/1.0\r\nHost: {HOST}\r\n\r\n").as_bytes());
+    assert_eq!(old.receive().status, 200);
     let mut broken = Connection::open(to);
     broken.send(b"nonsense\r\n\r\n");
     assert_eq!(broken.receive().status, 400);
@@ -45,7 +48,7 @@ fn every_answer_has_its_line() {
         assert_eq!(client.call(request).await.unwrap().status, 200);
     });
 
-    let lines: Vec<Value> = lines(&file, 5).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = lines(&file, 6).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |path: &str| lines.iter().find(|line| line["path"] == path).unwrap();
     let first = of("/delay?ms=20&q=\"x\"");
     assert_eq!(
@@ -64,6 +67,7 @@ fn every_answer_has_its_line() {
     assert!(first["time"].as_str().unwrap().ends_with('Z'));
     assert!(number(of("/mirror"), "bytes") > 50_000);
     assert_eq!(of("/mirror")["trace_id"].as_str().unwrap().len(), 32);
+    assert_eq!(of("/old")["protocol"], "HTTP/1.0");
     assert_eq!(of("/two")["protocol"], "HTTP/2");
     assert!(number(of("/two"), "bytes") > 0);
     let mut reasons: Vec<_> = lines.iter().filter_map(|line| line["reason"].as_str()).collect();
@@ -83,6 +87,10 @@ fn the_common_format_is_that_of_others_and_its_file_can_be_rotated() {
         line.starts_with("127.0.0.1 - - [") && line.contains("] \"GET /before HTTP/1.1\" 200 "),
         "{line}"
     );
+    let mut old = Connection::open(appliance.http());
+    old.send(format!("GET /old HTTP/1.0\r\nHost: {HOST}\r\n\r\n").as_bytes());
+    assert_eq!(old.receive().status, 200);
+    assert!(lines(&file, 2)[1].contains("] \"GET /old HTTP/1.0\" 200 "));
 
     let old = file.with_extension("old");
     std::fs::rename(&file, &old).unwrap();

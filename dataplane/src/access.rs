@@ -54,7 +54,7 @@ pub struct Setup {
 pub struct Line<'a> {
     pub at: SystemTime,
     pub client: SocketAddr,
-    /// `HTTP/1.1` or `HTTP/2`.
+    /// `HTTP/1.1`, `HTTP/1.0` or `HTTP/2`.
     pub protocol: &'static str,
     /// Empty when there was no request to be read.
     pub method: &'a [u8],

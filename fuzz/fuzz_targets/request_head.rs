@@ -52,7 +52,7 @@ fn passed_on(request: RequestView<'_>) {
     assert_eq!(end, out.len(), "a request hides in a head: {text}");
     let passed = head.view(&out);
     assert_eq!(passed.method(), request.method());
-    assert_eq!(passed.path(), request.path());
+    assert_eq!(passed.path(), [request.root(), request.path()].concat());
     assert_eq!(passed.authority(), request.authority());
     assert_eq!(passed.head.framing, request.head.framing, "{text}");
     assert!(request.head.framing != Framing::UntilClose);

@@ -36,7 +36,7 @@ fuzz_target!(|input: &[u8]| {
 fn passed_on(response: ResponseView<'_>, asked: Method, close: bool) {
     let chunked = matches!(response.head.framing, Framing::Chunked | Framing::UntilClose);
     let mut out = BytesMut::new();
-    put_response(&mut out, response, ForClient { chunked, close, websocket: false });
+    put_response(&mut out, response, ForClient { chunked, close, ..ForClient::INTERIM });
     let mut head = ResponseHead::default();
     let parsed = parse_response(&out, asked, &mut head);
     let text = String::from_utf8_lossy(&out);

@@ -9,9 +9,11 @@ use crate::cases::read;
 use crate::requests::{TABLE, Witness, put};
 
 /// Cases that we take and another refuses, each one unambiguous by the RFC: one's own taste in sizes, in methods,
-/// or in hosts (an absolute target makes Host not count, RFC 9112 3.2.2; HAProxy wants the two to agree).
-const TASTES: [&str; 11] = [
+/// or in hosts (an absolute target makes Host not count, RFC 9112 3.2.2; HAProxy wants the two to agree, and looks for a
+/// host's end at a slash alone, where RFC 3986 3.2 has it end at a query too).
+const TASTES: [&str; 12] = [
     "absolute: its host counts and not Host",
+    "absolute, a query and no path",
     "OPTIONS of the server",
     "a method in small letters is another",
     "a method of odd tokens",

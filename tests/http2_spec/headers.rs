@@ -24,6 +24,10 @@ fn fields() -> Vec<Case> {
         malformed("8.2.1", "a name with a control character", &[field("x\u{1}", "1")]),
         malformed("8.2.1", "a value with a line feed", &[field("x", "a\nb: c")]),
         malformed("8.2.1", "a value with a NUL", &[field("x", "a\0b")]),
+        malformed("8.2.1", "a value with a blank before it", &[field("x", " a")]),
+        malformed("8.2.1", "a value with a tab behind it", &[field("x", "a\t")]),
+        malformed("8.2.1", "a value of a blank", &[field("x", " ")]),
+        case("8.2.1", "a value may be empty", &[get_with(&[field("x", "")])], Expect::Answer),
         malformed("8.2.2", "connection", &[field("connection", "keep-alive")]),
         malformed("8.2.2", "transfer-encoding", &[field("transfer-encoding", "chunked")]),
         malformed("8.2.2", "keep-alive", &[field("keep-alive", "1")]),
@@ -48,6 +52,13 @@ fn pseudo_fields() -> Vec<Case> {
         exactly("8.3.1", "no scheme", &all(&[&method, &path, &host])),
         exactly("8.3.1", "no path", &all(&[&method, &scheme, &host])),
         exactly("8.3.1", "an empty path", &all(&[&method, &scheme, &empty, &host])),
+        // No path by the letter. What reads it for h2 cuts the fragment off and does not tell, so no instance ever sees it.
+        case(
+            "8.3.1",
+            "a path's fragment goes nowhere",
+            &[frame(HEADERS, WHOLE, 1, &all(&[&method, &scheme, &field(":path", "/#f"), &host]).concat())],
+            Expect::Answer,
+        ),
         exactly("8.3.1", "two methods", &all(&[&method, &method, &scheme, &path, &host])),
         exactly("8.3.1", "two schemes", &all(&[&method, &scheme, &scheme, &path, &host])),
         exactly("8.3.1", "two paths", &all(&[&method, &scheme, &path, &path, &host])),
@@ -71,10 +82,12 @@ fn bodies() -> Vec<Case> {
     let broken = Expect::BrokenBody;
     let late = [post(1), data(0, b"test"), trailers(0, &[field("x", "y")]), data(END_STREAM, b"more")];
     let pseudo = [post(1), data(0, b"x"), trailers(END_STREAM, &[field(":method", "200")])];
+    let padded = [post(1), data(0, b"x"), trailers(END_STREAM, &[field("x-sum", "1 ")])];
     let good = [post(1), data(0, b"x"), trailers(END_STREAM, &[field("x-sum", "1")])];
     vec![
         case("8.1", "trailers that do not end the stream", &late, broken),
         case("8.1", "trailers are allowed", &good, Expect::Answer),
+        case("8.2.1", "a trailer with a blank behind it", &padded, broken),
         // Malformed by the letter. h2 drops the field and does not tell, so no instance ever sees it.
         case("8.3", "a pseudo-field in trailers goes nowhere", &pseudo, Expect::Answer),
         case("8.1.1", "a length below the body's", &[sized("1"), data(END_STREAM, b"test")], broken),

@@ -7,7 +7,7 @@ use ::h2::RecvStream;
 use ::h2::server::SendResponse;
 use ::http::{Method, Request, Response};
 use bytes::{Bytes, BytesMut};
-use ring::Ring;
+use ring::{Ring, Tick};
 
 use super::heads::from_client;
 use super::limits;
@@ -15,6 +15,7 @@ use super::server::{self, Opened};
 use crate::http::answer::Answer;
 use crate::http::bodies::{Bodies, Held};
 use crate::http::codec::RequestView;
+use crate::http::date;
 use crate::http::limits::HttpLimits;
 use crate::http::wire::by;
 
@@ -69,7 +70,7 @@ impl Guest {
                 Err(None) => return, // the client took it back
             },
         };
-        put(respond, answer, parts.method == Method::HEAD);
+        put(respond, answer, parts.method == Method::HEAD, self.room.ring.now());
     }
 
     /// The body; or what its sender is told, if there is somebody to be told.
@@ -107,12 +108,13 @@ impl Drop for Guest {
 }
 
 /// A client that has gone hears nothing.
-fn put(mut respond: SendResponse<Bytes>, answer: Answer, to_head: bool) {
+fn put(mut respond: SendResponse<Bytes>, answer: Answer, to_head: bool, now: Tick) {
     let mut response = Response::builder().status(answer.status).header("content-length", answer.body.len());
     for (name, value) in &answer.headers {
         response = response.header(&**name, &**value);
     }
-    let Ok(response) = response.body(()) else { return }; // our own headers are well formed
+    let Ok(mut response) = response.body(()) else { return }; // our own headers are well formed
+    date::add(response.headers_mut(), now);
     let ends = to_head || answer.body.is_empty();
     if let Ok(mut stream) = respond.send_response(response, ends)
         && !ends

@@ -58,6 +58,9 @@ fn translate(
     let mut has_length = false;
     let mut has_cookie = false;
     for (name, value) in &parts.headers {
+        if is_padded(value) {
+            return Err(Malformed::FieldValue);
+        }
         match name.as_str() {
             "host" => continue,
             // h2 lets a client split it; HTTP/1 has one (RFC 9113 8.2.3).
@@ -88,6 +91,14 @@ fn translate(
     out.put_slice(b"\r\n");
     let wants_trailers = parts.headers.get_all("te").iter().any(|te| has_token(te.as_bytes(), "trailers"));
     Ok(Translated { wants_trailers, ..parsed(out.freeze())? })
+}
+
+/// Whether a value has blanks around it, which HTTP/1 drops and HTTP/2 forbids (RFC 9113 8.2.1): two who
+/// pass it on, each in its own way, would differ about the value.
+#[must_use]
+pub fn is_padded(value: &HeaderValue) -> bool {
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    blank(value.as_bytes().first()) || blank(value.as_bytes().last())
 }
 
 /// The one host that is meant.
@@ -212,6 +223,9 @@ pub fn put_answer(out: &mut BytesMut, answer: &Response<()>, client: ForClient) 
     for (name, value) in answer.headers() {
         put(out, &[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }
+    if let Some(date) = client.date.filter(|_| !answer.headers().contains_key(http::header::DATE)) {
+        put(out, &[b"date: ", &date, b"\r\n"]);
+    }
     if client.chunked {
         out.put_slice(b"transfer-encoding: chunked\r\n");
     }
@@ -268,6 +282,9 @@ mod tests {
             (post().header("transfer-encoding", "chunked"), Malformed::CodingInvalid),
             (post().header("content-length", "1").header("content-length", "1"), Malformed::LengthRepeated),
             (post().header("content-length", "+1"), Malformed::LengthInvalid),
+            (post().header("x", " a"), Malformed::FieldValue),
+            (post().header("x", "a\t"), Malformed::FieldValue),
+            (post().header("cookie", "a=1").header("cookie", "b=2 "), Malformed::FieldValue),
         ] {
             assert_eq!(from_client(&request(parts), false).unwrap_err(), why);
         }

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::date::Date;
 use super::headers::put_status;
 
 /// One whole answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
-    /// Without Content-Length and Connection, which are written from the facts.
+    /// Without Date, Content-Length and Connection, which are written from the facts.
     pub headers: Vec<(Box<str>, Bytes)>,
     pub body: Bytes,
 }
@@ -46,7 +47,7 @@ impl Answer {
     }
 
     /// Writes it whole; an answer to HEAD keeps the length and leaves out the body.
-    pub fn put(&self, out: &mut BytesMut, to_head: bool, close: bool) {
+    pub fn put(&self, out: &mut BytesMut, to_head: bool, close: bool, date: &Date) {
         out.put_slice(b"HTTP/1.1 ");
         put_status(out, self.status);
         let reason = http::StatusCode::from_u16(self.status).ok().and_then(|s| s.canonical_reason());
@@ -59,6 +60,9 @@ impl Answer {
             out.put_slice(value);
             out.put_slice(b"\r\n");
         }
+        out.put_slice(b"Date: ");
+        out.put_slice(date);
+        out.put_slice(b"\r\n");
         if self.status >= 200 && self.status != 204 {
             let _ = write!(out, "Content-Length: {}\r\n", self.body.len()); // a BytesMut takes all
         }
@@ -79,17 +83,21 @@ mod tests {
     #[test]
     fn an_answer_has_a_length_and_says_when_the_connection_ends() {
         let mut out = BytesMut::new();
-        Answer::text(503, "full").with("Retry-After", "1").put(&mut out, false, true);
+        let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
+        Answer::text(503, "full").with("Retry-After", "1").put(&mut out, false, true, date);
         assert_eq!(
             out,
             "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
-             Content-Length: 5\r\nConnection: close\r\n\r\nfull\n"
+             Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\nConnection: close\r\n\r\nfull\n"
         );
         out.clear();
-        Answer::text(404, "no").put(&mut out, true, false);
+        Answer::text(404, "no").put(&mut out, true, false, date);
         assert!(out.ends_with(b"Content-Length: 3\r\n\r\n"));
         out.clear();
-        Answer::empty(202).put(&mut out, false, false);
-        assert_eq!(out, "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n");
+        Answer::empty(202).put(&mut out, false, false, date);
+        assert_eq!(
+            out,
+            "HTTP/1.1 202 Accepted\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Writes the heads that leave, straight into the outgoing buffer.
 //!
 //! Removed on the way to an instance: what belongs to one hop (`Connection` and every field it names,
-//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash`, everything under
-//! `Sluicegate-`, and what the route sets itself. Added: the route's [`Edits`], `Forwarded`,
+//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash` and what else only a platform
+//! tells ([`Name::Platform`]), everything under `Sluicegate-`, and what the route sets itself. Added: the route's [`Edits`], `Forwarded`,
 //! `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes through unchanged and in
 //! its order (RT-HDR-01).
 
@@ -13,6 +13,7 @@ use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
 
 use super::codec::{Framing, Name, RequestView, ResponseView, has_token, is_authority, tokens};
+use super::date::Date;
 use super::lines::{Lines, put_field};
 use crate::hex;
 use crate::table::Edits;
@@ -117,12 +118,35 @@ pub fn put_request(
     let head = request.head;
     out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
     let host = edits.and_then(Edits::host).map_or(request.authority_bytes(), str::as_bytes);
-    put_all(
-        out,
-        &[request.method_bytes(), b" ", request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"],
-    );
+    put_all(out, &[request.method_bytes(), b" ", request.root().as_bytes(), request.path_bytes()]);
+    put_all(out, &[b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
 
     let trace = Trace::of(request);
+    let has = put_fields(out, request, edits, trace);
+    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
+        put_field(out, name.as_bytes(), value.as_bytes());
+    }
+
+    if let Some(hops) = head.hops_left {
+        let less = hops.saturating_sub(1);
+        put_field(out, b"Max-Forwards", itoa::Buffer::new().format(less).as_bytes());
+    }
+    if head.framing == Framing::Chunked {
+        out.put_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if head.wants_websocket {
+        out.put_slice(WEBSOCKET);
+    }
+    put_forwarding(out, request, peer, &has);
+    if trace == Trace::Fresh {
+        put_fresh_trace(out, rng);
+    }
+    out.put_slice(b"\r\n");
+}
+
+/// Writes the fields that pass.
+fn put_fields(out: &mut BytesMut, request: RequestView<'_>, edits: Option<&Edits>, trace: Trace) -> Has {
+    let head = request.head;
     let mut lines = Lines::of(request.bytes);
     let mut has = Has::default();
     for field in &head.fields {
@@ -133,6 +157,7 @@ pub fn put_request(
             | Name::Upgrade
             | Name::HopByHop
             | Name::NetworkHash
+            | Name::Platform
             | Name::Internal => continue,
             Name::Forwarded => {
                 has.forwarded = true;
@@ -145,8 +170,9 @@ pub fn put_request(
             Name::ForwardedHost => has.host = true,
             Name::ForwardedProto => has.proto = true,
             Name::Expect if !head.expects_continue => continue,
+            Name::MaxForwards if head.hops_left.is_some() => continue,
             Name::TraceParent | Name::TraceState if trace == Trace::Fresh => continue,
-            Name::Other | Name::TraceState
+            Name::Other | Name::Date | Name::MaxForwards | Name::TraceState
                 if head.nominates
                     && is_nominated(field.name.in_bytes(request.bytes), request.values(Name::Connection)) =>
             {
@@ -158,21 +184,7 @@ pub fn put_request(
         lines.put(out, field);
     }
     lines.end(out);
-    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
-        put_field(out, name.as_bytes(), value.as_bytes());
-    }
-
-    if head.framing == Framing::Chunked {
-        out.put_slice(b"Transfer-Encoding: chunked\r\n");
-    }
-    if head.wants_websocket {
-        out.put_slice(WEBSOCKET);
-    }
-    put_forwarding(out, request, peer, &has);
-    if trace == Trace::Fresh {
-        put_fresh_trace(out, rng);
-    }
-    out.put_slice(b"\r\n");
+    has
 }
 
 #[derive(Default)]
@@ -333,11 +345,13 @@ pub struct ForClient {
     pub close: bool,
     /// The connection becomes a WebSocket.
     pub websocket: bool,
+    /// For one that came without; an interim answer needs none.
+    pub date: Option<Date>,
 }
 
 impl ForClient {
     /// An interim answer.
-    pub const INTERIM: Self = Self { chunked: false, close: false, websocket: false };
+    pub const INTERIM: Self = Self { chunked: false, close: false, websocket: false, date: None };
 }
 
 /// What makes a request, or its answer, the beginning of a WebSocket.
@@ -354,15 +368,17 @@ pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
 /// Writes the head of an instance's answer, interim or final, the empty line included.
 pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForClient) {
     let head = response.head;
-    out.reserve(response.bytes.len() + 64);
+    out.reserve(response.bytes.len() + 128); // what we add is shorter
     out.put_slice(b"HTTP/1.1 ");
     put_status(out, head.status);
     put_all(out, &[b" ", response.reason(), b"\r\n"]);
 
     let no_length = head.status < 200 || head.status == 204;
+    let mut has_date = false;
     let mut lines = Lines::of(response.bytes);
     for field in &head.fields {
         match field.kind {
+            Name::Date => has_date = true,
             Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
             Name::ContentLength if no_length || client.chunked => continue,
             Name::Other
@@ -380,6 +396,9 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForC
     }
     lines.end(out);
 
+    if let Some(date) = client.date.filter(|_| !has_date) {
+        put_field(out, b"Date", &date);
+    }
     if client.chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }

@@ -66,6 +66,28 @@ fn hop_by_hop_fields_and_those_that_connection_names_stay_here() {
     assert_eq!(values(&head, "host"), ["app.example.com:8080"]);
 }
 
+/// RT-HDR-03, X-RTE-09: what a client says in the platform's name reaches nobody; what the route says under the same
+/// names does, and so does what clients may say.
+#[test]
+fn what_a_platform_tells_is_taken_from_nobody_but_the_route() {
+    let text = "GET / HTTP/1.1\r\nHost: a\r\nKnative-Serving-Revision: spoof\r\nknative-serving-namespace: spoof\r\n\
+                K-Original-Host: spoof\r\nK-PROXY-REQUEST: spoof\r\nK-Network-Hash: spoof\r\n\
+                Knative-Serving-Tag: next\r\nX-Yours: 1\r\n\r\n";
+    let mut head = RequestHead::default();
+    assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
+    let mut edits = Edits::default();
+    edits.set("K-Original-Host", "app.example.com").unwrap();
+    edits.set("Knative-Serving-Revision", "app-00001").unwrap();
+    let mut out = BytesMut::new();
+    let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+    put_request(&mut out, head.view(text.as_bytes()), &peer, Some(&edits), &mut Rng::with_seed(1));
+    let out = String::from_utf8(out.to_vec()).unwrap();
+    assert!(!out.contains("spoof"), "{out}");
+    assert_eq!(values(&out, "k-original-host"), ["app.example.com"]);
+    assert_eq!(values(&out, "knative-serving-revision"), ["app-00001"]);
+    assert_eq!((values(&out, "knative-serving-tag"), values(&out, "x-yours")), (vec!["next"], vec!["1"]));
+}
+
 /// RT-HDR-05, RT-HDR-06, RT-HDR-07: created when absent.
 #[test]
 fn forwarding_headers_are_created() {
@@ -135,11 +157,31 @@ fn a_trace_is_passed_or_begun() {
     }
 }
 
+/// RFC 9110 7.6.2: a count of those who may pass it on goes down by one for OPTIONS and TRACE, and is no other request's.
+#[test]
+fn a_request_that_is_to_be_passed_on_so_often_is_told_one_less() {
+    for (method, count, told) in [
+        ("OPTIONS", "Max-Forwards: 3", "2"),
+        ("TRACE", "max-forwards: 1", "0"),
+        ("OPTIONS", "Max-Forwards: 9\r\nMax-Forwards: 4", "3"),
+        ("OPTIONS", "Max-Forwards: few", "few"),
+        ("GET", "Max-Forwards: 3", "3"),
+    ] {
+        let text = format!("{method} / HTTP/1.1\r\nHost: a\r\n{count}\r\n\r\n");
+        let mut head = RequestHead::default();
+        assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
+        let mut out = BytesMut::new();
+        let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+        put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
+        assert_eq!(values(std::str::from_utf8(&out).unwrap(), "max-forwards"), [told], "{method} {count}");
+    }
+}
+
 fn answered(text: &str, asked: Method, chunked: bool, close: bool) -> String {
     let mut head = ResponseHead::default();
     assert_eq!(parse_response(text.as_bytes(), asked, &mut head), Parsed::Head { bytes: text.len() });
     let mut out = BytesMut::new();
-    let client = ForClient { chunked, close, websocket: false };
+    let client = ForClient { chunked, close, ..ForClient::INTERIM };
     put_response(&mut out, head.view(text.as_bytes()), client);
     String::from_utf8(out.to_vec()).unwrap()
 }
@@ -168,4 +210,26 @@ fn an_answer_keeps_its_fields_and_loses_its_hop() {
         answered("HTTP/1.1 304 Same\r\nContent-Length: 3\r\n\r\n", Method::Get, false, false),
         "HTTP/1.1 304 Same\r\nContent-Length: 3\r\n\r\n"
     );
+}
+
+/// RFC 9110 6.6.1: who passes an answer on that does not say when it was given says so.
+#[test]
+fn an_answer_without_a_date_gets_one_behind_its_fields() {
+    let date = *b"Sun, 06 Nov 1994 08:49:37 GMT";
+    for (fields, told) in [
+        ("A: b\r\n", "A: b\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
+        ("Dates: b\r\n", "Dates: b\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
+        ("dATE: then\r\nA: b\r\n", "dATE: then\r\nA: b\r\n"),
+    ] {
+        let text = format!("HTTP/1.1 304 Same\r\n{fields}\r\n");
+        let mut head = ResponseHead::default();
+        assert_eq!(
+            parse_response(text.as_bytes(), Method::Get, &mut head),
+            Parsed::Head { bytes: text.len() }
+        );
+        let mut out = BytesMut::new();
+        let client = ForClient { date: Some(date), ..ForClient::INTERIM };
+        put_response(&mut out, head.view(text.as_bytes()), client);
+        assert_eq!(out, format!("HTTP/1.1 304 Same\r\n{told}\r\n"));
+    }
 }

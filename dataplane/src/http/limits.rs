@@ -48,6 +48,11 @@ pub struct HttpLimits {
     /// A WebSocket on which nothing passes either way is closed after this: an hour, because many send
     /// nothing but news and leave it to the network to notice who is gone.
     pub tunnel_idle_max: Duration,
+    /// A client that has sent its request and ended its side is taken for gone when its answer has brought it nothing
+    /// for this long: few wait for an answer like that, and a connection that was closed looks the same until something
+    /// is sent on it. Longer than most answers take, and an instance that serves one request at a time is not held for
+    /// much longer by somebody who left.
+    pub half_closed_silence_max: Duration,
     /// Opening a connection to an instance: they are near (loopback or one hop).
     pub connect_max: Duration,
     /// A client that asked `Expect: 100-continue` is told to go on by us when the instance has been
@@ -78,6 +83,7 @@ impl Default for HttpLimits {
             idle_max: Duration::from_secs(180),
             stall_max: Duration::from_secs(60),
             tunnel_idle_max: Duration::from_secs(3600),
+            half_closed_silence_max: Duration::from_secs(10),
             connect_max: Duration::from_secs(5),
             continue_after: Duration::from_millis(300),
             linger_bytes_max: 256 * 1024,

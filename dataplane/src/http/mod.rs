@@ -4,12 +4,13 @@
 //! refused, because every request here passes at least two of them. [`headers`] writes the heads
 //! that leave, `lines` the fields that go on as they came. [`wire`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
 //! are connections to instances, [`server`] serves small whole messages (events). [`websocket`] is what a tunnel has to know.
-//! [`trace`] puts spans of our own between a client's and an instance's.
+//! [`date`] has the time for answers. [`trace`] puts spans of our own between a client's and an instance's.
 
 pub mod answer;
 pub mod bodies;
 pub mod client;
 pub mod codec;
+pub mod date;
 pub mod headers;
 pub mod limits;
 mod lines;

@@ -14,7 +14,10 @@ use ring::{Chunk, Ring, Tick};
 
 use super::answer::Answer;
 use super::bodies::{Bodies, Held, NoRoom};
-use super::codec::{BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, parse_request};
+use super::codec::{
+    BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, Version, parse_request,
+};
+use super::date;
 use super::limits::HttpLimits;
 use super::roster::Seat;
 use super::wire::{HeadFault, Inflow, Outflow, by};
@@ -95,8 +98,8 @@ impl Downstream {
         if self.inflow.is_between() {
             self.idle().await?;
         }
-        // What the last request asked must not shape an answer to one that cannot be read.
-        self.head.method = Method::default();
+        // What the last request asked must not shape an answer to one that cannot be read, nor what is told of it.
+        (self.head.method, self.head.version) = (Method::default(), Version::default());
         let due = self.ring.now() + self.limits.head_max;
         let head = &mut self.head;
         let parsed = self.inflow.head(&self.stream, |bytes| parse_request(bytes, head));
@@ -139,7 +142,8 @@ impl Downstream {
 
     /// Sends a whole answer of ours.
     pub async fn answer(&mut self, answer: &Answer, close: bool) -> io::Result<()> {
-        answer.put(&mut self.outflow.buffer, self.head.method == Method::Head, close);
+        let (to_head, date) = (self.head.method == Method::Head, date::at(self.ring.now()));
+        answer.put(&mut self.outflow.buffer, to_head, close, &date);
         self.flush().await
     }
 

@@ -13,6 +13,7 @@ use super::{Place, Refusal};
 use crate::http::codec::{
     BodyReader, Framing, Name, RequestHead, ResponseHead, Version, has_token, parse_response,
 };
+use crate::http::date;
 use crate::http::headers::{ForClient, put_response};
 use crate::http::limits::{HttpLimits, INTERIM_MAX};
 use crate::http::relay::{self, Step};
@@ -47,7 +48,7 @@ impl Answering<'_> {
             Err(attempt) => return attempt,
         };
         if self.head.status == 101 {
-            let client = ForClient { chunked: false, close: false, websocket: true };
+            let client = ForClient { websocket: true, ..ForClient::INTERIM };
             put_response(&mut self.out.buffer, self.head.view(&head), client);
             self.put_cookie();
             self.tell_timing();
@@ -61,7 +62,8 @@ impl Answering<'_> {
         let modern = self.request.version == Version::Http11;
         let chunked = modern && matches!(self.head.framing, Framing::Chunked | Framing::UntilClose);
         let close = !self.request.keep_alive || self.seat.is_draining() || !self.progress.is_request_read();
-        let client = ForClient { chunked, close, websocket: false };
+        let date = Some(date::at(self.ring.now()));
+        let client = ForClient { chunked, close, websocket: false, date };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
         self.put_cookie();
         self.tell_timing();
@@ -201,9 +203,10 @@ impl Answering<'_> {
     async fn send(&mut self, bytes: Chunk) -> io::Result<()> {
         self.out.bytes += bytes.len() as u64;
         let due = earlier(self.due.total, Some(self.ring.now() + self.limits.stall_max));
-        by(self.ring, due, self.client.send(bytes))
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        self.progress.silence.end();
+        let sent = by(self.ring, due, self.client.send(bytes)).await;
+        self.progress.silence.begin(self.ring.now());
+        sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Whether the instance switches as it was asked to.

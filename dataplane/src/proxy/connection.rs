@@ -12,7 +12,7 @@ use super::exchange::{Ending, exchange};
 use super::note::{End, Note};
 use super::sheet::Open;
 use super::{Proxy, Refusal, streams};
-use crate::http::codec::{Framing, Method};
+use crate::http::codec::{Framing, Version};
 use crate::http::headers::{Peer, Scheme};
 use crate::http::roster::Seat;
 use crate::http::server::{Downstream, NoRequest, Spoken};
@@ -170,7 +170,7 @@ impl Connection {
     async fn request(&mut self, head: Chunk, sent_before: u64) -> Next {
         self.note.begin(&self.proxy, Some(self.client.head.view(&head)));
         self.open.sheet.begin(State::Routing, self.proxy.ring.now());
-        if let Some(refusal) = self.out_of_question() {
+        if let Some(refusal) = Refusal::of(&self.client.head) {
             return self.refuse(&refusal, sent_before).await;
         }
         match exchange(self, head).await {
@@ -195,24 +195,16 @@ impl Connection {
         }
     }
 
-    /// What we do not do, whatever the route says.
-    fn out_of_question(&self) -> Option<Refusal> {
-        let head = &self.client.head;
-        if head.method == Method::Connect {
-            Some(Refusal::Connect)
-        } else if head.expects_more {
-            Some(Refusal::Expectation)
-        } else {
-            None
-        }
-    }
-
     /// Counts and notes a request that has had its answer.
     fn ended(&mut self, status: u16, sent_before: u64, reason: Option<&'static str>) {
         self.proxy.counters.answered(status);
         let client = self.peer.canonical();
         let bytes = self.client.outflow.bytes - sent_before;
-        self.note.end(&self.proxy, &End { client, protocol: HTTP1, status, bytes, reason });
+        let protocol = match self.client.head.version {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => HTTP1,
+        };
+        self.note.end(&self.proxy, &End { client, protocol, status, bytes, reason });
     }
 
     /// Refuses what could not be read as a request.

@@ -20,16 +20,16 @@ use super::mirror::Recording;
 use super::sending::{Progress, Sending};
 use super::timing::Timing;
 use super::tunnel::tunnel;
+use super::watch::gone;
 use super::{Choice, Place, Proxy, Refusal, Wish, streams};
 use crate::http::codec::{BodyReader, Framing};
 use crate::http::headers::put_request;
 use crate::http::pool::{PoolKey, Upstream};
 use crate::http::relay::{self, Step};
 use crate::http::server::Downstream;
-use crate::http::wire::{Inflow, earlier};
+use crate::http::wire::earlier;
 use crate::inquiry::State;
 use crate::table::{Ask, Edits, Timeouts};
-use crate::tls::Wire;
 
 /// How an exchange ended, as its client's connection must know it.
 pub(super) enum Ending {
@@ -337,27 +337,4 @@ async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: 
 /// Bytes after the answer's end are none that we asked for.
 pub(super) fn is_reusable(upstream: &Upstream) -> bool {
     upstream.head.keep_alive && upstream.inflow.is_between() && !upstream.inflow.ended
-}
-
-/// Ends when the client's connection does. Bytes of a next request are kept, and hide its end.
-async fn gone(client: &Wire, inflow: &mut Inflow) {
-    while inflow.held.is_empty() {
-        match inflow.fill(client).await {
-            Ok(true) => inflow.detach(),
-            Ok(false) | Err(_) => return,
-        }
-    }
-    std::future::pending().await
-}
-
-/// Never ends while the client's connection is whole: a client that has finished sending may still wait
-/// for its answer. Bytes of a next request are kept.
-pub(super) async fn watch(client: &Wire, inflow: &mut Inflow) {
-    while inflow.held.is_empty() && !inflow.ended {
-        if inflow.fill(client).await.is_err() {
-            return;
-        }
-        inflow.detach();
-    }
-    std::future::pending().await
 }

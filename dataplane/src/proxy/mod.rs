@@ -22,6 +22,7 @@ mod streams;
 mod timing;
 mod tunnel;
 pub mod waiting;
+mod watch;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -161,7 +162,7 @@ impl Proxy {
             if ask.plain
                 && let Some(port) = route.redirect(splits)
                 && !table.certificates.is_empty()
-                && ask.path.starts_with('/')
+                && ask.path != "*"
             {
                 return Err(only_by_https(ask, port));
             }

@@ -75,6 +75,7 @@ impl Note {
         self.method_end = self.text.len();
         self.text.extend_from_slice(request.authority().as_bytes());
         self.host_end = self.text.len();
+        self.text.extend_from_slice(request.root().as_bytes());
         self.text.extend_from_slice(request.path().as_bytes());
         self.trace = passed_trace_id(request);
         if proxy.spans.get().is_some() {

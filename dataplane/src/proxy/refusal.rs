@@ -6,7 +6,10 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::http::answer::Answer;
-use crate::http::codec::Malformed;
+use crate::http::codec::{Malformed, Method, RequestHead};
+
+/// What programs may be asked for, as far as we know.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// One reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub enum Refusal {
     Upgrade,
     /// An `Expect` that is not `100-continue`.
     Expectation,
+    /// An OPTIONS, or else a TRACE, that nobody may pass on any more (RFC 9110 7.6.2).
+    LastHop(Method),
     /// The route wants TLS, and the client came without.
     HttpsOnly {
         location: Box<str>,
@@ -61,7 +66,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The reasons' names in metrics, in the order of [`Refusal::index`].
-    pub const REASONS: [&'static str; 23] = [
+    pub const REASONS: [&'static str; 24] = [
         "malformed",
         "head_stalled",
         "body_stalled",
@@ -85,7 +90,20 @@ impl Refusal {
         "misdirected",
         "untrusted",
         "probed_for_health",
+        "last_hop",
     ];
+
+    /// What we do not do, whatever the route says.
+    #[must_use]
+    pub fn of(head: &RequestHead) -> Option<Self> {
+        if head.method == Method::Connect {
+            Some(Self::Connect)
+        } else if head.expects_more {
+            Some(Self::Expectation)
+        } else {
+            (head.hops_left == Some(0)).then_some(Self::LastHop(head.method))
+        }
+    }
 
     #[must_use]
     pub fn index(&self) -> usize {
@@ -113,6 +131,7 @@ impl Refusal {
             Self::Misdirected(_) => 20,
             Self::Untrusted(..) => 21,
             Self::Well => 22,
+            Self::LastHop(_) => 23,
         }
     }
 
@@ -121,7 +140,8 @@ impl Refusal {
         match self {
             Self::Malformed(why) => why.status(),
             Self::HeadStalled | Self::BodyStalled => 408,
-            Self::Connect => 405,
+            Self::LastHop(Method::Options) => 200,
+            Self::Connect | Self::LastHop(_) => 405,
             Self::Upgrade => 501,
             Self::Expectation => 417,
             Self::HttpsOnly { .. } => 301,
@@ -156,7 +176,7 @@ impl Refusal {
         let answer = Answer::text(self.status(), self.to_string());
         match self {
             Self::RoomFull | Self::NoInstance(_) | Self::Draining => answer.with("Retry-After", "1"),
-            Self::Connect => answer.with("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+            Self::Connect | Self::LastHop(_) => answer.with("Allow", METHODS),
             Self::HttpsOnly { location } => answer.with("Location", location.as_bytes().to_vec()),
             Self::Well => Answer { body: Bytes::from_static(b"queue"), ..answer }, // upstream's word, and no more
             Self::Probed { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
@@ -174,6 +194,7 @@ impl fmt::Display for Refusal {
             Self::Connect => f.write_str("CONNECT is not offered: this is no tunnel"),
             Self::Upgrade => f.write_str("WebSockets reach only instances that speak HTTP/1"),
             Self::Expectation => f.write_str("the only expectation known is 100-continue"),
+            Self::LastHop(_) => f.write_str("nobody else is asked: Max-Forwards is 0"),
             Self::HttpsOnly { location } => write!(f, "only by HTTPS: {location}"),
             Self::UnknownHost(host) => write!(
                 f,

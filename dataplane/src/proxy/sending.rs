@@ -7,8 +7,9 @@ use bytes::Bytes;
 use ring::{Chunk, Ring, Tick};
 
 use super::Refusal;
-use super::exchange::{Attempt, watch};
+use super::exchange::Attempt;
 use super::mirror::Recording;
+use super::watch::{Silence, watch};
 use crate::http::codec::BodyReader;
 use crate::http::limits::HttpLimits;
 use crate::http::relay::{self, Step};
@@ -25,6 +26,8 @@ pub(super) struct Progress {
     body_begun: Cell<bool>,
     /// When the head of the final answer came.
     answered: Cell<Option<Tick>>,
+    /// Towards the client.
+    pub(super) silence: Silence,
 }
 
 impl Progress {
@@ -35,6 +38,7 @@ impl Progress {
             sent: false.into(),
             body_begun: body_begun.into(),
             answered: None.into(),
+            silence: Silence::default(),
         }
     }
 
@@ -89,7 +93,8 @@ impl Sending<'_> {
         match self.send_all(wire).await {
             Ok(()) => {
                 self.progress.sent.set(true);
-                watch(self.client, self.inflow).await;
+                let (silence, most) = (&self.progress.silence, self.limits.half_closed_silence_max);
+                watch(self.ring, self.client, self.inflow, silence, most).await;
                 Attempt::Cut
             }
             Err(Stop::Instance) => pending().await,

@@ -80,7 +80,7 @@ pub enum BadEdit {
 pub struct Ask<'a> {
     /// With port, in any case.
     pub host: &'a str,
-    /// With query.
+    /// With query, which may stand alone: then the path is `/`.
     pub path: &'a str,
     /// The whole head; none when we ask for ourselves.
     pub request: Option<RequestView<'a>>,
@@ -242,7 +242,13 @@ impl Edits {
         }
         let ours = !matches!(
             Name::of(name.as_bytes()),
-            Name::Other | Name::Internal | Name::NetworkProbe | Name::NetworkHash
+            Name::Other
+                | Name::Date
+                | Name::MaxForwards
+                | Name::Internal
+                | Name::NetworkProbe
+                | Name::NetworkHash
+                | Name::Platform
         );
         if ours {
             return Err(BadEdit::Own);

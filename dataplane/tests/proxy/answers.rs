@@ -308,6 +308,56 @@ fn an_idle_client_and_one_that_dawdles_over_its_head_are_let_go() {
     });
 }
 
+/// RFC 9110 7.6.2: what nobody may pass on any more is answered here, whatever its host; the next is passed on.
+#[test]
+fn a_request_at_its_last_hop_goes_no_further() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |seen| ok(seen.head.split(' ').next().unwrap()));
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        for (method, hops, wanted) in
+            [("OPTIONS", 0, "200"), ("TRACE", 0, "405"), ("OPTIONS", 1, "200"), ("GET", 0, "200")]
+        {
+            client.send(format!("{method} / HTTP/1.1\r\nHost: app\r\nMax-Forwards: {hops}\r\n\r\n")).await;
+            let seen = client.message().await.unwrap();
+            assert_eq!(status(&seen), wanted, "{method} {hops}");
+            let is_ours = method != "GET" && hops == 0;
+            assert_eq!(seen.head.contains("Allow: GET, HEAD"), is_ours, "{}", seen.head);
+            assert_eq!(seen.body == method.as_bytes(), !is_ours, "{method} {hops}");
+        }
+    });
+}
+
+/// RFC 9110 6.6.1: exactly one, the instance's if it sent one; interim answers and a 101 have none of ours.
+#[test]
+fn every_answer_says_when_it_was_given() {
+    everywhere(async |house| {
+        let address = instance(&house.ring, |seen| {
+            let text = match seen.head.split(' ').nth(1).unwrap() {
+                "/own" => {
+                    "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n"
+                }
+                "/early" => "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+                _ => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+            };
+            vec![Reply::Send(text.as_bytes().to_vec())]
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let mut client = house.client().await;
+        for (host, path, is_instances) in
+            [("app", "/own", true), ("app", "/none", false), ("nobody", "/", false)]
+        {
+            let head = client.get(host, path).await.head;
+            let dates: Vec<_> = head.lines().filter_map(|line| line.strip_prefix("Date: ")).collect();
+            assert_eq!(dates.len(), 1, "{head}");
+            assert!(dates[0].ends_with(" GMT") && dates[0].len() == 29, "{head}");
+            assert_eq!(dates[0].contains("1994"), is_instances, "{head}");
+        }
+        assert_eq!(client.get("app", "/early").await.head, "HTTP/1.1 103 Early Hints\r\n\r\n");
+        assert!(client.message().await.unwrap().head.contains("\r\nDate: "));
+    });
+}
+
 /// A client may end its side after the request; HTTP/1.0 and `Connection: close` end the connection.
 #[test]
 fn the_connection_ends_when_the_client_wants_it_to() {

@@ -16,7 +16,10 @@ use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{Backend, Route, Split, Table};
 
-use crate::house::{House, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine};
+use crate::house::{
+    House, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
+    read_through,
+};
 
 /// A request in flight is finished, an idle connection closed, a newcomer refused.
 #[test]
@@ -250,6 +253,70 @@ fn a_guest_who_closes_its_side_leaves_at_once() {
             house.pause(1).await;
         }
         assert_eq!(client.rest().await, "");
+    });
+}
+
+/// How long the instances of these tests may be silent to a client that has ended its side.
+fn short_silence() -> CoreLimits {
+    let mut limits = CoreLimits::default();
+    limits.http.half_closed_silence_max = Duration::from_millis(600);
+    limits
+}
+
+/// A client that closed its connection was once waited for until its instance had answered, which one that listens for
+/// news never does: the place was nobody's for good.
+#[test]
+fn a_client_that_has_closed_holds_no_place_of_a_silent_instance() {
+    on_every_machine(&short_silence(), async |house: House| {
+        for begun in ["", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"] {
+            let closed = Rc::new(Cell::new(false));
+            let told = Rc::clone(&closed);
+            let address = raw_instance(&house.ring, move |stream| {
+                let told = Rc::clone(&told);
+                Box::pin(async move {
+                    read_through(&stream, b"\r\n\r\n").await;
+                    stream.send(begun.as_bytes().to_vec()).await.unwrap();
+                    while stream.recv().await.is_ok_and(|bytes| !bytes.is_empty()) {}
+                    told.set(true);
+                })
+            });
+            let load = Arc::new(BackendLoad::default());
+            house.publish("app", Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) });
+            let client = house.client().await;
+            client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+            while load.demand() == 0 {
+                house.pause(1).await;
+            }
+            drop(client);
+            let before = house.ring.now();
+            while load.demand() > 0 || !closed.get() {
+                house.pause(1).await;
+            }
+            assert!(house.ring.now() - before < Duration::from_secs(30), "{begun:?}");
+        }
+    });
+}
+
+/// It may have said only that it sends no more. A slow answer is for it as long as something comes.
+#[test]
+fn a_client_that_has_ended_its_side_is_served_while_its_instance_speaks() {
+    on_every_machine(&short_silence(), async |house: House| {
+        let address = instance(&house.ring, |_| {
+            let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+            let mut replies = vec![Reply::Wait(Duration::from_millis(200)), Reply::Send(head)];
+            for _ in 0..5 {
+                replies.push(Reply::Wait(Duration::from_millis(200)));
+                replies.push(Reply::Send(b"1\r\nx\r\n".to_vec()));
+            }
+            replies.push(Reply::Send(b"0\r\n\r\n".to_vec()));
+            replies
+        });
+        house.publish("app", backend(&[address], 1, None));
+        let mut client = house.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        client.stream.shutdown_write().await.unwrap();
+        let seen = client.message().await.expect("a whole answer");
+        assert_eq!(seen.body, b"xxxxx");
     });
 }
 

@@ -270,3 +270,123 @@ fn a_late_answer_is_ended_whoever_speaks_http2() {
         });
     }
 }
+
+/// RFC 9110 6.6.1, where either end speaks HTTP/2.
+#[test]
+fn every_answer_of_a_stream_says_when_it_was_given() {
+    for protocol in [Protocol::Http1, Protocol::H2c] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let app = backend(&[counting(&house.ring, protocol)], 0, None);
+            house.publish("app", Backend { protocol, ..app });
+            let sender = connect(&house).await.unwrap();
+            for host in ["app", "nobody"] {
+                let mut request = put();
+                *request.uri_mut() = format!("http://{host}/").parse().unwrap();
+                let (answer, _) = sender.clone().ready().await.unwrap().send_request(request, true).unwrap();
+                assert_eq!(answer.await.unwrap().headers().get_all("date").iter().count(), 1, "{host}");
+            }
+            let head = house.client().await.get("app", "/").await.head.to_ascii_lowercase();
+            assert_eq!(head.matches("\r\ndate: ").count(), 1, "{head}");
+        });
+    }
+}
+
+/// An HTTP/2 instance that sends `interim` before its answer.
+fn interim(ring: &Ring, interim: u16) -> SocketAddr {
+    let served = ring.clone();
+    raw_instance(ring, move |stream| {
+        let ring = served.clone();
+        Box::pin(async move {
+            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let Ok(mut connection) = h2::server::handshake(io).await else { return };
+            while let Some(Ok((_request, mut respond))) = connection.accept().await {
+                let first = Response::builder().status(interim).body(()).unwrap();
+                respond.send_informational(first).unwrap();
+                let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+                let _ = answer.send_data("fine".into(), true);
+            }
+        })
+    })
+}
+
+/// RFC 9113 8.6: such a 101 was once passed on as if it were news, and an HTTP/1 client took the answer behind it for
+/// another protocol.
+#[test]
+fn an_http2_instance_that_switches_protocols_has_failed() {
+    for (status, wanted) in [(103, 200), (101, 502)] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let app = backend(&[interim(&house.ring, status)], 0, None);
+            house.publish("app", Backend { protocol: Protocol::H2c, ..app });
+
+            let sender = connect(&house).await.unwrap();
+            assert_eq!(exchange(sender, 1).await.unwrap().0, wanted);
+
+            let mut client = house.client().await;
+            client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n").await;
+            let all = client.rest().await;
+            assert!(all.contains(&format!("HTTP/1.1 {wanted} ")), "{all}");
+            assert!(!all.contains("HTTP/1.1 101 "), "{all}");
+        });
+    }
+}
+
+/// What [`a_client_that_has_closed_holds_no_place_of_a_silent_instance`] shows for HTTP/1 at both ends.
+#[test]
+fn a_client_that_has_closed_holds_no_stream_of_a_silent_instance() {
+    let mut limits = CoreLimits::default();
+    limits.http.half_closed_silence_max = Duration::from_millis(300);
+    on_every_machine(&limits, async |house: House| {
+        let load = Arc::<BackendLoad>::default();
+        let spawner = house.ring.clone();
+        let silent = raw_instance(&house.ring, move |stream| {
+            let io = Io::new(&spawner, stream, Chunk::empty(), STALL_MAX);
+            Box::pin(async move {
+                let Ok(mut connection) = h2::server::handshake(io).await else { return };
+                let mut asked = Vec::new();
+                while let Some(Ok(request)) = connection.accept().await {
+                    asked.push(request);
+                }
+            })
+        });
+        let app = Backend { protocol: Protocol::H2c, ..backend(&[silent], 1, None) };
+        house.publish("app", Backend { load: Arc::clone(&load), ..app });
+        let client = house.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        while load.demand() == 0 {
+            house.pause(1).await;
+        }
+        drop(client);
+        while load.demand() > 0 {
+            house.pause(1).await;
+        }
+    });
+}
+
+/// RFC 8441 5: an answer of 2xx says that the tunnel is there, so that of an instance which knows no WebSockets was
+/// once taken for one. What it answers else is for the client, with its body.
+#[test]
+fn a_stream_becomes_a_websocket_by_a_101_alone() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let address = instance(&house.ring, |seen| {
+            let status = seen.head.split([' ', '/']).nth(2).unwrap();
+            let text = format!("HTTP/1.1 {status} So\r\nContent-Length: 4\r\n\r\nword");
+            vec![Reply::Send(text.into_bytes())]
+        });
+        house.publish("app", backend(&[address], 0, None));
+        let sender = connect(&house).await.unwrap();
+        while !sender.is_extended_connect_protocol_enabled() {
+            house.pause(1).await;
+        }
+        for (asked, told) in [(200, 502), (201, 502), (302, 302), (404, 404), (503, 503)] {
+            let mut request = put();
+            *request.method_mut() = http::Method::CONNECT;
+            *request.uri_mut() = format!("http://app/{asked}").parse().unwrap();
+            request.extensions_mut().insert(h2::ext::Protocol::from("websocket"));
+            let (answer, _open) = sender.clone().ready().await.unwrap().send_request(request, false).unwrap();
+            let answer = answer.await.unwrap();
+            assert_eq!(answer.status(), told, "{asked}");
+            let body = whole(answer.into_body()).await.unwrap();
+            assert_eq!(body == b"word", asked == told, "{asked}: {}", String::from_utf8_lossy(&body));
+        }
+    });
+}

@@ -10,11 +10,15 @@ pub enum Name {
     /// Passed on as it is.
     Other,
     Host,
+    /// Of an answer.
+    Date,
     ContentLength,
     TransferEncoding,
     Connection,
     Upgrade,
     Expect,
+    /// How many may pass an OPTIONS or a TRACE on.
+    MaxForwards,
     Forwarded,
     ForwardedFor,
     ForwardedHost,
@@ -30,6 +34,9 @@ pub enum Name {
     NetworkProbe,
     /// `K-Network-Hash`: belongs to probes.
     NetworkHash,
+    /// `Knative-Serving-Revision`, `Knative-Serving-Namespace`, `K-Original-Host`, `K-Proxy-Request`: what a platform tells those
+    /// behind it, and no client.
+    Platform,
     /// `Content_Length`, `Transfer_Encoding`: no field of HTTP, and the same as the real ones to whoever hands
     /// fields on as CGI variables.
     Lookalike,
@@ -44,6 +51,7 @@ impl Name {
         match name.len() {
             2 if is(b"te") => Self::HopByHop,
             4 if is(b"host") => Self::Host,
+            4 if is(b"date") => Self::Date,
             6 if is(b"expect") => Self::Expect,
             7 if is(b"upgrade") => Self::Upgrade,
             9 if is(b"forwarded") => Self::Forwarded,
@@ -51,11 +59,13 @@ impl Name {
             10 if is(b"keep-alive") => Self::HopByHop,
             10 if is(b"tracestate") => Self::TraceState,
             11 if is(b"traceparent") => Self::TraceParent,
+            12 if is(b"max-forwards") => Self::MaxForwards,
             14 if is(b"content-length") => Self::ContentLength,
             14 if is(b"k-network-hash") => Self::NetworkHash,
             14 if is(b"content_length") => Self::Lookalike,
             15 if is(b"x-forwarded-for") => Self::ForwardedFor,
             15 if is(b"k-network-probe") => Self::NetworkProbe,
+            15 if is(b"k-original-host") || is(b"k-proxy-request") => Self::Platform,
             16 if is(b"x-forwarded-host") => Self::ForwardedHost,
             16 if is(b"proxy-connection") => Self::HopByHop,
             17 if is(b"transfer-encoding") => Self::TransferEncoding,
@@ -63,6 +73,8 @@ impl Name {
             17 if is(b"x-forwarded-proto") => Self::ForwardedProto,
             18 if is(b"proxy-authenticate") => Self::HopByHop,
             19 if is(b"proxy-authorization") => Self::HopByHop,
+            24 if is(b"knative-serving-revision") => Self::Platform,
+            25 if is(b"knative-serving-namespace") => Self::Platform,
             length if length > INTERNAL_PREFIX.len() => {
                 if begins(INTERNAL_PREFIX)
                     && name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX)
@@ -117,6 +129,12 @@ mod tests {
             ("Sluicegate-", Name::Other),
             ("k-network-probe", Name::NetworkProbe),
             ("K-Network-Hash", Name::NetworkHash),
+            ("Knative-Serving-Revision", Name::Platform),
+            ("KNATIVE-SERVING-NAMESPACE", Name::Platform),
+            ("Knative-Serving-Tag", Name::Other),
+            ("k-original-host", Name::Platform),
+            ("K-Proxy-Request", Name::Platform),
+            ("K-Kubelet-Probe", Name::Other),
             ("x", Name::Other),
         ] {
             assert_eq!(Name::of(name.as_bytes()), kind, "{name}");

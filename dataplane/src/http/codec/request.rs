@@ -79,11 +79,13 @@ pub struct RequestHead {
     /// both mean nothing (RFC 6455 4.1).
     pub wants_websocket: bool,
     pub probe: Probe,
+    /// How many may still pass it on; only of OPTIONS and TRACE, for others it means nothing (RFC 9110 7.6.2).
+    pub hops_left: Option<u64>,
     pub fields: Vec<Field>,
     method_name: Span,
     /// The host that is meant: the URL's when the target is one (then Host does not count).
     authority: Span,
-    /// From the path on; empty when an absolute URL has no path.
+    /// From the path on; empty, or from the query on, when an absolute URL has no path.
     path: Span,
 }
 
@@ -108,10 +110,17 @@ impl<'a> RequestView<'a> {
         text(self.method_bytes())
     }
 
-    /// Path and query as they came; `*` for `OPTIONS *`, which `OPTIONS http://host` stands for (RFC 9112 3.2.4).
+    /// Path and query as they came, behind [`root`](Self::root); `*` for `OPTIONS *`, which `OPTIONS http://host` stands for
+    /// (RFC 9112 3.2.4).
     #[must_use]
     pub fn path(self) -> &'a str {
         text(self.path_bytes())
+    }
+
+    /// The `/` that `http://host?query` leaves out before its query (RFC 9112 3.2.1), and nothing else.
+    #[must_use]
+    pub fn root(self) -> &'static str {
+        if self.path_bytes().starts_with(b"?") { "/" } else { "" }
     }
 
     /// Host, with the port if one was given. Empty only in HTTP/1.0.
@@ -210,6 +219,30 @@ fn offence(read: &[u8]) -> Option<(usize, Malformed)> {
 }
 
 fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+    match split_as_it_is(window, head) {
+        Err(Malformed::Version) => match as_version_known(window) {
+            Some(known) => split_as_it_is(&known, head),
+            None => Err(Malformed::Version),
+        },
+        split => split,
+    }
+}
+
+/// `HTTP/1.2` to `HTTP/1.9` are to be read as the highest version of their kind that is known (RFC 9110 2.5). The parser knows two,
+/// so it is shown a copy that says `HTTP/1.1`, and judges that like any other: what lies where is the same in both.
+fn as_version_known(window: &[u8]) -> Option<Vec<u8>> {
+    let begin = window.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+    let version = begin + memchr::memchr_iter(b' ', &window[begin..]).nth(1)? + 1;
+    let minor = version + b"HTTP/1.".len();
+    let is_later = window.get(version..minor)? == b"HTTP/1." && matches!(window.get(minor)?, b'2'..=b'9');
+    is_later.then(|| {
+        let mut known = window.to_vec(); // nobody says so but to try us
+        known[minor] = b'1';
+        known
+    })
+}
+
+fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
     let mut slots = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut []);
     let end = match request.parse_with_uninit_headers(window, &mut slots) {
@@ -271,6 +304,7 @@ fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
         noted.expects_continue && head.version == Version::Http11 && head.framing != Framing::Empty;
     head.expects_more = noted.expects_more;
     head.probe = noted.probe;
+    head.hops_left = noted.hops_left;
     Ok(())
 }
 
@@ -296,8 +330,7 @@ fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<Span>, Ma
     let rest = &target[scheme.len()..];
     let authority_end = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(authority_end);
-    // `http://host?query` has no path to pass on byte for byte; nobody sends it.
-    if !host::is_authority(authority) || path.first() == Some(&b'?') {
+    if !host::is_authority(authority) {
         return Err(Malformed::Target);
     }
     head.path = Span::of(path, bytes);
@@ -326,6 +359,7 @@ struct Noted {
     expects_continue: bool,
     expects_more: bool,
     probe: Probe,
+    hops_left: Option<u64>,
 }
 
 impl Noted {
@@ -350,6 +384,9 @@ impl Noted {
                     noted.expects_continue = true
                 }
                 Name::Expect => noted.expects_more = true,
+                Name::MaxForwards if matches!(head.method, Method::Options | Method::Trace) => {
+                    noted.hops_left = content_length(value).into_iter().chain(noted.hops_left).min();
+                }
                 Name::NetworkProbe if trim(value) == b"probe" => noted.probe = Probe::Route,
                 Name::NetworkProbe => noted.probe = Probe::Health,
                 // `K-Network-Probe` says more, wherever it stands.

@@ -82,7 +82,16 @@ fn what_another_parser_could_read_differently_is_refused() {
         ("GET /\r\nHost: a\r\n\r\n", RequestLine),
         ("G(T / HTTP/1.1\r\nHost: a\r\n\r\n", RequestLine),
         ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", Version),
-        ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Version),
+        ("GET / HTTP/1.25\r\nHost: a\r\n\r\n", RequestLine),
+        ("GET / HTTP/1.2 \r\nHost: a\r\n\r\n", RequestLine),
+        ("GET / HTTP/1.x\r\nHost: a\r\n\r\n", Version),
+        ("GET / HTTP/0.2\r\nHost: a\r\n\r\n", Version),
+        ("GET / HTTP/1.2\r\n\r\n", HostMissing),
+        ("GET / HTTP/1.2\nHost: a\r\n\r\n", BareLineFeed),
+        (
+            "POST / HTTP/1.2\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            LengthAndCoding,
+        ),
         ("GET / http/1.1\r\nHost: a\r\n\r\n", Version),
         ("GET a HTTP/1.1\r\nHost: a\r\n\r\n", Target),
         ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", Target),
@@ -91,7 +100,8 @@ fn what_another_parser_could_read_differently_is_refused() {
         ("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n", Target),
         ("GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", Target),
         ("GET http://u@a/x HTTP/1.1\r\nHost: a\r\n\r\n", Target),
-        ("GET http://a?x HTTP/1.1\r\nHost: a\r\n\r\n", Target),
+        ("GET ?x HTTP/1.1\r\nHost: a\r\n\r\n", Target),
+        ("GET http://?x HTTP/1.1\r\nHost: a\r\n\r\n", Target),
         ("CONNECT /x HTTP/1.1\r\nHost: a\r\n\r\n", Target),
         // Host
         ("GET / HTTP/1.1\r\n\r\n", HostMissing),
@@ -145,11 +155,13 @@ fn an_absolute_target_names_the_host_that_counts() {
         ("http://b.example/x?y", "b.example", "/x?y"),
         ("HTTP://b.example:81", "b.example:81", "/"),
         ("https://[::1]:1/", "[::1]:1", "/"),
+        ("http://b.example?y=/z", "b.example", "/?y=/z"),
     ] {
         let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         let (head, _) = parse(text.as_bytes()).unwrap();
         let view = head.view(text.as_bytes());
-        assert_eq!((view.authority(), view.path()), (authority, path), "{target}");
+        let whole = [view.root(), view.path()].concat();
+        assert_eq!((view.authority(), whole.as_str()), (authority, path), "{target}");
     }
 }
 
@@ -162,6 +174,9 @@ fn framing_and_persistence_follow_the_version() {
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", Framing::Empty, true),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n", Framing::Chunked, true),
         ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", Framing::Empty, true),
+        // RFC 9110 2.5: later ones of the same kind are read as the last that is known.
+        ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Framing::Empty, true),
+        ("\r\nPOST / HTTP/1.9\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", Framing::Chunked, true),
     ] {
         let (head, _) = parse(text.as_bytes()).unwrap();
         assert_eq!((head.framing, head.keep_alive), (framing, keep_alive), "{text:?}");
@@ -188,6 +203,8 @@ fn nearly_a_request() -> impl Strategy<Value = Vec<u8>> {
         Just("\r\nGET / HTTP/1.0\r\n"),
         Just("\r\n\r\n\r\n"),
         Just("GET / HTTP/1.1\n"),
+        Just("GET / HTTP/1.7\r\n"),
+        Just("\r\nGET / HTTP/1.77\r\n"),
         Just("GET  / HTTP/1.1\r\n"),
         Just("PRI * HTTP/2.0\r\n"),
     ];

@@ -11,6 +11,7 @@ use super::replay::Taped;
 use super::{Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads};
 use crate::h2::trailers;
 use crate::http::codec::{BodyReader, Framing, Method, Piece, RequestHead, Version, put_chunk_line};
+use crate::http::date;
 use crate::http::headers::{ForClient, put_request};
 use crate::http::limits::HttpLimits;
 use crate::http::relay;
@@ -19,9 +20,10 @@ use crate::http::server::Downstream;
 use crate::http::wire::{Inflow, Outflow, by, earlier};
 use crate::proxy::bond::put_cookie;
 use crate::proxy::connection::Connection;
-use crate::proxy::exchange::{Ending, watch};
+use crate::proxy::exchange::Ending;
 use crate::proxy::link::Link;
 use crate::proxy::mirror::Recording;
+use crate::proxy::watch::watch;
 use crate::proxy::{Place, Proxy};
 use crate::table::Cookie;
 use crate::tls::{Pipe, Wire};
@@ -58,7 +60,7 @@ pub(in crate::proxy) async fn exchange(
     };
     job.course.request_read.set(reader.is_done());
     let tape = Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &job.written, job.written.len());
-    let mut body = Incoming { ring, limits, stream, inflow, reader };
+    let mut body = Incoming { ring, limits, stream, inflow, reader, course: &job.course };
     let mut body = Taped { body: &mut body, tape, chunked: head.framing == Framing::Chunked };
     let mut reply = Outgoing {
         ring,
@@ -93,6 +95,7 @@ struct Incoming<'a> {
     stream: &'a Wire,
     inflow: &'a mut Inflow,
     reader: BodyReader,
+    course: &'a Course,
 }
 
 impl Body for Incoming<'_> {
@@ -125,7 +128,8 @@ impl Body for Incoming<'_> {
     fn passed_on(&mut self, _bytes: usize) {} // not reading is what holds the client back
 
     async fn watch(&mut self) {
-        watch(self.stream, self.inflow).await;
+        let (silence, most) = (&self.course.silence, self.limits.half_closed_silence_max);
+        watch(self.ring, self.stream, self.inflow, silence, most).await;
     }
 }
 
@@ -179,7 +183,8 @@ impl Reply for Outgoing<'_> {
             || self.seat.is_draining()
             || !self.course.request_read.get()
             || (unbounded && !modern);
-        let client = ForClient { chunked: self.chunked, close: self.close, websocket: false };
+        let date = Some(date::at(self.ring.now()));
+        let client = ForClient { chunked: self.chunked, close: self.close, websocket: false, date };
         heads::put_answer(&mut self.out.buffer, &answer, client);
         put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await
@@ -248,7 +253,10 @@ impl Outgoing<'_> {
     async fn send(&mut self, bytes: Chunk) -> Result<(), Gone> {
         self.out.bytes += bytes.len() as u64;
         let due = earlier(self.due, Some(self.ring.now() + self.limits.stall_max));
-        match by(self.ring, due, self.stream.send(bytes)).await {
+        self.course.silence.end();
+        let sent = by(self.ring, due, self.stream.send(bytes)).await;
+        self.course.silence.begin(self.ring.now());
+        match sent {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Gone),
         }

@@ -21,7 +21,8 @@ use crate::h2::grpc;
 use crate::h2::heads::Translated;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
-use crate::http::codec::{Framing, Method};
+use crate::http::codec::{Framing, Malformed};
+use crate::http::date;
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
 use crate::proxy::mirror::Recording;
@@ -100,14 +101,10 @@ pub(super) async fn hear_out(proxy: &Proxy, stream: &mut RecvStream) {
     let _ = by(&proxy.ring, Some(proxy.ring.now() + proxy.limits.linger_max), rest).await; // either way it ends
 }
 
-/// What we do not do, whatever the route says.
 fn possible(request: Translated) -> Result<Translated, Refusal> {
-    if request.head.method == Method::Connect {
-        Err(Refusal::Connect)
-    } else if request.head.expects_more {
-        Err(Refusal::Expectation)
-    } else {
-        Ok(request)
+    match Refusal::of(&request.head) {
+        Some(refusal) => Err(refusal),
+        None => Ok(request),
     }
 }
 
@@ -177,6 +174,9 @@ impl Body for Incoming {
                 Some(Err(_)) => Err(Fault::Gone),
                 None => {
                     let fields = self.stream.trailers().await.map_err(|_| Fault::Gone)?;
+                    if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
+                        return Err(Fault::Malformed(Malformed::FieldValue));
+                    }
                     Ok(Part::End(fields.and_then(trailers::passed)))
                 }
             }
@@ -201,7 +201,7 @@ pub(super) struct Outgoing {
     pub(super) stream: Option<SendStream<Bytes>>,
     proxy: Rc<Proxy>,
     /// The end of all patience with the client.
-    due: Option<Tick>,
+    pub(super) due: Option<Tick>,
     /// The client is to get it with its answer.
     cookie: Option<Cookie>,
     /// How the answer ends when its time is up.
@@ -230,6 +230,7 @@ impl Reply for Outgoing {
         {
             answer.headers_mut().append(::http::header::SET_COOKIE, cookie);
         }
+        date::add(answer.headers_mut(), self.proxy.ring.now());
         self.late = match answer.headers() {
             headers if headers.contains_key(::http::header::CONTENT_LENGTH) => LateEnd::No,
             headers if grpc::is_named(headers) => LateEnd::Grpc,

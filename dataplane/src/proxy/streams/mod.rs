@@ -29,6 +29,7 @@ pub(super) use server::serve;
 use super::exchange::{Attempt, Due, is_reusable};
 use super::link::Link;
 use super::timing::Timing;
+use super::watch::Silence;
 use super::{Place, Proxy, Refusal};
 use crate::h2::heads;
 use crate::http::codec::{Framing, Malformed, RequestHead};
@@ -87,6 +88,8 @@ struct Course {
     sent: Cell<bool>,
     /// When the head of the final answer came.
     answered: Cell<Option<Tick>>,
+    /// Towards a client of HTTP/1; one of HTTP/2 takes its request back when it goes.
+    silence: Silence,
 }
 
 /// One request on its way, for both directions to read.

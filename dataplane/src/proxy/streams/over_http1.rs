@@ -43,6 +43,17 @@ pub(super) async fn attempt(
     beside(answering.run(), sending).await
 }
 
+/// Passes on an answer whose head has come, to a request that was sent by somebody else.
+pub(super) async fn pass_on(
+    job: &Job<'_>,
+    upstream: &mut Upstream,
+    bytes: Chunk,
+    reply: &mut impl Reply,
+) -> Attempt {
+    let Upstream { stream, inflow, head, reused, .. } = upstream;
+    Answering { job, up: stream, inflow, head, reused: *reused, reply }.pass_on(bytes).await
+}
+
 enum Broken {
     Instance,
     TimedOut,
@@ -111,15 +122,18 @@ struct Answering<'a, R> {
 
 impl<R: Reply> Answering<'_, R> {
     async fn run(mut self) -> Attempt {
-        let head = match self.final_head().await {
-            Ok(head) => head,
-            Err(attempt) => return attempt,
-        };
-        let answer = match heads::from_instance(self.head.view(&head)) {
+        match self.final_head().await {
+            Ok(bytes) => self.pass_on(bytes).await,
+            Err(attempt) => attempt,
+        }
+    }
+
+    async fn pass_on(mut self, bytes: Chunk) -> Attempt {
+        let answer = match heads::from_instance(self.head.view(&bytes)) {
             Ok(answer) => answer,
             Err(why) => return self.job.malformed(why),
         };
-        drop(head); // the receive buffer goes back
+        drop(bytes); // the receive buffer goes back
 
         let reader = BodyReader::new(self.head.framing);
         let answer = self.job.answered(answer);

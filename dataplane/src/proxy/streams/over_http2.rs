@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use ::h2::client::ResponseFuture;
 use ::h2::{Reason, RecvStream, SendStream};
-use ::http::Response;
+use ::http::{Response, StatusCode};
 use bytes::Bytes;
 
 use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
@@ -152,6 +152,10 @@ async fn answer(job: &Job<'_>, turn: &Turn, mut response: ResponseFuture, reply:
             Ok(Ok(Arrived::Failed(why))) if is_untouched(&why) => return lost(job, turn),
             Ok(Ok(Arrived::Failed(_))) => return job.failed(),
             Ok(Ok(Arrived::Interim(_))) if interim == INTERIM_MAX => return job.failed(),
+            // HTTP/2 has no 101 (RFC 9113 8.6), and a client of HTTP/1 would take what follows for another protocol.
+            Ok(Ok(Arrived::Interim(answer))) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                return job.failed();
+            }
             Ok(Ok(Arrived::Interim(answer))) => {
                 interim += 1;
                 let answer = heads::from_h2_instance(answer.into_parts().0);

@@ -10,13 +10,13 @@ use std::task::Poll;
 use ::h2::ext::Protocol;
 use ::h2::server::SendResponse;
 use ::h2::{Reason, RecvStream, SendStream};
-use ::http::{Response, StatusCode, request};
+use ::http::{StatusCode, request};
 use bytes::{Bytes, BytesMut};
 use ring::Chunk;
 
 use super::from_http2::{Outgoing, hear_out};
 use super::server::Shared;
-use super::{Attempt, Due, Gone, Reply, heads, unless_gone};
+use super::{Attempt, Due, Gone, Job, Reply, heads, over_http1, unless_gone};
 use crate::h2::heads::Translated;
 use crate::http::codec::{Name, has_token, parse_response};
 use crate::http::headers::put_request;
@@ -124,67 +124,65 @@ async fn open(
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
-    let due = Due::new(started, &place.backend().timeouts);
-    let failed = || Attempt::Refused(Refusal::InstanceFailed(place.backend().key.clone()));
-    let stall = proxy.ring.now() + proxy.limits.stall_max;
-    match by(&proxy.ring, Some(stall), upstream.stream.send(written.freeze().into())).await {
+    let job = Job {
+        proxy,
+        head: &request.head,
+        written: written.freeze(),
+        wants_trailers: false,
+        scheme: place.backend().scheme(),
+        due: Due::new(started, &place.backend().timeouts),
+        timing: note.timing.clone().filter(|_| proxy.tells_timing.get()),
+        course: super::Course::default(),
+        backend: place.backend().key.clone(),
+    };
+    reply.due = job.due.total;
+    let opened = shake_hands(&job, &mut upstream, reply).await;
+    note.answered = job.course.answered.get();
+    opened.map(|()| Opened { due: job.due, place, upstream })
+}
+
+/// Asks the instance for its 101 and tells the client; else its answer, if it may be passed on.
+async fn shake_hands(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoing) -> Result<(), Attempt> {
+    let ring = &job.proxy.ring;
+    let stall = ring.now() + job.proxy.limits.stall_max;
+    match by(ring, Some(stall), upstream.stream.send(job.written.clone().into())).await {
         Ok(Ok(())) => {}
-        Ok(Err(_)) => return Err(failed()),
+        Ok(Err(_)) => return Err(job.failed()),
         Err(_) => return Err(Attempt::Refused(Refusal::TimedOut)),
     }
-    let head = final_head(shared, request, reply, &mut upstream, &due, failed).await?;
-    note.answered = Some(proxy.ring.now());
-    let answer = upstream.head.view(&head);
-    let switched = upstream.head.status == 101
-        && answer.values(Name::Upgrade).any(|value| has_token(value, "websocket"));
-    if !switched && upstream.head.status == 101 {
-        return Err(failed());
+    let bytes = final_head(job, upstream, reply).await?;
+    let answer = upstream.head.view(&bytes);
+    match upstream.head.status {
+        101 if answer.values(Name::Upgrade).any(|value| has_token(value, "websocket")) => {}
+        // A success that did not switch would tell the client that the tunnel is there (RFC 8441 5).
+        100..300 => return Err(job.failed()),
+        _ => return Err(over_http1::pass_on(job, upstream, bytes, reply).await),
     }
-    let mut told = heads::from_instance(answer).map_err(|_| failed())?;
-    if let Some(timing) = note.timing.as_ref().filter(|_| proxy.tells_timing.get()) {
-        timing.add(&mut told, proxy.ring.now());
-    }
-    drop(head); // the receive buffer goes back
-    if switched {
-        *told.status_mut() = StatusCode::OK;
-        told.headers_mut().remove("sec-websocket-accept"); // proves a handshake that its client did not make
-    } else {
-        told.headers_mut().remove(::http::header::CONTENT_LENGTH); // a body that stays here
-    }
-    reply.head(told, !switched).await.map_err(|Gone| Attempt::Cut)?;
-    if switched {
-        Ok(Opened { place, upstream, due })
-    } else {
-        Err(Attempt::Done { status: upstream.head.status, close: false })
-    }
+    let mut told = job.answered(heads::from_instance(answer).map_err(|why| job.malformed(why))?);
+    drop(bytes); // the receive buffer goes back
+    *told.status_mut() = StatusCode::OK;
+    told.headers_mut().remove("sec-websocket-accept"); // proves a handshake that its client did not make
+    reply.head(told, false).await.map_err(|Gone| Attempt::Cut)
 }
 
 /// The answer that is no interim one; those are passed on.
-async fn final_head(
-    shared: &Shared,
-    request: &Translated,
-    reply: &mut Outgoing,
-    upstream: &mut Upstream,
-    due: &Due,
-    failed: impl Fn() -> Attempt,
-) -> Result<Chunk, Attempt> {
-    let ring = &shared.proxy.ring;
+async fn final_head(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoing) -> Result<Chunk, Attempt> {
     for _ in 0..=INTERIM_MAX {
         let Upstream { stream, inflow, head, .. } = upstream;
-        let parsed = inflow.head(stream, |bytes| parse_response(bytes, request.head.method, head));
-        let bytes = match unless_gone(reply, by(ring, due.first_byte, parsed)).await {
+        let parsed = inflow.head(stream, |bytes| parse_response(bytes, job.head.method, head));
+        let bytes = match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, parsed)).await {
             Err(Gone) => return Err(Attempt::Cut),
             Ok(Err(_)) => return Err(Attempt::Refused(Refusal::TimedOut)),
-            Ok(Ok(Err(_))) => return Err(failed()),
+            Ok(Ok(Err(_))) => return Err(job.failed()),
             Ok(Ok(Ok(bytes))) => bytes,
         };
         if !upstream.head.is_interim() {
             return Ok(bytes);
         }
-        let interim: Response<()> = heads::from_instance(upstream.head.view(&bytes)).map_err(|_| failed())?;
+        let interim = heads::from_instance(upstream.head.view(&bytes)).map_err(|why| job.malformed(why))?;
         reply.interim(interim).await.map_err(|Gone| Attempt::Cut)?;
     }
-    Err(failed())
+    Err(job.failed())
 }
 
 /// The stream as what a tunnel carries bytes from and to.

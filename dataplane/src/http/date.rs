@@ -1,0 +1,110 @@
+//! The `Date` of answers that came without one (RFC 9110 6.6.1), and of our own.
+//!
+//! Its text changes once a second, so a core writes it once a second, and not for every answer: the clock on the wall is
+//! read when the ring's says that the second is over.
+
+use std::cell::Cell;
+use std::io::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::header::{self, HeaderMap, HeaderValue};
+use httpdate::HttpDate;
+use ring::Tick;
+
+/// A second as a header has it: `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub type Date = [u8; 29];
+
+/// The last second that a header can name: of the year 9999.
+const SECOND_MAX: u64 = 253_402_300_799;
+
+thread_local! {
+    /// The core's; a core is a thread.
+    static WRITTEN: Cell<Written> = const { Cell::new(Written { text: [b' '; 29], from: Tick::ZERO, until: Tick::ZERO }) };
+}
+
+/// What the time is at `now` on the core's ring.
+#[must_use]
+pub fn at(now: Tick) -> Date {
+    let mut written = WRITTEN.get();
+    if !written.holds(now) {
+        written = Written::new(now, SystemTime::now());
+        WRITTEN.set(written);
+    }
+    written.text
+}
+
+/// Adds it to an answer that has none.
+pub fn add(headers: &mut HeaderMap, now: Tick) {
+    if !headers.contains_key(header::DATE)
+        && let Ok(value) = HeaderValue::from_bytes(&at(now))
+    {
+        headers.insert(header::DATE, value);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Written {
+    text: Date,
+    from: Tick,
+    /// The second's end. From there on a clock that was set is heeded too.
+    until: Tick,
+}
+
+impl Written {
+    fn new(now: Tick, wall: SystemTime) -> Self {
+        let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let second = UNIX_EPOCH + Duration::from_secs(since.as_secs().min(SECOND_MAX));
+        let left = Duration::from_secs(1).saturating_sub(Duration::from_nanos(since.subsec_nanos().into()));
+        let mut text = [b' '; 29];
+        let _ = write!(&mut text[..], "{}", HttpDate::from(second)); // always as long
+        Self { text, from: now, until: now + left }
+    }
+
+    fn holds(&self, now: Tick) -> bool {
+        self.from <= now && now < self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As httpdate reads it.
+    fn read(text: &Date) -> SystemTime {
+        httpdate::parse_http_date(std::str::from_utf8(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_second_is_written_once_and_ends_with_the_wall_clocks() {
+        let wall = UNIX_EPOCH + Duration::from_millis(784_111_777_250);
+        let now = Tick::from_nanos(5);
+        let written = Written::new(now, wall);
+        assert_eq!(&written.text, b"Sun, 06 Nov 1994 08:49:37 GMT");
+        assert!(written.holds(now) && written.holds(now + Duration::from_nanos(749_999_999)));
+        assert!(!written.holds(now + Duration::from_millis(750)));
+        assert!(!written.holds(Tick::ZERO), "another ring's");
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_by_ages_is_no_panic() {
+        let ages = Duration::from_secs(SECOND_MAX * 2);
+        for (wall, text) in [
+            (UNIX_EPOCH - Duration::from_secs(1), b"Thu, 01 Jan 1970 00:00:00 GMT"),
+            (UNIX_EPOCH + ages, b"Fri, 31 Dec 9999 23:59:59 GMT"),
+        ] {
+            assert_eq!(&Written::new(Tick::ZERO, wall).text, text);
+        }
+    }
+
+    #[test]
+    fn an_answer_gets_the_time_unless_it_has_one() {
+        let mut headers = HeaderMap::new();
+        add(&mut headers, Tick::ZERO);
+        let told = read(&at(Tick::ZERO));
+        assert!(told.elapsed().unwrap() < Duration::from_secs(60));
+        assert_eq!(read(headers[header::DATE].as_bytes().try_into().unwrap()), told);
+        headers.insert(header::DATE, HeaderValue::from_static("mine"));
+        add(&mut headers, Tick::ZERO);
+        assert_eq!((headers.len(), &headers[header::DATE]), (1, &HeaderValue::from_static("mine")));
+    }
+}
