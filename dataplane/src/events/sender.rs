@@ -205,8 +205,7 @@ fn message(
     }
     out.put_slice(b"\r\n");
     out.put_slice(behind);
-    // Repeatable, because a subscriber is promised at least once anyway.
-    client::Outgoing { head: out.freeze(), body: apart, method: Method::Post, repeatable: true }
+    client::Outgoing { head: out.freeze(), body: apart, method: Method::Post }
 }
 
 #[cfg(test)]
