@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! 0  version      u8   1
-//! 1  mode         u8   0 binary, 1 structured; with 0x80: for one subscriber only, whom the first companion
-//!                 ([`ADDRESSEE`]) names
+//! 1  mode         u8   0 binary, 1 structured; with 0x80: a copy for one subscriber only, whom the first companion
+//!                 ([`ADDRESSEE`]) names; the second ([`ORIGINAL`]) says of which event, since programs know it
 //! 2  hops left    u8   0 on a stream without loop guard
 //! 3  data         u8   0 none, 1 bytes, 2 JSON text
 //! 4  attributes   u16  count, little endian like all numbers here
@@ -25,6 +25,12 @@ use super::cloudevent::{Attribute, Data, Event, Kind, Mode};
 
 /// The companion that names the only subscriber an event is for: it is replayed to that one. Never sent.
 pub const ADDRESSEE: &str = "sluicegate-addressee";
+
+/// The companion that says which event a copy is of: `CORE:POSITION`. Never sent.
+pub const ORIGINAL: &str = "sluicegate-original";
+
+/// Which log, by its core's number, and where in it: what names an event.
+pub type Place = (usize, u64);
 
 const VERSION: u8 = 1;
 const ADDRESSED: u8 = 0x80;
@@ -68,16 +74,24 @@ pub fn encode_head(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u
     out
 }
 
-/// The same event for one subscriber only, whoever else reads the stream.
+/// A copy of the event at `original` for one subscriber only, whoever else reads the stream.
 #[must_use]
-pub fn addressed(record: &Record, subscriber: &str) -> Vec<u8> {
+pub fn addressed(record: &Record, subscriber: &str, original: Place) -> Vec<u8> {
+    let (core, position) = original;
     let to = Companion { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
-    let others = record.companions().filter(|companion| companion.name != ADDRESSEE);
-    let companions: Vec<_> = std::iter::once(to).chain(others).collect();
+    let of = Companion { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
+    let others = record.companions().filter(|companion| !is_of_a_copy(&companion.name));
+    let companions: Vec<_> = [to, of].into_iter().chain(others).collect();
     let mut bytes = encode_head(&record.event(), &companions, record.hops_left);
     bytes[1] |= ADDRESSED;
     bytes.extend_from_slice(&record.data_bytes());
     bytes
+}
+
+/// Whether a companion is ours alone, and nobody is sent it.
+#[must_use]
+pub fn is_of_a_copy(companion: &str) -> bool {
+    companion == ADDRESSEE || companion == ORIGINAL
 }
 
 /// A decoded record: views into the log.
@@ -149,6 +163,17 @@ impl Record {
         }
         let first = self.companions().next().filter(|companion| companion.name == ADDRESSEE)?;
         String::from_utf8(first.value.into_owned()).ok()
+    }
+
+    /// The event that it is a copy of, if it is one and says so.
+    #[must_use]
+    pub fn original(&self) -> Option<Place> {
+        if !self.is_addressed {
+            return None;
+        }
+        let second = self.companions().nth(1).filter(|companion| companion.name == ORIGINAL)?;
+        let (core, position) = std::str::from_utf8(&second.value).ok()?.split_once(':')?;
+        Some((core.parse().ok()?, position.parse().ok()?))
     }
 
     /// An attribute's canonical string form.
@@ -288,12 +313,31 @@ mod tests {
         };
         let beside = Companion { name: "x-request-id".into(), value: b"7"[..].into() };
         let first = Record::decode(whole(&event, std::slice::from_ref(&beside), 9)).unwrap();
-        assert_eq!(first.addressee(), None);
-        let copy = Record::decode(addressed(&first, "one").into()).unwrap();
+        assert_eq!((first.addressee(), first.original()), (None, None));
+        let copy = Record::decode(addressed(&first, "one", (1, 77)).into()).unwrap();
         assert_eq!((copy.addressee().as_deref(), copy.hops_left, copy.event()), (Some("one"), 9, event));
-        let again = Record::decode(addressed(&copy, "two").into()).unwrap();
-        assert_eq!(again.addressee().as_deref(), Some("two"));
-        assert_eq!(again.companions().skip(1).collect::<Vec<_>>(), [beside]);
+        assert_eq!(copy.original(), Some((1, 77)));
+        let again = Record::decode(addressed(&copy, "two", (0, 8)).into()).unwrap();
+        assert_eq!((again.addressee().as_deref(), again.original()), (Some("two"), Some((0, 8))));
+        assert_eq!(again.companions().skip(2).collect::<Vec<_>>(), [beside]);
+    }
+
+    /// Programs wrote copies before copies said what they are of, and such are in logs.
+    #[test]
+    fn a_copy_that_does_not_say_of_what_is_read_too() {
+        let event = Event { mode: Mode::Binary, attributes: Vec::new(), data: Data::None };
+        for second in [None, Some((ORIGINAL, "")), Some((ORIGINAL, "x:1")), Some(("x-request-id", "0:1"))] {
+            let companion = |(name, value): (&'static str, &'static str)| Companion {
+                name: name.into(),
+                value: value.as_bytes().into(),
+            };
+            let beside: Vec<_> =
+                [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(companion).collect();
+            let mut bytes = whole(&event, &beside, 0).to_vec();
+            bytes[1] |= ADDRESSED;
+            let copy = Record::decode(bytes.into()).unwrap();
+            assert_eq!((copy.addressee().as_deref(), copy.original()), (Some("one"), None), "{second:?}");
+        }
     }
 
     proptest! {
