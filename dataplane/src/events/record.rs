@@ -88,6 +88,12 @@ pub fn addressed(record: &Record, subscriber: &str, original: Place) -> Vec<u8> 
     bytes
 }
 
+/// Whether these bytes are a copy's, if they are a record: without decoding it.
+#[must_use]
+pub fn is_addressed(bytes: &[u8]) -> bool {
+    bytes.get(1).is_some_and(|mode| mode & ADDRESSED != 0)
+}
+
 /// Whether a companion is ours alone, and nobody is sent it.
 #[must_use]
 pub fn is_of_a_copy(companion: &str) -> bool {
