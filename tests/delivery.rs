@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kit::manifest::{NAMESPACE, with};
+use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
 use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
@@ -298,6 +298,43 @@ fn an_endless_echo_ends_at_its_hop_limit() {
     wait::nothing(SILENCE, "the echo went on", || (sink.received().len() > 4).then_some(()));
     let spent = Event::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
     assert_eq!(spent.status, 400, "{spent}");
+}
+
+/// EV-RTE-13, X-BRK-04: an event that comes back in by a Broker's own address has made a hop, whether it was sent there, through a
+/// channel, or as a dead letter. Such loops were once endless.
+#[test]
+fn a_loop_over_addresses_ends_at_its_hop_limit() {
+    let to_broker =
+        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
+    let to_channel =
+        json!({ "ref": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c" } });
+    let appliance = appliance();
+    let api = appliance.api();
+    api.create(&channel("c"));
+    api.wait_ready("Channel", NAMESPACE, "c", PATIENCE);
+    let heard = EventSink::start();
+    let seen = EventSink::answering(|_| Answer::status(400));
+    subscribe(api, "count", &heard.url(), &[]);
+    let own = |kind: &str| only(json!({ "kind": kind }));
+    subscribe(api, "straight", "", &[own("straight"), ("/spec/subscriber", to_broker.clone())]);
+    subscribe(api, "round", "", &[own("round"), ("/spec/subscriber", to_channel)]);
+    let letters = json!({ "retry": 0, "deadLetterSink": to_broker.clone() });
+    subscribe(api, "buried", &seen.url(), &[own("buried"), ("/spec/delivery", letters)]);
+    api.create(&with(subscription("back", "c", ""), "/spec/subscriber", to_broker));
+    api.wait_ready("Subscription", NAMESPACE, "back", PATIENCE);
+
+    // Taken in with 5 hops left, and then with one less at each door, until none is left.
+    for (kind, times) in [("straight", 5), ("round", 3), ("buried", 5)] {
+        let before = heard.received().len();
+        post(&appliance, &Event::new(kind).with("kind", kind).with("knativebrokerttl", "6"));
+        let received = heard.wait_for(before + times, PATIENCE).split_off(before);
+        assert!(received.iter().all(|event| event.id() == kind));
+        assert!(received.iter().all(|event| event.header("sluicegate-hops-left").is_none()));
+        wait::nothing(SILENCE, "the loop went on", || {
+            (heard.received().len() > before + times).then_some(())
+        });
+    }
+    assert_eq!(seen.received().len(), 5);
 }
 
 /// A fan-out that has hundreds of requests in flight to one address opens a connection for each place, and

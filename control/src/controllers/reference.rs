@@ -96,6 +96,7 @@ pub(super) fn target(url: &str) -> Result<(Scheme, Target), String> {
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
         port: if scheme == Scheme::Other { NO_PORT } else { authority.port_u16().unwrap_or(usual) },
         path: path.into(),
+        is_stream: false,
         pass: None,
         trust: None,
     };

@@ -4,7 +4,7 @@
 //! 0  version      u8   1
 //! 1  mode         u8   0 binary, 1 structured; with 0x80: a copy for one subscriber only, whom the first companion
 //!                 ([`ADDRESSEE`]) names; the second ([`ORIGINAL`]) says of which event, since programs know it
-//! 2  hops left    u8   0 on a stream without loop guard
+//! 2  hops left    u8   0 on a stream without loop guard, unless the event came from one of our streams
 //! 3  data         u8   0 none, 1 bytes, 2 JSON text
 //! 4  attributes   u16  count, little endian like all numbers here
 //! 6  companions   u16  count

@@ -76,7 +76,8 @@ impl<P: Post> Pump<P> {
         let is_asked = order.subscriber.reply != Reply::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
         let mut out = sight.write(mode);
-        request::complete(&mut out, &sight.record, namespace(order), &mut self.shop.rng.borrow_mut());
+        let record = &sight.record;
+        request::complete(&mut out, record, target, namespace(order), &mut self.shop.rng.borrow_mut());
         if is_asked {
             request::ask_for_reply(&mut out);
         }
@@ -152,7 +153,7 @@ impl<P: Post> Pump<P> {
                 Passed::Nowhere
             }
             Reply::Send(target) => {
-                let bytes = request::joined(head(&reply, 0), &reply);
+                let bytes = request::joined(head(&reply, record.hops_left), &reply);
                 match Record::decode(bytes) {
                     Ok(reply) => self.send_reply(order, &reply, target, job).await,
                     Err(why) => Passed::NotStored(why.to_string()),
@@ -216,7 +217,7 @@ impl<P: Post> Pump<P> {
         let delivery = &order.subscriber.delivery;
         for attempt in 0.. {
             let rng = &self.shop.rng;
-            let out = request::to_reply_target(reply, reply.mode, namespace(order), &mut rng.borrow_mut());
+            let out = request::to_reply_target(reply, target, namespace(order), &mut rng.borrow_mut());
             let sending = Job { attempt, ..job.clone() };
             let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
             match judge(heard(&outcome), attempt, delivery) {
@@ -249,7 +250,8 @@ impl<P: Post> Pump<P> {
             return self.drop_event(order, &sight.record, &job, &failure, End::Sinkless);
         };
         let rng = &self.shop.rng;
-        let out = request::to_dead_letter_sink(sight, &failure, namespace(order), &mut rng.borrow_mut());
+        let namespace = namespace(order);
+        let out = request::to_dead_letter_sink(sight, &failure, sink, namespace, &mut rng.borrow_mut());
         let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done | Verdict::Reply => {

@@ -10,13 +10,13 @@ use jiff::Timestamp;
 
 use super::post::PostError;
 use super::sight::Sight;
-use crate::events::cloudevent::{
-    Attribute, Carriage, Event, Kind, Malformed, Mode, binary, carriage, structured,
-};
+use crate::events::cloudevent::{Attribute, Carriage, Event, Kind, Malformed, binary, carriage, structured};
 use crate::events::encode::{Outgoing, encode};
-use crate::events::limits::ERROR_DATA_BYTES_MAX;
+use crate::events::ingress::HOPS_HEADER;
+use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
 use crate::events::record::Record;
 use crate::events::{Answer, companions};
+use crate::table::Target;
 
 /// The extension that says when a broker took the event in.
 pub const ARRIVAL_ATTRIBUTE: &str = "knativearrivaltime";
@@ -28,9 +28,9 @@ pub fn ask_for_reply(out: &mut Outgoing) {
 
 /// A request that carries a reply on.
 #[must_use]
-pub fn to_reply_target(reply: &Record, mode: Mode, namespace: &str, rng: &mut Rng) -> Outgoing {
-    let mut out = encode(reply, mode, &[]);
-    complete(&mut out, reply, namespace, rng);
+pub fn to_reply_target(reply: &Record, target: &Target, namespace: &str, rng: &mut Rng) -> Outgoing {
+    let mut out = encode(reply, reply.mode, &[]);
+    complete(&mut out, reply, target, namespace, rng);
     out
 }
 
@@ -64,6 +64,7 @@ impl Moment {
 pub(super) fn to_dead_letter_sink(
     sight: &Sight,
     failure: &Failure,
+    sink: &Target,
     namespace: &str,
     rng: &mut Rng,
 ) -> Outgoing {
@@ -76,14 +77,18 @@ pub(super) fn to_dead_letter_sink(
     ];
     extra.extend(sight.arrival());
     let mut out = encode(&sight.record, sight.record.mode, &extra);
-    complete(&mut out, &sight.record, namespace, rng);
+    complete(&mut out, &sight.record, sink, namespace, rng);
     out
 }
 
 /// Adds what is each attempt's own.
-pub fn complete(out: &mut Outgoing, record: &Record, namespace: &str, rng: &mut Rng) {
+pub fn complete(out: &mut Outgoing, record: &Record, target: &Target, namespace: &str, rng: &mut Rng) {
     companions::attach(record, out, rng);
     out.push("Kn-Namespace", namespace.as_bytes());
+    if target.is_stream {
+        let left = if record.hops_left == 0 { HOPS_MAX } else { record.hops_left };
+        out.push(HOPS_HEADER, itoa::Buffer::new().format(left).as_bytes());
+    }
 }
 
 /// Why an event goes to the dead letter sink.
