@@ -51,6 +51,10 @@ pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// who configures that many means a year.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Shortest wait before a retry, whatever `backoffDelay` says. Without one an event is tried again as fast as its subscriber
+/// fails, 50,000 times a second where nobody listens.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(10);
+
 /// What is kept of a failed answer's body for `knativeerrordata`, in bytes of base64 (X-DLV-08).
 pub const ERROR_DATA_BYTES_MAX: usize = 1024;
 
