@@ -251,6 +251,36 @@ fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {
     assert_eq!((before, sink.received().len()), (4, 5));
 }
 
+/// DP-OBS-02, EV-DLV-09: without a dead letter sink too it is told why there was no answer, in the log and in the trace.
+#[test]
+fn why_there_was_no_answer_is_told() {
+    let slow = EventSink::answering(|_| Answer::status(202).after(std::time::Duration::from_secs(60)));
+    let rude = EventSink::answering(|_| Answer::hang_up());
+    let appliance = appliance();
+    let nobody = format!("http://{}/", kit::server::closed_address());
+    let rows = [
+        ("gone", nobody.as_str(), "PT30S", "nobody takes connections there", "no connection to"),
+        ("slow", &slow.url(), "PT0.2S", "within the time given", "no answer within"),
+        ("rude", &rude.url(), "PT30S", "the connection ended", "the connection ended before"),
+    ];
+    for (name, url, timeout, ..) in rows {
+        let once = json!({ "retry": 0, "timeout": timeout });
+        subscribe(appliance.api(), name, url, &[("/spec/delivery", once)]);
+    }
+    post(&appliance, &Event::new("one"));
+    let ended = |event: &Value| {
+        event["subscribers"].as_array().unwrap().iter().all(|one| one["verdict"] == "dropped")
+    };
+    let traced = traced(&appliance, "one", ended);
+    let told = text(&event(&appliance, &["trace", "one"]));
+    for (name, .., words, logged) in rows {
+        let note = &of(&traced, &format!("default/{name}"))["notes"][0];
+        assert_eq!(note["status"], 0);
+        assert!(note["error"].as_str().unwrap().contains(words) && told.contains(words), "{name}: {note:#}");
+        assert!(appliance.stderr().contains(logged), "{name}: {}", appliance.stderr());
+    }
+}
+
 /// What is shown has a limit, and what is sent again has none.
 #[test]
 fn a_redrive_reaches_more_letters_than_a_list_shows() {

@@ -17,6 +17,7 @@ use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use dataplane::events::delivery::PostError;
 use dataplane::events::filter::wants;
 use dataplane::events::journal::{self, What};
 use dataplane::events::record::{Place, Record};
@@ -179,7 +180,11 @@ fn line(note: &journal::Note<'_>) -> Value {
     let mut line = json!({ "time": shown(note.at_ms), "what": note.what.as_str() });
     if matches!(note.what, What::Asked | What::ReplySent | What::LetterSent) {
         line["attempt"] = (u32::from(note.attempt) + 1).into();
-        line["status"] = note.status.into();
+        let unanswered = PostError::told(note.status);
+        line["status"] = unanswered.map_or(note.status, |_| 0).into();
+        if let Some(why) = unanswered {
+            line["error"] = why.into();
+        }
         line["latency_ms"] = (note.took.as_secs_f64() * 1000.0).into();
     }
     line

@@ -158,7 +158,7 @@ fn show_trace(trace: &Trace) -> Result<bool> {
             for note in list(subscriber, "notes") {
                 write!(out, "    {}  {}", text(note, "time"), text(note, "what"))?;
                 if let (Some(attempt), Some(status)) = (note["attempt"].as_u64(), note["status"].as_u64()) {
-                    let said = if status == 0 { "no answer".to_owned() } else { status.to_string() };
+                    let said = note["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
                     write!(
                         out,
                         " {attempt}: {said} after {:.1} ms",

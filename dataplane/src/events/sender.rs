@@ -59,6 +59,9 @@ impl Post for Sender {
             Err(ExchangeError::Untrusted { why, .. }) => {
                 Err(PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() })
             }
+            Err(why @ ExchangeError::Unreachable { .. }) => {
+                Err(PostError::Unreachable(why.to_string().into()))
+            }
             Err(other) => Err(PostError::Transport(other.to_string().into())),
         }
     }

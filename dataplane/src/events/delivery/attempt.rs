@@ -275,6 +275,7 @@ impl<P: Post> Pump<P> {
             url = %failure.url,
             code = failure.code,
             reason = failure.reason,
+            unanswered = failure.unanswered.as_deref(),
             id = record.attribute("id"),
             source = record.attribute("source"),
             "event dropped: {why}"
@@ -327,7 +328,12 @@ impl<P: Post> Pump<P> {
         let status = outcome.as_ref().ok().map(|answer| answer.status);
         let took = self.shop.ring.now() - began;
         order.subscriber.tally.dispatched.note(&Key::of(status.unwrap_or_default()), took);
-        self.note(what, job, status, took);
+        self.note(
+            what,
+            job,
+            Some(outcome.as_ref().map_or_else(PostError::code, |answer| answer.status)),
+            took,
+        );
         outcome
     }
 }

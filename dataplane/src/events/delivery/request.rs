@@ -102,6 +102,8 @@ pub struct Failure {
     pub data: String,
     /// For the log.
     pub reason: &'static str,
+    /// ... and why there was no answer.
+    pub unanswered: Option<Box<str>>,
 }
 
 impl Failure {
@@ -109,13 +111,19 @@ impl Failure {
     pub fn answered(url: &str, answer: &Answer, reason: &'static str) -> Self {
         // Three bytes become four characters: no more of the body can be seen after the cut.
         let seen = &answer.body[..answer.body.len().min(ERROR_DATA_BYTES_MAX)];
-        Self { url: url.into(), code: answer.status, data: cut(BASE64.encode(seen)), reason }
+        Self {
+            url: url.into(),
+            code: answer.status,
+            data: cut(BASE64.encode(seen)),
+            reason,
+            unanswered: None,
+        }
     }
 
     #[must_use]
     pub fn unanswered(url: &str, why: &str, reason: &'static str) -> Self {
         let data = cut(BASE64.encode(format!("dispatch error: {why}")));
-        Self { url: url.into(), code: 500, data, reason }
+        Self { url: url.into(), code: 500, data, reason, unanswered: Some(why.into()) }
     }
 
     #[must_use]
