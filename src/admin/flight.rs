@@ -206,6 +206,10 @@ type Told = (String, Value, Option<&'static str>);
 /// One event and what each subscriber made of it.
 fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[Expired]) -> Value {
     let stream = table.streams.iter().find(|(_, stream)| stream.name == event.stream);
+    let seen = match stream {
+        Some((_, stream)) if stream.guards_loops => event.record.clone().arrived_at(event.at_ms),
+        _ => event.record.clone(),
+    };
     let of = |one: &Subscriber| -> Vec<&Told> {
         notes.iter().filter(|(subscriber, ..)| **subscriber == *one.name).collect()
     };
@@ -218,7 +222,7 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[E
         let verdict = match (&addressee, ended) {
             (Some(other), _) if **other != *subscriber.name => continue, // a replay for somebody else
             (_, Some(end)) => end,
-            (None, None) if lines.is_empty() && !wants(&subscriber.filter, &event.record) => "filtered",
+            (None, None) if lines.is_empty() && !wants(&subscriber.filter, &seen) => "filtered",
             _ => match expired.iter().find(|one| one.covers(place, &subscriber.name)) {
                 Some(expired) => {
                     lines.push(expired.line.clone());

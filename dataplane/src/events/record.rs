@@ -17,9 +17,11 @@
 //! every length once and never panics, whatever a disk hands back.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 
 use super::cloudevent::{Attribute, Data, Event, Kind, Mode};
 
@@ -28,6 +30,9 @@ pub const ADDRESSEE: &str = "sluicegate-addressee";
 
 /// The companion that says which event a copy is of: `CORE:POSITION`. Never sent.
 pub const ORIGINAL: &str = "sluicegate-original";
+
+/// The extension that says when a broker took the event in (X-BRK-05). It is no part of the record: the log knows it.
+pub const ARRIVAL_ATTRIBUTE: &str = "knativearrivaltime";
 
 /// Which log, by its core's number, and where in it: what names an event.
 pub type Place = (usize, u64);
@@ -111,6 +116,10 @@ pub struct Record {
     data_code: u8,
     attributes: Range<usize>,
     companions: Range<usize>,
+    /// When a broker took it in, in milliseconds since 1970.
+    arrived_ms: Option<u64>,
+    /// The same as a text, once somebody asks.
+    arrival: OnceCell<Option<Box<str>>>,
 }
 
 /// The record is not one of ours: a newer version wrote it, or a bug.
@@ -147,7 +156,23 @@ impl Record {
         }
         let mode = if mode == 1 { Mode::Structured } else { Mode::Binary };
         let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
-        Ok(Self { bytes, mode, hops_left, is_addressed, data_code, attributes, companions })
+        Ok(Self {
+            bytes,
+            mode,
+            hops_left,
+            is_addressed,
+            data_code,
+            attributes,
+            companions,
+            arrived_ms: None,
+            arrival: OnceCell::new(),
+        })
+    }
+
+    /// The same as its broker's subscribers see it: with [`ARRIVAL_ATTRIBUTE`], whatever its sender said there.
+    #[must_use]
+    pub fn arrived_at(self, ms: u64) -> Self {
+        Self { arrived_ms: Some(ms), ..self }
     }
 
     /// The attributes in the order received.
@@ -191,6 +216,9 @@ impl Record {
     /// The same for who compares only: UTF-8, as [`Record::decode`] has seen.
     #[must_use]
     pub fn attribute_bytes(&self, name: &str) -> Option<&[u8]> {
+        if let Some(ms) = self.arrived_ms.filter(|_| name == ARRIVAL_ATTRIBUTE) {
+            return self.arrival.get_or_init(|| time_text(ms)).as_ref().map(|text| text.as_bytes());
+        }
         let mut rest = &self.bytes[self.attributes.clone()];
         loop {
             let (_, found, value) = split_attribute(&mut rest)?;
@@ -223,6 +251,13 @@ impl Record {
         };
         Event { mode: self.mode, attributes: self.attributes().collect(), data }
     }
+}
+
+/// Milliseconds since 1970 as in RFC 3339; `None` for what is no date.
+#[must_use]
+pub fn time_text(ms: u64) -> Option<Box<str>> {
+    let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+    Some(time.to_string().into())
 }
 
 fn take_attribute<'a>(rest: &mut &'a [u8]) -> Option<Attribute<'a>> {
@@ -344,6 +379,19 @@ mod tests {
             let copy = Record::decode(bytes.into()).unwrap();
             assert_eq!((copy.addressee().as_deref(), copy.original()), (Some("one"), None), "{second:?}");
         }
+    }
+
+    /// X-BRK-05: filters see what subscribers are sent.
+    #[test]
+    fn a_record_that_arrived_at_a_broker_says_when() {
+        let own = Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: "mine".into(), kind: Kind::String };
+        let event = Event { mode: Mode::Binary, attributes: vec![own], data: Data::None };
+        let record = Record::decode(whole(&event, &[], 0)).unwrap();
+        assert_eq!(record.attribute(ARRIVAL_ATTRIBUTE), Some("mine"));
+        let arrived = record.clone().arrived_at(1_700_000_000_123);
+        assert_eq!(arrived.attribute(ARRIVAL_ATTRIBUTE), Some("2023-11-14T22:13:20.123Z"));
+        assert_eq!(arrived.event(), event, "it is no part of the record");
+        assert_eq!(record.arrived_at(u64::MAX).attribute(ARRIVAL_ATTRIBUTE), None);
     }
 
     proptest! {

@@ -100,8 +100,9 @@ pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<
     let (copies, hear) = mpsc::channel(AHEAD_MAX);
     let (say, lines) = mpsc::channel::<String>(AHEAD_MAX);
     let (reading, from, name) = (Arc::clone(&admin), order.from.clone(), stream.name.clone());
+    let arrives = stream.guards_loops;
     let reader_thread = tokio::task::spawn_blocking(move || {
-        let copier = Copier { logs: &reading.logs, stream: &name, reader: &reader, copies };
+        let copier = Copier { logs: &reading.logs, stream: &name, arrives, reader: &reader, copies };
         match From::read(&from, reading.logs.len())? {
             From::DeadLetters => copier.letters(),
             from => copier.history(&from),
@@ -127,6 +128,8 @@ pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<
 struct Copier<'a> {
     logs: &'a [PathBuf],
     stream: &'a str,
+    /// At a broker, whose subscribers' filters know when.
+    arrives: bool,
     reader: &'a Subscriber,
     copies: mpsc::Sender<Vec<u8>>,
 }
@@ -154,7 +157,12 @@ impl Copier<'_> {
             if *stream != *self.stream || !from.takes(place, at_ms) || !seen.insert(place) {
                 return Ok(());
             }
-            let is_wanted = |record: &Record| !record.is_addressed && wants(&self.reader.filter, record);
+            let seen = |record: &Record| match record.clone() {
+                record if self.arrives => record.arrived_at(at_ms),
+                record => record,
+            };
+            let is_wanted =
+                |record: &Record| !record.is_addressed && wants(&self.reader.filter, &seen(record));
             self.copy(place, payload, is_wanted)
         })
     }

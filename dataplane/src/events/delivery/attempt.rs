@@ -45,6 +45,8 @@ impl<P: Post> Pump<P> {
     /// `read`: the event, by whoever has just looked at it.
     pub(super) async fn attempt(self: &Rc<Self>, job: Job, read: Option<Rc<Sight>>) {
         let began = self.shop.ring.now();
+        let order = self.order();
+        let arrives = order.stream.guards_loops;
         let sight = match read {
             Some(read) => read,
             None => {
@@ -52,12 +54,11 @@ impl<P: Post> Pump<P> {
                 let Some(record) = self.look_up(job.position) else {
                     return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
                 };
-                let Ok(sight) = Sight::of(record) else { return }; // decoded once before: cannot be
+                let Ok(sight) = Sight::of(record, arrives) else { return }; // decoded once before: cannot be
                 Rc::new(sight)
             }
         };
-        let order = self.order();
-        if order.stream.guards_loops {
+        if arrives {
             sight.tell_arrival(&self.shop.moment);
         }
         match &job.leg {

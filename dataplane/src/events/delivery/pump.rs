@@ -279,7 +279,8 @@ impl<P: Post> Pump<P> {
 
     /// The next event that may be wanted.
     fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
-        let seen = |record: wal::Record| (record.position, Sight::of(record).map(Rc::new));
+        let arrives = self.order.borrow().stream.guards_loops;
+        let seen = |record: wal::Record| (record.position, Sight::of(record, arrives).map(Rc::new));
         let from = if self.line.is_in() { self.line.first()? } else { self.place.next() };
         if !self.is_at_hand(from) {
             return None; // the bell rings when it is

@@ -6,7 +6,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use fastrand::Rng;
-use jiff::Timestamp;
 
 use super::post::PostError;
 use super::sight::Sight;
@@ -14,12 +13,9 @@ use crate::events::cloudevent::{Attribute, Carriage, Event, Kind, Malformed, bin
 use crate::events::encode::{Outgoing, encode};
 use crate::events::ingress::HOPS_HEADER;
 use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
-use crate::events::record::Record;
+use crate::events::record::{ARRIVAL_ATTRIBUTE, Record, time_text};
 use crate::events::{Answer, companions};
 use crate::table::Target;
-
-/// The extension that says when a broker took the event in.
-pub const ARRIVAL_ATTRIBUTE: &str = "knativearrivaltime";
 
 /// A subscriber is the only one that is asked for a reply (DP-REPLY-01 to -03).
 pub fn ask_for_reply(out: &mut Outgoing) {
@@ -52,8 +48,7 @@ impl Moment {
         if let Some((_, text)) = self.last.as_ref().filter(|(last, _)| *last == ms) {
             return Some(Rc::clone(text));
         }
-        let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
-        let text = Rc::from(time.to_string());
+        let text = Rc::from(time_text(ms)?);
         self.last = Some((ms, Rc::clone(&text)));
         Some(text)
     }
