@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kit::manifest::{NAMESPACE, with};
+use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
 use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
@@ -86,18 +86,30 @@ fn what_a_subscriber_answers_decides_what_happens_next() {
     assert!(sink.received().iter().all(|event| event.request.path() == "/"), "a redirect was followed");
 }
 
-/// DP-RETRY-16: no answer at all is tried again. A sender may also repeat at once what met a kept
-/// connection that was being closed, so the requests are counted from below.
+/// DP-RETRY-16, AMB-28: no answer at all is tried again, and each request that was read is an attempt: also one on a connection
+/// that has carried others, which was once sent twice.
 #[test]
-fn a_subscriber_that_hangs_up_is_tried_again() {
-    let dead = EventSink::start();
-    let sink = EventSink::answering(|_| Answer::hang_up());
-    let appliance = appliance();
-    subscribe(appliance.api(), "all", &sink.url(), &[delivery(2, &dead)]);
-    post(&appliance, &Event::new("1"));
-    assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["1"]);
-    assert!((3..=6).contains(&sink.received().len()), "{:?}", ids(&sink.received()));
-    wait::nothing(SILENCE, "a second dead letter", || (dead.received().len() > 1).then_some(()));
+fn a_subscriber_that_hangs_up_is_tried_as_often_as_it_should() {
+    for retries in [0, 2] {
+        let dead = EventSink::start();
+        let sink = EventSink::answering(|event| match event.id().as_str() {
+            "bad" => Answer::hang_up(),
+            _ => Answer::status(202),
+        });
+        let appliance = kit::scene::with_broker(&Setup::new(BIN).flag("workers", "1"));
+        subscribe(appliance.api(), "all", &sink.url(), &[delivery(retries, &dead)]);
+        for warm in 0..4 {
+            post(&appliance, &Event::new("good"));
+            sink.wait_for(warm + 1, PATIENCE);
+        }
+        post(&appliance, &Event::new("bad"));
+        assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["bad"]);
+        let wanted = 4 + 1 + retries as usize;
+        wait::nothing(SILENCE, "another request or dead letter", || {
+            (sink.received().len() > wanted || dead.received().len() > 1).then_some(())
+        });
+        assert_eq!(sink.received().len(), wanted);
+    }
 }
 
 /// EV-DLV-03, DP-RETRY-17, DP-RETRY-22: tried again until it works, as the same event.
@@ -286,6 +298,43 @@ fn an_endless_echo_ends_at_its_hop_limit() {
     wait::nothing(SILENCE, "the echo went on", || (sink.received().len() > 4).then_some(()));
     let spent = Event::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
     assert_eq!(spent.status, 400, "{spent}");
+}
+
+/// EV-RTE-13, X-BRK-04: an event that comes back in by a Broker's own address has made a hop, whether it was sent there, through a
+/// channel, or as a dead letter. Such loops were once endless.
+#[test]
+fn a_loop_over_addresses_ends_at_its_hop_limit() {
+    let to_broker =
+        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
+    let to_channel =
+        json!({ "ref": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c" } });
+    let appliance = appliance();
+    let api = appliance.api();
+    api.create(&channel("c"));
+    api.wait_ready("Channel", NAMESPACE, "c", PATIENCE);
+    let heard = EventSink::start();
+    let seen = EventSink::answering(|_| Answer::status(400));
+    subscribe(api, "count", &heard.url(), &[]);
+    let own = |kind: &str| only(json!({ "kind": kind }));
+    subscribe(api, "straight", "", &[own("straight"), ("/spec/subscriber", to_broker.clone())]);
+    subscribe(api, "round", "", &[own("round"), ("/spec/subscriber", to_channel)]);
+    let letters = json!({ "retry": 0, "deadLetterSink": to_broker.clone() });
+    subscribe(api, "buried", &seen.url(), &[own("buried"), ("/spec/delivery", letters)]);
+    api.create(&with(subscription("back", "c", ""), "/spec/subscriber", to_broker));
+    api.wait_ready("Subscription", NAMESPACE, "back", PATIENCE);
+
+    // Taken in with 5 hops left, and then with one less at each door, until none is left.
+    for (kind, times) in [("straight", 5), ("round", 3), ("buried", 5)] {
+        let before = heard.received().len();
+        post(&appliance, &Event::new(kind).with("kind", kind).with("knativebrokerttl", "6"));
+        let received = heard.wait_for(before + times, PATIENCE).split_off(before);
+        assert!(received.iter().all(|event| event.id() == kind));
+        assert!(received.iter().all(|event| event.header("sluicegate-hops-left").is_none()));
+        wait::nothing(SILENCE, "the loop went on", || {
+            (heard.received().len() > before + times).then_some(())
+        });
+    }
+    assert_eq!(seen.received().len(), 5);
 }
 
 /// A fan-out that has hundreds of requests in flight to one address opens a connection for each place, and

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use kit::manifest::{NAMESPACE, broker, trigger, with};
 use kit::scene::{BROKER, with_broker};
@@ -120,6 +121,27 @@ fn an_event_for_a_subscriber_that_is_away_waits_over_a_crash() {
     for received in sink.received() {
         assert_eq!(received.data(), received.id().into_bytes());
     }
+}
+
+/// EV-DLV-13, EV-OBJ-47: attempts count from one process to the next: with three retries an event is tried four times, however often
+/// the appliance is killed in between.
+#[test]
+fn a_crash_does_not_begin_to_count_attempts_anew() {
+    let (sink, dead) = (EventSink::answering(|_| Answer::status(503)), EventSink::start());
+    let mut appliance = with_broker(&Setup::new(BIN));
+    let options = json!({
+        "retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT2S", "deadLetterSink": { "uri": dead.url() },
+    });
+    appliance.api().create(&with(trigger("all", "main", &sink.url()), "/spec/delivery", options));
+    appliance.api().wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    assert_eq!(Event::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
+    for attempts in 1..=3 {
+        sink.wait_for(attempts, PATIENCE);
+        wait::rest(Duration::from_secs(1)); // the note of it is durable by then
+        appliance.restart();
+    }
+    dead.wait_for(1, PATIENCE);
+    assert_eq!(sink.received().len(), 4);
 }
 
 /// EV-DLV-13: what waits for its next attempt gets it from the next process.

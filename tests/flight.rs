@@ -5,8 +5,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use kit::scene::{SILENCE, delivery, ids, only, post, subscribe};
-use kit::{Answer, Appliance, Event, EventSink, PATIENCE, Setup, wait};
+use kit::manifest::{NAMESPACE, channel, subscription, with};
+use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe};
+use kit::{Answer, Appliance, Call, Event, EventSink, PATIENCE, Setup, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -207,5 +208,161 @@ fn a_trace_tells_of_what_retention_dropped_unread() {
         let told = of(&dropped, "default/lags");
         let notes = told["notes"].as_array().unwrap();
         assert!(notes.iter().any(|note| note["what"].as_str().unwrap().starts_with("dropped")), "{told:#}");
+    }
+}
+
+/// How many dead letters a redrive would send.
+fn open(appliance: &Appliance, trigger: &str) -> u64 {
+    let told = text(&event(appliance, &["redrive", "--trigger", trigger, "--dry-run"]));
+    told.split_whitespace().next().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+}
+
+/// A letter that is given up again is one letter and not two; one that was taken is none. Each redrive once doubled them.
+#[test]
+fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {
+    let works = Arc::new(AtomicBool::new(false));
+    let is_working = Arc::clone(&works);
+    let sink = EventSink::answering(move |_| Answer::status(if is_working.load(SeqCst) { 202 } else { 400 }));
+    let (dead, other) = (EventSink::start(), EventSink::answering(|_| Answer::status(400)));
+    let appliance = appliance();
+    for (name, to) in [("broken", &sink), ("other", &other)] {
+        subscribe(appliance.api(), name, &to.url(), &[delivery(0, &dead)]);
+    }
+    post(&appliance, &Event::new("one"));
+    let wait_for = |count: u64| {
+        wait::until(PATIENCE, "notes", || (open(&appliance, "default/broken") == count).then_some(()));
+    };
+    let listed = || text(&event(&appliance, &["list", "--dead-letters"]));
+    let redrive = || text(&event(&appliance, &["redrive", "--trigger", "default/broken"]));
+    for _ in 0..3 {
+        wait_for(1);
+        assert!(listed().contains("default/broken") && listed().contains("default/other"), "{}", listed());
+        assert!(redrive().starts_with("1 events sent"));
+    }
+    wait_for(1);
+    works.store(true, SeqCst);
+    let before = sink.received().len();
+    assert!(redrive().starts_with("1 events sent"));
+    sink.wait_for(before + 1, PATIENCE);
+    wait_for(0);
+    assert!(redrive().starts_with("0 events sent"));
+    let listed = listed();
+    assert!(!listed.contains("default/broken") && listed.contains("default/other"), "{listed}");
+    assert_eq!((before, sink.received().len()), (4, 5));
+}
+
+/// DP-OBS-02, EV-DLV-09: without a dead letter sink too it is told why there was no answer, in the log and in the trace.
+#[test]
+fn why_there_was_no_answer_is_told() {
+    let slow = EventSink::answering(|_| Answer::status(202).after(std::time::Duration::from_secs(60)));
+    let rude = EventSink::answering(|_| Answer::hang_up());
+    let appliance = appliance();
+    let nobody = format!("http://{}/", kit::server::closed_address());
+    let rows = [
+        ("gone", nobody.as_str(), "PT30S", "nobody takes connections there", "no connection to"),
+        ("slow", &slow.url(), "PT0.2S", "within the time given", "no answer within"),
+        ("rude", &rude.url(), "PT30S", "the connection ended", "the connection ended before"),
+    ];
+    for (name, url, timeout, ..) in rows {
+        let once = json!({ "retry": 0, "timeout": timeout });
+        subscribe(appliance.api(), name, url, &[("/spec/delivery", once)]);
+    }
+    post(&appliance, &Event::new("one"));
+    let ended = |event: &Value| {
+        event["subscribers"].as_array().unwrap().iter().all(|one| one["verdict"] == "dropped")
+    };
+    let traced = traced(&appliance, "one", ended);
+    let told = text(&event(&appliance, &["trace", "one"]));
+    for (name, .., words, logged) in rows {
+        let note = &of(&traced, &format!("default/{name}"))["notes"][0];
+        assert_eq!(note["status"], 0);
+        assert!(note["error"].as_str().unwrap().contains(words) && told.contains(words), "{name}: {note:#}");
+        assert!(appliance.stderr().contains(logged), "{name}: {}", appliance.stderr());
+    }
+}
+
+/// What is shown has a limit, and what is sent again has none.
+#[test]
+fn a_redrive_reaches_more_letters_than_a_list_shows() {
+    const BATCHES: usize = 11;
+    let appliance = appliance();
+    let nobody = format!("http://{}/", kit::server::closed_address());
+    subscribe(appliance.api(), "many", &nobody, &[("/spec/delivery", json!({ "retry": 0 }))]);
+    let one = |n: u64| json!({ "specversion": "1.0", "id": n.to_string(), "source": "/s", "type": "t" });
+    let batch = Value::Array((0..1000).map(one).collect()).to_string();
+    let call = Call::post(BROKER).header("Content-Type", "application/cloudevents-batch+json").body(batch);
+    for _ in 0..BATCHES {
+        assert_eq!(call.send(appliance.events()).status, 202);
+    }
+    let all = BATCHES as u64 * 1000;
+    wait::until(PATIENCE, "all to be dropped", || {
+        (appliance.metric("sluicegate_subscriber_dropped_total", "default/many") == all).then_some(())
+    });
+    wait::until(PATIENCE, "all notes", || (open(&appliance, "default/many") == all).then_some(()));
+    let listed = text(&event(&appliance, &["list", "--dead-letters"]));
+    assert_eq!(listed.lines().count(), 10_001);
+    assert!(listed.contains("1000 older ones are not shown"));
+}
+
+/// A Trigger and a Subscription may have the same name. What is meant has to be said then, and is shown.
+#[test]
+fn a_subscription_is_told_from_a_trigger_of_the_same_name() {
+    let (broken, mended) = (EventSink::answering(|_| Answer::status(400)), EventSink::start());
+    let appliance = appliance();
+    let once = ("/spec/delivery", json!({ "retry": 0 }));
+    subscribe(appliance.api(), "x", &broken.url(), std::slice::from_ref(&once));
+    appliance.api().create(&channel("c"));
+    appliance.api().wait_ready("Channel", NAMESPACE, "c", PATIENCE);
+    appliance.api().create(&with(subscription("x", "c", &broken.url()), once.0, once.1));
+    appliance.api().wait_ready("Subscription", NAMESPACE, "x", PATIENCE);
+    post(&appliance, &Event::new("for-trigger"));
+    accepted(&Event::new("for-subscription").binary("/channels/default/c"), &appliance);
+    for kind in ["trigger", "subscription"] {
+        let name = format!("{kind}/default/x");
+        wait::until(PATIENCE, "its letter", || (open(&appliance, &name) == 1).then_some(()));
+        let listed = text(&event(&appliance, &["list", "--dead-letters", "--trigger", &name]));
+        assert!(listed.contains(&format!("{kind} default/x")), "{listed}");
+        assert!(listed.contains(&format!("id for-{kind}")) && listed.lines().count() == 1, "{listed}");
+    }
+    let (api, to) = (appliance.api().address().to_string(), format!(r#"{{"uri":"{}"}}"#, mended.url()));
+    let redrive = |name: &str, patch: bool| {
+        let more = ["--api", &api, "--patch", &to];
+        let words = ["redrive", "--trigger", name];
+        event(&appliance, &[&words[..], if patch { &more[..] } else { &[] }].concat())
+    };
+    for patch in [false, true] {
+        let refused = redrive("default/x", patch);
+        assert!(!refused.status.success(), "{}", text(&refused));
+        assert!(text(&refused).contains("write trigger/default/x or subscription/default/x"));
+    }
+    assert!(text(&redrive("subscription/default/x", true)).contains("1 events sent"));
+    assert_eq!(ids(&mended.wait_for(1, PATIENCE)), ["for-subscription"]);
+    wait::nothing(SILENCE, "another's letter", || (mended.received().len() > 1).then_some(()));
+}
+
+/// What a trace prints is taken as it stands. A bare number would mean another event in each core's log.
+#[test]
+fn a_replay_begins_at_the_place_that_a_trace_shows() {
+    let sink = EventSink::start();
+    let appliance = appliance();
+    subscribe(appliance.api(), "t", &sink.url(), &[]);
+    for n in 0..20 {
+        post(&appliance, &Event::new(&n.to_string()));
+    }
+    sink.wait_for(20, PATIENCE);
+    let traced = event(&appliance, &["trace", "--source", "/kit", "--json"]);
+    let traced: Value = serde_json::from_slice(&traced.stdout).unwrap();
+    let place = |event: &Value| (event["core"].as_u64().unwrap(), event["position"].as_u64().unwrap());
+    let places: Vec<_> = traced["events"].as_array().unwrap().iter().map(place).collect();
+    let from =
+        |text: &str| event(&appliance, &["replay", "--trigger", "default/t", "--dry-run", "--from", text]);
+    for (core, position) in &places {
+        let behind = places.iter().filter(|(other, at)| other == core && at >= position).count();
+        let told = text(&from(&format!("{core}:{position}")));
+        assert!(told.starts_with(&format!("{behind} events would be sent")), "{core}:{position}: {told}");
+    }
+    for (place, why) in [(places[0].1.to_string(), "write CORE:POSITION"), ("7:0".to_owned(), "0 to 1")] {
+        let refused = from(&place);
+        assert!(!refused.status.success() && text(&refused).contains(why), "{}", text(&refused));
     }
 }

@@ -162,7 +162,7 @@ fn rows() -> Vec<(&'static str, Manner, End)> {
         ),
         ("both-signs", Say(whole("200 OK", &format!("{SIGNS}{JSON}"), &envelope("from-envelope"))), DONE),
         ("signs-twice", Say(whole("200 OK", &format!("{SIGNS}ce-id: again\r\n"), "")), FAILED),
-        ("bad-escape", Say(whole("200 OK", &format!("{SIGNS}ce-ext: %4\r\n"), "")), FAILED),
+        ("bad-escape", Say(whole("200 OK", &format!("{SIGNS}ce-ext: %ff\r\n"), "")), FAILED),
         ("broken-envelope", Say(whole("200 OK", JSON, "{")), FAILED),
         ("batch", Say(whole("200 OK", "Content-Type: application/cloudevents-batch+json\r\n", "[]")), FAILED),
         ("xml", Say(whole("200 OK", "Content-Type: application/cloudevents+xml\r\n", "<x/>")), FAILED),
@@ -213,9 +213,7 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
     let letters: HashMap<_, _> =
         dead.received().iter().map(|one| (one.id(), one.attribute("knativeerrorcode"))).collect();
     for (id, _, (asked, code)) in &rows {
-        // Who meets a kept connection that is being closed may be asked once more for each attempt.
-        let found = ruffian.asked(id);
-        assert!((*asked..=2 * asked).contains(&found), "{id}: asked {found} times, not {asked}");
+        assert_eq!(ruffian.asked(id), *asked, "{id}");
         assert_eq!(letters.get(*id).cloned().flatten().as_deref(), *code, "{id}");
     }
     assert_eq!(dead.received().len(), letters.len(), "one letter for each: {:?}", ids(&dead.received()));

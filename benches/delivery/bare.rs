@@ -60,5 +60,5 @@ fn request(to: SocketAddr) -> Outgoing {
          Prefer: reply\r\nKn-Namespace: default\r\n\r\n"
     );
     let body = Bytes::from(vec![b'x'; DATA_BYTES]);
-    Outgoing { head: head.into(), body, method: Method::Post, repeatable: true }
+    Outgoing { head: head.into(), body, method: Method::Post }
 }

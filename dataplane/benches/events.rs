@@ -84,6 +84,7 @@ fn subscriber(filter: Filter) -> Arc<Subscriber> {
         host: "".into(),
         port: 80,
         path: "/".into(),
+        is_stream: false,
         pass: None,
         trust: None,
     };

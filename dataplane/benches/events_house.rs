@@ -108,6 +108,7 @@ fn subscriber(number: usize, port: u16, tokens: Tokens, readers: Readers) -> Sub
             host: "127.0.0.1".into(),
             port,
             path: "/".into(),
+            is_stream: false,
             pass: (tokens != Tokens::None).then(pass),
             trust: None,
         },

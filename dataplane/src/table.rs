@@ -294,6 +294,8 @@ pub struct Target {
     pub port: u16,
     /// Path and query; `/` when the URL has none.
     pub path: Box<str>,
+    /// A stream of this appliance is there: it is told how many hops an event has left.
+    pub is_stream: bool,
     /// What is shown there, if it wants to know who comes.
     pub pass: Option<Arc<Pass>>,
     /// It is reached by TLS, and has to be believed by this. Hosts of ours are reached inside this process, whatever

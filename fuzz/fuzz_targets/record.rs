@@ -20,8 +20,9 @@ fuzz_target!(|bytes: &[u8]| {
     again[1] |= bytes[1] & ADDRESSED;
     assert_eq!(again, bytes);
     if let Some(to) = record.addressee() {
-        let sent_again = Record::decode(addressed(&record, &to).into()).expect("what we wrote is a record");
-        assert_eq!(sent_again.addressee(), Some(to));
+        let sent_again = addressed(&record, &to, (3, u64::MAX));
+        let sent_again = Record::decode(sent_again.into()).expect("what we wrote is a record");
+        assert_eq!((sent_again.addressee(), sent_again.original()), (Some(to), Some((3, u64::MAX))));
     }
 
     for mode in [Mode::Binary, Mode::Structured] {

@@ -3,9 +3,11 @@
 //!
 //! A log's files are read while the cores write them, and history reaches back as far as they do.
 
+mod letters;
 mod replay;
+mod whom;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,15 +17,17 @@ use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use dataplane::events::delivery::PostError;
 use dataplane::events::filter::wants;
 use dataplane::events::journal::{self, What};
-use dataplane::events::record::Record;
-use dataplane::table::{Stream, Subscriber, Table};
+use dataplane::events::record::{Place, Record};
+use dataplane::table::{Subscriber, Table};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Admin;
+use letters::{Due, Wish};
 pub(super) use replay::replay;
 
 /// Events that a trace shows when its asker does not say.
@@ -31,16 +35,13 @@ const EVENTS_DEFAULT: usize = 100;
 /// Most events that one answer shows, the newest: it is made in memory.
 const EVENTS_MAX: usize = 10_000;
 
-/// Which log, and where in it: what names an event.
-type Place = (usize, u64);
-
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Wanted {
     id: Option<String>,
     source: Option<String>,
     /// A time, or how long ago (`10m`).
     since: Option<String>,
-    /// `NAMESPACE/NAME`
+    /// `NAMESPACE/NAME`, also with `trigger/` or `subscription/` before it.
     trigger: Option<String>,
     limit: Option<usize>,
 }
@@ -179,7 +180,11 @@ fn line(note: &journal::Note<'_>) -> Value {
     let mut line = json!({ "time": shown(note.at_ms), "what": note.what.as_str() });
     if matches!(note.what, What::Asked | What::ReplySent | What::LetterSent) {
         line["attempt"] = (u32::from(note.attempt) + 1).into();
-        line["status"] = note.status.into();
+        let unanswered = PostError::told(note.status);
+        line["status"] = unanswered.map_or(note.status, |_| 0).into();
+        if let Some(why) = unanswered {
+            line["error"] = why.into();
+        }
         line["latency_ms"] = (note.took.as_secs_f64() * 1000.0).into();
     }
     line
@@ -201,6 +206,10 @@ type Told = (String, Value, Option<&'static str>);
 /// One event and what each subscriber made of it.
 fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[Expired]) -> Value {
     let stream = table.streams.iter().find(|(_, stream)| stream.name == event.stream);
+    let seen = match stream {
+        Some((_, stream)) if stream.guards_loops => event.record.clone().arrived_at(event.at_ms),
+        _ => event.record.clone(),
+    };
     let of = |one: &Subscriber| -> Vec<&Told> {
         notes.iter().filter(|(subscriber, ..)| **subscriber == *one.name).collect()
     };
@@ -213,7 +222,7 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[E
         let verdict = match (&addressee, ended) {
             (Some(other), _) if **other != *subscriber.name => continue, // a replay for somebody else
             (_, Some(end)) => end,
-            (None, None) if lines.is_empty() && !wants(&subscriber.filter, &event.record) => "filtered",
+            (None, None) if lines.is_empty() && !wants(&subscriber.filter, &seen) => "filtered",
             _ => match expired.iter().find(|one| one.covers(place, &subscriber.name)) {
                 Some(expired) => {
                     lines.push(expired.line.clone());
@@ -240,56 +249,54 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[E
     })
 }
 
-/// The subscriber of that name, with its stream and the stream's path.
-fn subscriber<'t>(table: &'t Table, label: &str) -> Option<(&'t str, &'t Arc<Stream>, &'t Arc<Subscriber>)> {
-    table.streams.iter().find_map(|(path, stream)| {
-        let found = stream.subscribers.iter().find(|subscriber| *subscriber.label == *label)?;
-        Some((&**path, stream, found))
-    })
-}
-
-/// What was dead-lettered or dropped, by whom and when; the newest.
-fn given_up(admin: &Admin, of: Option<&str>, since: u64) -> Result<BTreeMap<Place, (String, What, u64)>> {
-    let mut ends = BTreeMap::new();
-    each_note(&admin.logs, |place, note| {
-        let is_end = matches!(note.what, What::DeadLettered | What::Dropped);
-        if is_end && note.at_ms >= since && of.is_none_or(|name| name == note.subscriber) {
-            ends.insert(place, (note.subscriber.to_owned(), note.what, note.at_ms));
-            if ends.len() > EVENTS_MAX {
-                ends.pop_first();
-            }
-        }
-    })?;
-    Ok(ends)
-}
-
+/// The open letters, the newest of them at the end.
 fn letters(admin: &Admin, wanted: &Wanted) -> Result<Value> {
     let table = admin.tables.load();
-    let of = match &wanted.trigger {
-        None => None,
-        Some(label) => {
-            Some(subscriber(&table, label).with_context(|| format!("there is no subscriber {label}"))?.2)
-        }
-    };
+    let of = wanted.trigger.as_deref().map(|name| whom::named(&table, name)).transpose()?;
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
-    let ends = given_up(admin, of.map(|subscriber| &*subscriber.name), since)?;
-    let mut letters = BTreeMap::new();
-    each_event(&admin.logs, |place, stream, _, payload| {
-        let Some((name, what, at_ms)) = ends.get(&place) else { return Ok(()) };
-        let Ok(record) = Record::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
-        let known = table.streams.values().flat_map(|stream| &stream.subscribers);
-        let label = known.into_iter().find(|one| *one.name == **name).map_or(&**name, |one| &*one.label);
-        let attribute = |name: &str| record.attribute(name).unwrap_or_default().to_owned();
-        let letter = json!({
-            "time": shown(*at_ms), "subscriber": label, "what": what.as_str(), "stream": stream,
-            "core": place.0, "position": place.1,
-            "id": attribute("id"), "source": attribute("source"), "type": attribute("type"),
-        });
-        letters.insert(place, letter);
+    let shown_max = wanted.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
+    let wish = Wish { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
+    let (mut newest, mut left_out) = (BTreeMap::<(u64, Due), What>::new(), 0);
+    letters::each_page(&admin.logs, &wish, |open| {
+        for (due, how) in open.into_iter().filter(|(_, how)| how.at_ms >= since) {
+            newest.insert((how.at_ms, due), how.what);
+            if newest.len() > shown_max {
+                newest.pop_first();
+                left_out += 1;
+            }
+        }
         Ok(())
     })?;
-    let skipped = letters.len().saturating_sub(wanted.limit.unwrap_or(EVENTS_MAX));
-    Ok(json!({ "letters": letters.into_values().skip(skipped).collect::<Vec<_>>() }))
+    let places: BTreeSet<Place> = newest.keys().map(|(_, (place, _))| *place).collect();
+    let mut events = BTreeMap::new();
+    each_event(&admin.logs, |place, stream, _, payload| {
+        if places.contains(&place)
+            && let Ok(record) = Record::decode(Bytes::copy_from_slice(payload))
+        {
+            events.insert(place, (Box::<str>::from(stream), record));
+        }
+        Ok(())
+    })?;
+    let letters: Vec<_> = newest
+        .iter()
+        .filter_map(|((at_ms, due), what)| {
+            let (stream, record) = events.get(&due.0)?;
+            Some(letter(&table, (due, *at_ms, *what), stream, record))
+        })
+        .collect();
+    Ok(json!({ "letters": letters, "leftOut": left_out }))
+}
+
+fn letter(table: &Table, given_up: (&Due, u64, What), stream: &str, record: &Record) -> Value {
+    let ((place, name), at_ms, what) = given_up;
+    let known = whom::all(table).find(|whom| *whom.subscriber.name == **name);
+    let (kind, label) = known.as_ref().map_or(("", &**name), |whom| (whom.kind(), &*whom.subscriber.label));
+    let attribute = |name: &str| record.attribute(name).unwrap_or_default();
+    json!({
+        "time": shown(at_ms), "kind": kind, "subscriber": label, "what": what.as_str(), "stream": stream,
+        "core": place.0, "position": place.1,
+        "id": attribute("id"), "source": attribute("source"), "type": attribute("type"),
+    })
 }
 
 #[cfg(test)]

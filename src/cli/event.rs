@@ -54,7 +54,7 @@ pub(crate) struct List {
     /// Events that were dead-lettered, or dropped for want of a sink
     #[arg(long, required = true)]
     dead_letters: bool,
-    /// Only those of this Trigger or Subscription
+    /// Only those of this Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where there are both
     #[arg(long, value_name = "NAMESPACE/NAME")]
     trigger: Option<String>,
     /// Only those since then
@@ -69,7 +69,7 @@ pub(crate) struct List {
 pub(crate) struct Replay {
     #[command(flatten)]
     order: Redrive,
-    /// earliest, dead-letters, a time (RFC 3339), how long ago (10m), or a position in the log
+    /// earliest, dead-letters, a time (RFC 3339), how long ago (10m), or CORE:POSITION, as trace shows where an event is
     #[arg(long, value_name = "FROM")]
     from: String,
 }
@@ -78,7 +78,8 @@ pub(crate) struct Replay {
 pub(crate) struct Redrive {
     #[command(flatten)]
     admin: Admin,
-    /// Whose subscriber gets them, a Trigger or Subscription
+    /// Whose subscriber gets them, a Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where
+    /// there are both
     #[arg(long, value_name = "NAMESPACE/NAME")]
     trigger: String,
     /// Only count
@@ -157,7 +158,7 @@ fn show_trace(trace: &Trace) -> Result<bool> {
             for note in list(subscriber, "notes") {
                 write!(out, "    {}  {}", text(note, "time"), text(note, "what"))?;
                 if let (Some(attempt), Some(status)) = (note["attempt"].as_u64(), note["status"].as_u64()) {
-                    let said = if status == 0 { "no answer".to_owned() } else { status.to_string() };
+                    let said = note["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
                     write!(
                         out,
                         " {attempt}: {said} after {:.1} ms",
@@ -184,13 +185,17 @@ fn show_letters(order: &List) -> Result<bool> {
     }
     let letters = list(&found, "letters");
     if letters.is_empty() {
-        eprintln!("nothing was given up, as far back as the log goes");
+        eprintln!("nothing was given up and is still open, as far back as the log goes");
+    }
+    if let Some(older @ 1..) = found["leftOut"].as_u64() {
+        eprintln!("{older} older ones are not shown; a redrive reaches them");
     }
     for letter in letters {
         writeln!(
             out,
-            "{}  {}  {}  id {}  source {}  type {}",
+            "{}  {} {}  {}  id {}  source {}  type {}",
             text(letter, "time"),
+            text(letter, "kind"),
             text(letter, "subscriber"),
             text(letter, "what"),
             text(letter, "id"),

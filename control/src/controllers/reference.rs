@@ -95,11 +95,26 @@ pub(super) fn target(url: &str) -> Result<(Scheme, Target), String> {
         authority: authority.as_str().into(),
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
         port: if scheme == Scheme::Other { NO_PORT } else { authority.port_u16().unwrap_or(usual) },
-        path: path.into(),
+        path: escaped(&path).into(),
+        is_stream: false,
         pass: None,
         trust: None,
     };
     Ok((scheme, target))
+}
+
+/// A path and query as they may stand in a request: what RFC 3986 has no place for is percent-encoded. A percent sign is
+/// taken for an escape's, as whoever wrote the URL had to.
+fn escaped(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -132,6 +147,14 @@ mod tests {
         assert_eq!((scheme, parsed.port), (Scheme::Https, 443));
         let (_, parsed) = target("http://127.0.0.1:81/x?y").unwrap();
         assert_eq!((&*parsed.authority, parsed.port, &*parsed.path), ("127.0.0.1:81", 81, "/x?y"));
+        for (url, path) in [
+            ("http://a/\u{e9}/{b}|c?q=\u{fc}", "/%C3%A9/%7Bb%7D%7Cc?q=%C3%BC"),
+            ("http://a/a%20b?c=d%26&e=[1]", "/a%20b?c=d%26&e=[1]"),
+            ("http://a?q={x}", "/?q=%7Bx%7D"),
+        ] {
+            let (_, parsed) = target(url).unwrap();
+            assert_eq!((&*parsed.path, &*parsed.url), (path, url));
+        }
         for bad in ["https://", "https://u@a/", "a", "/x", "http://", "http://u:p@a/"] {
             assert!(target(bad).is_err(), "{bad}");
         }

@@ -23,6 +23,8 @@ const TIDY_AT: usize = 64;
 pub struct Trusts {
     system: OnceLock<RootCertStore>,
     known: Mutex<Known>,
+    /// Hosts and ports at which the appliance itself takes events.
+    doors: Vec<(Box<str>, u16)>,
 }
 
 #[derive(Debug, Default)]
@@ -48,13 +50,32 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Trusts {
+    /// Of an appliance that takes events at these URLs.
+    pub fn with_doors<'u>(urls: impl IntoIterator<Item = &'u str>) -> Self {
+        let targets = urls.into_iter().filter_map(|url| reference::target(url).ok());
+        Self { doors: targets.map(|(_, door)| (door.host, door.port)).collect(), ..Self::default() }
+    }
+
     /// What deliveries to `address` need to know; the error says what is wrong with it.
     pub fn target(&self, address: &Address) -> Result<Target, String> {
         let (scheme, mut target) = reference::target(&address.url)?;
+        target.is_stream = self.has_door(&target);
         if scheme == Scheme::Https {
             target.trust = Some(self.of(&target.host, address.ca_certs.as_deref().unwrap_or_default())?);
         }
         Ok(target)
+    }
+
+    /// Whether one of our own streams is there, by its address as statuses tell it, or by loopback.
+    fn has_door(&self, target: &Target) -> bool {
+        let host = &*target.host;
+        let is_loopback = host == "localhost"
+            || host.ends_with(".localhost")
+            || host.starts_with("127.")
+            || host == "[::1]";
+        let is_stream = target.path.starts_with("/brokers/") || target.path.starts_with("/channels/");
+        is_stream
+            && self.doors.iter().any(|(door, port)| *port == target.port && (is_loopback || **door == *host))
     }
 
     /// Takes the operator's bundles; `true` if they are others than before.
@@ -164,6 +185,31 @@ mod tests {
         assert!(trusts.set_bundles(vec![("more".into(), other.clone())]));
         assert!(!trusts.set_bundles(vec![("more".into(), other)]));
         assert_ne!(first.trust, of("https://a.test/x", &one).trust);
+    }
+
+    /// EV-RTE-13: whoever is one of our own streams is told hops, and nobody else.
+    #[test]
+    fn a_stream_of_ours_is_known_by_its_address() {
+        let trusts = Trusts::with_doors(["http://10.0.0.1:8081", "https://10.0.0.1:8444"]);
+        let is_stream = |url: &str| trusts.target(&url.into()).unwrap().is_stream;
+        for ours in [
+            "http://10.0.0.1:8081/brokers/ns/b",
+            "http://10.0.0.1:8081/channels/ns/c",
+            "http://localhost:8081/brokers/ns/b",
+            "http://127.0.0.1:8444/brokers/ns/b",
+            "http://[::1]:8081/brokers/ns/b",
+        ] {
+            assert!(is_stream(ours), "{ours}");
+        }
+        for other in [
+            "http://10.0.0.1:8081/",
+            "http://10.0.0.1:8080/brokers/ns/b",
+            "http://10.0.0.1/brokers/ns/b",
+            "http://10.0.0.2:8081/brokers/ns/b",
+            "http://brokers.test/channels/ns/c",
+        ] {
+            assert!(!is_stream(other), "{other}");
+        }
     }
 
     #[test]

@@ -153,6 +153,8 @@ impl<K> Object for K where
 impl World {
     pub fn new(config: ControlConfig, client: Client, fleet: Fleet, publisher: Arc<Publisher>) -> Self {
         let (queue, settings) = (Arc::new(Queue::default()), Arc::default());
+        let by_tls = config.events_tls.as_ref().map(|tls| tls.url_base.as_str());
+        let trusts = Trusts::with_doors([config.events_url_base.as_str()].into_iter().chain(by_tls));
         Self {
             resolver: Resolver::new(client.clone(), Arc::clone(&queue), Arc::clone(&settings)),
             recorder: Recorder::new(client.clone()),
@@ -168,7 +170,7 @@ impl World {
             keys: Keys::default(),
             passes: Passes::default(),
             tokens: Tokens::default(),
-            trusts: Trusts::default(),
+            trusts,
             sugar: Sugar::default(),
             core_names: CoreNames::default(),
             services: Cache::of_sleepers(),

@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use super::encode::Outgoing;
 use super::limits::COMPANIONS_BYTES_MAX;
-use super::record::{ADDRESSEE, Companion, Record};
+use super::record::{Companion, Record, is_of_a_copy};
 use super::trace;
 
 /// Longest value kept, in bytes: its length is a `u16` in a record.
@@ -77,7 +77,7 @@ pub fn trace_of(record: &Record) -> Option<Vec<u8>> {
 /// Puts them on a request; the trace gets a parent id of this attempt (DP-OBS-01, DP-RETRY-22).
 pub fn attach(record: &Record, out: &mut Outgoing, rng: &mut Rng) {
     for Companion { name, value } in record.companions() {
-        if name == ADDRESSEE {
+        if is_of_a_copy(&name) {
             continue;
         }
         if name == "traceparent" {

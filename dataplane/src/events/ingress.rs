@@ -2,7 +2,9 @@
 //!
 //! Values in, values out; [`super::house`] appends what passes. A loop through a broker is cut by
 //! counting hops (`knativebrokerttl`, EV-RTE-13, X-BRK-04): an event may say how many it may still
-//! make, else [`HOPS_MAX`]; each entry takes one, and at none the event is refused.
+//! make, else [`HOPS_MAX`]; each entry takes one, and at none the event is refused. What we send to a stream of our own
+//! says it in a header ([`HOPS_HEADER`]): beside the event, so that it is the same in both modes and no subscriber of a
+//! channel sees what its sender did not say.
 
 use std::sync::Arc;
 
@@ -21,6 +23,9 @@ use crate::table::{Stream, Table};
 /// to subscribers.
 pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 
+/// The header that carries them from one of our streams to another, channels too.
+pub const HOPS_HEADER: &str = "Sluicegate-Hops-Left";
+
 /// A request that passed.
 #[derive(Debug)]
 pub struct Intake<'a> {
@@ -32,7 +37,7 @@ pub struct Intake<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entering<'a> {
     pub event: Event<'a>,
-    /// 0 on a stream without loop guard.
+    /// 0 on a stream without loop guard, unless the event came from one of our streams.
     pub hops_left: u8,
 }
 
@@ -118,25 +123,25 @@ pub fn read<'a>(
         Carriage::Batch => structured::parse_batch(body)?,
         Carriage::Unknown => return Err(Refusal::Format),
     };
-    let events = events.into_iter().map(|event| admit(stream, event)).collect::<Result<_, _>>()?;
+    let carried = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(HOPS_HEADER));
+    let carried = carried.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u8>().ok());
+    let events = events.into_iter().map(|event| admit(stream, event, carried)).collect::<Result<_, _>>()?;
     Ok(Intake { stream, events })
 }
 
-fn admit<'a>(stream: &Stream, mut event: Event<'a>) -> Result<Entering<'a>, Refusal> {
+/// `carried`: the hops that the event had left where it comes from, if that is one of our streams.
+fn admit<'a>(stream: &Stream, mut event: Event<'a>, carried: Option<u8>) -> Result<Entering<'a>, Refusal> {
     let (bytes, max) = (event.bytes(), stream.event_bytes_max);
     if bytes > max as usize {
         return Err(Refusal::TooLarge { bytes, max });
     }
-    if !stream.guards_loops {
-        return Ok(Entering { event, hops_left: 0 });
-    }
-    let hops_left = match event.take(HOPS_ATTRIBUTE) {
-        None => HOPS_MAX,
-        Some(given) => {
-            let given: i32 =
-                given.value.parse().map_err(|_| Malformed::attribute(HOPS_ATTRIBUTE, "is not an integer"))?;
-            u8::try_from(given.saturating_sub(1).clamp(0, HOPS_MAX.into())).unwrap_or(HOPS_MAX)
-        }
+    let said = if stream.guards_loops { event.take(HOPS_ATTRIBUTE) } else { None };
+    let said = said.map(|given| given.value.parse::<i32>()).transpose();
+    let said = said.map_err(|_| Malformed::attribute(HOPS_ATTRIBUTE, "is not an integer"))?;
+    let hops_left = match said.into_iter().chain(carried.map(i32::from)).min() {
+        Some(given) => u8::try_from(given.saturating_sub(1).clamp(0, HOPS_MAX.into())).unwrap_or(HOPS_MAX),
+        None if stream.guards_loops => HOPS_MAX,
+        None => return Ok(Entering { event, hops_left: 0 }),
     };
     if hops_left == 0 {
         return Err(Refusal::TooManyHops);

@@ -84,7 +84,7 @@ pub struct Note<'a> {
     /// The event, by its place in this log; of [`What::Expired`], the first one that was kept.
     pub position: Position,
     pub at_ms: u64,
-    /// 0: no answer, or nothing was asked.
+    /// Below 100 there was no answer, and [`super::delivery::PostError::told`] says why; 0 also where nothing was asked.
     pub status: u16,
     /// From 0.
     pub attempt: u16,

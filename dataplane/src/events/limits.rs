@@ -51,6 +51,10 @@ pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// who configures that many means a year.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Shortest wait before a retry, whatever `backoffDelay` says. Without one an event is tried again as fast as its subscriber
+/// fails, 50,000 times a second where nobody listens.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(10);
+
 /// What is kept of a failed answer's body for `knativeerrordata`, in bytes of base64 (X-DLV-08).
 pub const ERROR_DATA_BYTES_MAX: usize = 1024;
 
@@ -140,6 +144,10 @@ pub const JOURNAL_PAGE_BYTES: usize = 16 << 10;
 
 /// How long notes wait for a page to fill: what a kill takes from the flight recorder.
 pub const JOURNAL_EVERY: Duration = Duration::from_millis(250);
+
+/// What is looked at of the flight recorder when a log is opened, in bytes, the newest: some 700,000 attempts, and 20 ms. Attempts at
+/// unfinished events that were noted before count as not made.
+pub const NOTES_LOOKED_AT_BYTES: u64 = 16 << 20;
 
 /// Requests on their way to the core that keeps an ordered stream: more are told to come again.
 pub const RELAYED_MAX: usize = 1024;

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! 0  version      u8   1
-//! 1  mode         u8   0 binary, 1 structured; with 0x80: for one subscriber only, whom the first companion
-//!                 ([`ADDRESSEE`]) names
-//! 2  hops left    u8   0 on a stream without loop guard
+//! 1  mode         u8   0 binary, 1 structured; with 0x80: a copy for one subscriber only, whom the first companion
+//!                 ([`ADDRESSEE`]) names; the second ([`ORIGINAL`]) says of which event, since programs know it
+//! 2  hops left    u8   0 on a stream without loop guard, unless the event came from one of our streams
 //! 3  data         u8   0 none, 1 bytes, 2 JSON text
 //! 4  attributes   u16  count, little endian like all numbers here
 //! 6  companions   u16  count
@@ -17,14 +17,25 @@
 //! every length once and never panics, whatever a disk hands back.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 
 use super::cloudevent::{Attribute, Data, Event, Kind, Mode};
 
 /// The companion that names the only subscriber an event is for: it is replayed to that one. Never sent.
 pub const ADDRESSEE: &str = "sluicegate-addressee";
+
+/// The companion that says which event a copy is of: `CORE:POSITION`. Never sent.
+pub const ORIGINAL: &str = "sluicegate-original";
+
+/// The extension that says when a broker took the event in (X-BRK-05). It is no part of the record: the log knows it.
+pub const ARRIVAL_ATTRIBUTE: &str = "knativearrivaltime";
+
+/// Which log, by its core's number, and where in it: what names an event.
+pub type Place = (usize, u64);
 
 const VERSION: u8 = 1;
 const ADDRESSED: u8 = 0x80;
@@ -68,16 +79,30 @@ pub fn encode_head(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u
     out
 }
 
-/// The same event for one subscriber only, whoever else reads the stream.
+/// A copy of the event at `original` for one subscriber only, whoever else reads the stream.
 #[must_use]
-pub fn addressed(record: &Record, subscriber: &str) -> Vec<u8> {
+pub fn addressed(record: &Record, subscriber: &str, original: Place) -> Vec<u8> {
+    let (core, position) = original;
     let to = Companion { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
-    let others = record.companions().filter(|companion| companion.name != ADDRESSEE);
-    let companions: Vec<_> = std::iter::once(to).chain(others).collect();
+    let of = Companion { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
+    let others = record.companions().filter(|companion| !is_of_a_copy(&companion.name));
+    let companions: Vec<_> = [to, of].into_iter().chain(others).collect();
     let mut bytes = encode_head(&record.event(), &companions, record.hops_left);
     bytes[1] |= ADDRESSED;
     bytes.extend_from_slice(&record.data_bytes());
     bytes
+}
+
+/// Whether these bytes are a copy's, if they are a record: without decoding it.
+#[must_use]
+pub fn is_addressed(bytes: &[u8]) -> bool {
+    bytes.get(1).is_some_and(|mode| mode & ADDRESSED != 0)
+}
+
+/// Whether a companion is ours alone, and nobody is sent it.
+#[must_use]
+pub fn is_of_a_copy(companion: &str) -> bool {
+    companion == ADDRESSEE || companion == ORIGINAL
 }
 
 /// A decoded record: views into the log.
@@ -91,6 +116,10 @@ pub struct Record {
     data_code: u8,
     attributes: Range<usize>,
     companions: Range<usize>,
+    /// When a broker took it in, in milliseconds since 1970.
+    arrived_ms: Option<u64>,
+    /// The same as a text, once somebody asks.
+    arrival: OnceCell<Option<Box<str>>>,
 }
 
 /// The record is not one of ours: a newer version wrote it, or a bug.
@@ -127,7 +156,23 @@ impl Record {
         }
         let mode = if mode == 1 { Mode::Structured } else { Mode::Binary };
         let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
-        Ok(Self { bytes, mode, hops_left, is_addressed, data_code, attributes, companions })
+        Ok(Self {
+            bytes,
+            mode,
+            hops_left,
+            is_addressed,
+            data_code,
+            attributes,
+            companions,
+            arrived_ms: None,
+            arrival: OnceCell::new(),
+        })
+    }
+
+    /// The same as its broker's subscribers see it: with [`ARRIVAL_ATTRIBUTE`], whatever its sender said there.
+    #[must_use]
+    pub fn arrived_at(self, ms: u64) -> Self {
+        Self { arrived_ms: Some(ms), ..self }
     }
 
     /// The attributes in the order received.
@@ -151,6 +196,17 @@ impl Record {
         String::from_utf8(first.value.into_owned()).ok()
     }
 
+    /// The event that it is a copy of, if it is one and says so.
+    #[must_use]
+    pub fn original(&self) -> Option<Place> {
+        if !self.is_addressed {
+            return None;
+        }
+        let second = self.companions().nth(1).filter(|companion| companion.name == ORIGINAL)?;
+        let (core, position) = std::str::from_utf8(&second.value).ok()?.split_once(':')?;
+        Some((core.parse().ok()?, position.parse().ok()?))
+    }
+
     /// An attribute's canonical string form.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
@@ -160,6 +216,9 @@ impl Record {
     /// The same for who compares only: UTF-8, as [`Record::decode`] has seen.
     #[must_use]
     pub fn attribute_bytes(&self, name: &str) -> Option<&[u8]> {
+        if let Some(ms) = self.arrived_ms.filter(|_| name == ARRIVAL_ATTRIBUTE) {
+            return self.arrival.get_or_init(|| time_text(ms)).as_ref().map(|text| text.as_bytes());
+        }
         let mut rest = &self.bytes[self.attributes.clone()];
         loop {
             let (_, found, value) = split_attribute(&mut rest)?;
@@ -192,6 +251,13 @@ impl Record {
         };
         Event { mode: self.mode, attributes: self.attributes().collect(), data }
     }
+}
+
+/// Milliseconds since 1970 as in RFC 3339; `None` for what is no date.
+#[must_use]
+pub fn time_text(ms: u64) -> Option<Box<str>> {
+    let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+    Some(time.to_string().into())
 }
 
 fn take_attribute<'a>(rest: &mut &'a [u8]) -> Option<Attribute<'a>> {
@@ -288,12 +354,44 @@ mod tests {
         };
         let beside = Companion { name: "x-request-id".into(), value: b"7"[..].into() };
         let first = Record::decode(whole(&event, std::slice::from_ref(&beside), 9)).unwrap();
-        assert_eq!(first.addressee(), None);
-        let copy = Record::decode(addressed(&first, "one").into()).unwrap();
+        assert_eq!((first.addressee(), first.original()), (None, None));
+        let copy = Record::decode(addressed(&first, "one", (1, 77)).into()).unwrap();
         assert_eq!((copy.addressee().as_deref(), copy.hops_left, copy.event()), (Some("one"), 9, event));
-        let again = Record::decode(addressed(&copy, "two").into()).unwrap();
-        assert_eq!(again.addressee().as_deref(), Some("two"));
-        assert_eq!(again.companions().skip(1).collect::<Vec<_>>(), [beside]);
+        assert_eq!(copy.original(), Some((1, 77)));
+        let again = Record::decode(addressed(&copy, "two", (0, 8)).into()).unwrap();
+        assert_eq!((again.addressee().as_deref(), again.original()), (Some("two"), Some((0, 8))));
+        assert_eq!(again.companions().skip(2).collect::<Vec<_>>(), [beside]);
+    }
+
+    /// Programs wrote copies before copies said what they are of, and such are in logs.
+    #[test]
+    fn a_copy_that_does_not_say_of_what_is_read_too() {
+        let event = Event { mode: Mode::Binary, attributes: Vec::new(), data: Data::None };
+        for second in [None, Some((ORIGINAL, "")), Some((ORIGINAL, "x:1")), Some(("x-request-id", "0:1"))] {
+            let companion = |(name, value): (&'static str, &'static str)| Companion {
+                name: name.into(),
+                value: value.as_bytes().into(),
+            };
+            let beside: Vec<_> =
+                [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(companion).collect();
+            let mut bytes = whole(&event, &beside, 0).to_vec();
+            bytes[1] |= ADDRESSED;
+            let copy = Record::decode(bytes.into()).unwrap();
+            assert_eq!((copy.addressee().as_deref(), copy.original()), (Some("one"), None), "{second:?}");
+        }
+    }
+
+    /// X-BRK-05: filters see what subscribers are sent.
+    #[test]
+    fn a_record_that_arrived_at_a_broker_says_when() {
+        let own = Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: "mine".into(), kind: Kind::String };
+        let event = Event { mode: Mode::Binary, attributes: vec![own], data: Data::None };
+        let record = Record::decode(whole(&event, &[], 0)).unwrap();
+        assert_eq!(record.attribute(ARRIVAL_ATTRIBUTE), Some("mine"));
+        let arrived = record.clone().arrived_at(1_700_000_000_123);
+        assert_eq!(arrived.attribute(ARRIVAL_ATTRIBUTE), Some("2023-11-14T22:13:20.123Z"));
+        assert_eq!(arrived.event(), event, "it is no part of the record");
+        assert_eq!(record.arrived_at(u64::MAX).attribute(ARRIVAL_ATTRIBUTE), None);
     }
 
     proptest! {

@@ -59,6 +59,9 @@ impl Post for Sender {
             Err(ExchangeError::Untrusted { why, .. }) => {
                 Err(PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() })
             }
+            Err(why @ ExchangeError::Unreachable { .. }) => {
+                Err(PostError::Unreachable(why.to_string().into()))
+            }
             Err(other) => Err(PostError::Transport(other.to_string().into())),
         }
     }
@@ -205,8 +208,7 @@ fn message(
     }
     out.put_slice(b"\r\n");
     out.put_slice(behind);
-    // Repeatable, because a subscriber is promised at least once anyway.
-    client::Outgoing { head: out.freeze(), body: apart, method: Method::Post, repeatable: true }
+    client::Outgoing { head: out.freeze(), body: apart, method: Method::Post }
 }
 
 #[cfg(test)]

@@ -59,8 +59,6 @@ pub struct Outgoing {
     /// A body that does not stand behind the head.
     pub body: Bytes,
     pub method: Method,
-    /// Whether it may be sent again when a kept connection turns out to be closed before any answer.
-    pub repeatable: bool,
 }
 
 /// Why there is no answer.
@@ -120,6 +118,11 @@ impl Client {
 
     /// Sends `request` and reads the whole answer; of its headers all those of a 200, and `Retry-After` of others.
     /// Interim answers are skipped; 101 ends the exchange like a final one, without a body.
+    ///
+    /// The request is sent once, whatever becomes of it: a kept connection that ends after it was written may have been
+    /// closing anyway, or its peer may have acted on the request and fallen over, and nobody here can tell the two apart (RFC
+    /// 9110, 9.2.2). Of a peer that closes idle connections politely, [`Pool::take`] leaves out those whose end was heard by now; one
+    /// whose end is still on its way costs an attempt. That is rare, because we are the first to close (`pool_idle_max`).
     pub async fn exchange(
         &self,
         to: impl Into<To<'_>>,
@@ -128,57 +131,33 @@ impl Client {
         due: Option<Tick>,
     ) -> Result<Answer, ExchangeError> {
         let To { address: to, key, trust } = to.into();
-        if let Some(upstream) = self.kept(key) {
-            match self.attempt(upstream, key, request, body_bytes_max, due).await {
-                Err(Attempt::Stale) if request.repeatable => {}
-                Err(Attempt::Stale) => return Err(ExchangeError::Failed),
-                Err(Attempt::Error(why)) => return Err(why),
-                Ok(answer) => return Ok(answer),
-            }
-        }
-        let upstream = match self.open(to, trust, due).await {
-            Ok(upstream) => upstream,
-            Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(ExchangeError::TimedOut),
-            Err(why) if trust.is_some() && why.kind() == io::ErrorKind::InvalidData => {
-                return Err(ExchangeError::Untrusted { to, why });
-            }
-            Err(why) => return Err(ExchangeError::Unreachable { to, why }),
+        let mut upstream = match self.kept(key) {
+            Some(kept) => kept,
+            None => self.reach(to, trust, due).await?,
         };
-        self.attempt(upstream, key, request, body_bytes_max, due).await.map_err(|why| match why {
-            Attempt::Stale => ExchangeError::Failed,
-            Attempt::Error(why) => why,
-        })
+        let answer = by(&self.ring, due, converse(&mut upstream, request, body_bytes_max)).await;
+        let answer = answer.map_err(|_| ExchangeError::TimedOut)??;
+        if upstream.head.keep_alive && answer.status != 101 && upstream.inflow.held.is_empty() {
+            self.keep(key, upstream);
+        }
+        Ok(answer)
     }
 
-    async fn attempt(
+    async fn reach(
         &self,
-        mut upstream: Box<Upstream>,
-        key: PoolKey,
-        request: &Outgoing,
-        body_bytes_max: usize,
+        to: SocketAddr,
+        trust: Option<&Trust>,
         due: Option<Tick>,
-    ) -> Result<Answer, Attempt> {
-        let (reused, received) = (upstream.reused, upstream.inflow.bytes);
-        match by(&self.ring, due, converse(&mut upstream, request, body_bytes_max)).await {
-            Err(_) => Err(Attempt::Error(ExchangeError::TimedOut)),
-            Ok(Err(ExchangeError::Failed)) if reused && upstream.inflow.bytes == received => {
-                Err(Attempt::Stale)
+    ) -> Result<Box<Upstream>, ExchangeError> {
+        match self.open(to, trust, due).await {
+            Ok(upstream) => Ok(upstream),
+            Err(_) if due.is_some_and(|due| self.ring.now() >= due) => Err(ExchangeError::TimedOut),
+            Err(why) if trust.is_some() && why.kind() == io::ErrorKind::InvalidData => {
+                Err(ExchangeError::Untrusted { to, why })
             }
-            Ok(Err(why)) => Err(Attempt::Error(why)),
-            Ok(Ok(answer)) => {
-                if upstream.head.keep_alive && answer.status != 101 && upstream.inflow.held.is_empty() {
-                    self.keep(key, upstream);
-                }
-                Ok(answer)
-            }
+            Err(why) => Err(ExchangeError::Unreachable { to, why }),
         }
     }
-}
-
-enum Attempt {
-    /// A kept connection was closed before any byte of an answer.
-    Stale,
-    Error(ExchangeError),
 }
 
 async fn converse(

@@ -260,6 +260,7 @@ pub(crate) fn trigger(name: &str, host: &str, port: u16) -> Subscriber {
             host: host.into(),
             port,
             path: "/in?x=1".into(),
+            is_stream: false,
             pass: None,
             trust: None,
         },

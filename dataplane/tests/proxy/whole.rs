@@ -1,5 +1,6 @@
 //! Whole messages: the buffered client against the buffered server, as events use them.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ fn server_with(ring: &Ring, bodies: &Bodies) -> std::net::SocketAddr {
 
 fn post(path: &str, body: &[u8]) -> Outgoing {
     let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
-    Outgoing { head: head.into(), body: Bytes::copy_from_slice(body), method: Method::Post, repeatable: true }
+    Outgoing { head: head.into(), body: Bytes::copy_from_slice(body), method: Method::Post }
 }
 
 fn on_both<F: Future<Output = ()>>(script: impl Fn(Ring) -> F) {
@@ -149,6 +150,52 @@ fn every_way_of_not_answering_has_its_name() {
         let gone = nobody(&ring).await;
         let outcome = client.exchange(gone, &post("/", b"x"), 99, None).await;
         assert!(matches!(outcome, Err(ExchangeError::Unreachable { .. })));
+    });
+}
+
+const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
+
+/// DP-RETRY-16, AMB-28: whoever has read a request may have acted on it; the connection's being a kept one says nothing of that.
+#[test]
+fn a_request_that_was_read_and_not_answered_is_not_sent_again() {
+    on_both(async |ring| {
+        let client = Client::new(&ring, &limits());
+        let requests = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&requests);
+        let address = raw_instance(&ring, move |stream| {
+            let requests = Rc::clone(&counted);
+            Box::pin(async move {
+                for answer in [ACCEPTED, b""] {
+                    read_through(&stream, b"\r\n\r\nx").await;
+                    requests.set(requests.get() + 1);
+                    let _ = stream.send(answer).await;
+                }
+            })
+        });
+        let ask = async || client.exchange(address, &post("/", b"x"), 99, None).await;
+        assert_eq!(ask().await.unwrap().status, 202);
+        assert!(matches!(ask().await, Err(ExchangeError::Failed)));
+        ring.sleep(Duration::from_millis(50)).await;
+        assert_eq!(requests.get(), 2);
+    });
+}
+
+/// A peer that closes its idle connections without a word costs no attempt, once that was heard.
+#[test]
+fn a_kept_connection_that_has_ended_is_not_used() {
+    on_both(async |ring| {
+        let client = Client::new(&ring, &limits());
+        let address = raw_instance(&ring, move |stream| {
+            Box::pin(async move {
+                read_through(&stream, b"\r\n\r\nx").await;
+                let _ = stream.send(ACCEPTED).await;
+            })
+        });
+        for _ in 0..3 {
+            let answer = client.exchange(address, &post("/", b"x"), 99, None).await.unwrap();
+            assert_eq!((answer.status, client.pool().len()), (202, 1));
+            ring.sleep(Duration::from_millis(50)).await;
+        }
     });
 }
 

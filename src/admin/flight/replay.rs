@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,13 +14,15 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use dataplane::events::filter::wants;
-use dataplane::events::record::{Record, addressed};
+use dataplane::events::record::{Place, Record, addressed};
+use dataplane::table::Subscriber;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::super::Admin;
-use super::{Place, each_event, given_up, subscriber, time};
+use super::letters::{self, Wish};
+use super::{each_event, time, whom};
 
 /// Copies that were read and not yet appended.
 const AHEAD_MAX: usize = 64;
@@ -30,9 +34,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct Order {
-    /// `NAMESPACE/NAME`
+    /// `NAMESPACE/NAME`, also with `trigger/` or `subscription/` before it.
     trigger: String,
-    /// A time, how long ago, a position, or `dead-letters`.
+    /// A time, how long ago, `earliest`, `CORE:POSITION`, or `dead-letters`.
     from: String,
     #[serde(default)]
     dry_run: bool,
@@ -42,18 +46,46 @@ pub(crate) struct Order {
 }
 
 /// Where to begin.
+#[derive(Debug, PartialEq, Eq)]
 enum From {
     Time(u64),
-    Position(u64),
-    DeadLetters(BTreeSet<Place>),
+    /// In this one's log: those of other cores have positions of their own.
+    Place(Place),
+    DeadLetters,
 }
 
 impl From {
+    /// `logs`: how many there are.
+    fn read(text: &str, logs: usize) -> Result<Self> {
+        match text {
+            "dead-letters" => return Ok(Self::DeadLetters),
+            "earliest" => return Ok(Self::Time(0)),
+            _ => {}
+        }
+        if let Ok(position) = text.parse() {
+            if logs > 1 {
+                bail!(
+                    "a position is one log's, and there are {logs}: write CORE:POSITION, as a trace shows it, like 0:{text}"
+                );
+            }
+            return Ok(Self::Place((0, position)));
+        }
+        let place = text.split_once(':').map(|(core, position)| (core.parse(), position.parse()));
+        if let Some((Ok(core), Ok(position))) = place {
+            if core >= logs {
+                bail!("core {core} has no log: their numbers are 0 to {}", logs.saturating_sub(1));
+            }
+            return Ok(Self::Place((core, position)));
+        }
+        let since = time(text).context("--from takes earliest, dead-letters, a time or CORE:POSITION")?;
+        Ok(Self::Time(since))
+    }
+
     fn takes(&self, place: Place, at_ms: u64) -> bool {
         match self {
             Self::Time(since) => at_ms >= *since,
-            Self::Position(first) => place.1 >= *first,
-            Self::DeadLetters(places) => places.contains(&place),
+            Self::Place((core, first)) => place.0 == *core && place.1 >= *first,
+            Self::DeadLetters => false, // one by one
         }
     }
 }
@@ -61,30 +93,20 @@ impl From {
 /// Answers with a line of JSON now and then, and one at the end. Who hangs up ends it.
 pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<Order>) -> Response {
     let table = admin.tables.load();
-    let Some((path, stream, reader)) = subscriber(&table, &order.trigger) else {
-        let why = format!("there is no subscriber {}: is it Ready?\n", order.trigger);
-        return (StatusCode::NOT_FOUND, why).into_response();
+    let (path, stream, reader) = match whom::named(&table, &order.trigger) {
+        Ok(whom) => (whom.path.to_owned(), Arc::clone(whom.stream), Arc::clone(whom.subscriber)),
+        Err(why) => return (StatusCode::NOT_FOUND, format!("{why}\n")).into_response(),
     };
-    let (path, stream, reader) = (path.to_owned(), Arc::clone(stream), Arc::clone(reader));
     let (copies, hear) = mpsc::channel(AHEAD_MAX);
     let (say, lines) = mpsc::channel::<String>(AHEAD_MAX);
     let (reading, from, name) = (Arc::clone(&admin), order.from.clone(), stream.name.clone());
+    let arrives = stream.guards_loops;
     let reader_thread = tokio::task::spawn_blocking(move || {
-        let from = begin(&reading, &from, &reader.name)?;
-        let mut seen = BTreeSet::new();
-        let is_letter = matches!(from, From::DeadLetters(_));
-        each_event(&reading.logs, |place, stream, at_ms, payload| {
-            if *stream != *name || !from.takes(place, at_ms) || !seen.insert(place) {
-                return Ok(());
-            }
-            let Ok(record) = Record::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
-            // Copies are for one subscriber; only their failure is a reason to make another.
-            let is_wanted = is_letter || (!record.is_addressed && wants(&reader.filter, &record));
-            if is_wanted && copies.blocking_send(addressed(&record, &reader.name)).is_err() {
-                return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe)); // nobody listens any more
-            }
-            Ok(())
-        })
+        let copier = Copier { logs: &reading.logs, stream: &name, arrives, reader: &reader, copies };
+        match From::read(&from, reading.logs.len())? {
+            From::DeadLetters => copier.letters(),
+            from => copier.history(&from),
+        }
     });
     tokio::spawn(async move {
         let told = append(&admin, &order, &path, &stream.name, hear, &say).await;
@@ -102,18 +124,54 @@ pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<
     Body::from_stream(lines).into_response()
 }
 
-fn begin(admin: &Admin, from: &str, subscriber: &str) -> Result<From> {
-    if from == "dead-letters" {
-        return Ok(From::DeadLetters(given_up(admin, Some(subscriber), 0)?.into_keys().collect()));
+/// Reads events and makes copies of them.
+struct Copier<'a> {
+    logs: &'a [PathBuf],
+    stream: &'a str,
+    /// At a broker, whose subscribers' filters know when.
+    arrives: bool,
+    reader: &'a Subscriber,
+    copies: mpsc::Sender<Vec<u8>>,
+}
+
+impl Copier<'_> {
+    /// All letters that are open by now, however many.
+    fn letters(&self) -> Result<()> {
+        let wish = Wish { subscriber: Some(&self.reader.name), until_ms: time("0s")? };
+        letters::each_page(self.logs, &wish, |open| {
+            let mut open: BTreeSet<Place> = open.into_keys().map(|(place, _)| place).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            each_event(self.logs, |place, stream, _, payload| match open.remove(&place) {
+                true if *stream == *self.stream => self.copy(place, payload, |_| true),
+                _ => Ok(()),
+            })
+        })
     }
-    if from == "earliest" {
-        return Ok(From::Position(0));
+
+    /// All events from somewhere on that the subscriber's filter wants. Copies are for one subscriber, and not part of it.
+    fn history(&self, from: &From) -> Result<()> {
+        let mut seen = BTreeSet::new();
+        each_event(self.logs, |place, stream, at_ms, payload| {
+            if *stream != *self.stream || !from.takes(place, at_ms) || !seen.insert(place) {
+                return Ok(());
+            }
+            let seen = |record: &Record| match record.clone() {
+                record if self.arrives => record.arrived_at(at_ms),
+                record => record,
+            };
+            let is_wanted =
+                |record: &Record| !record.is_addressed && wants(&self.reader.filter, &seen(record));
+            self.copy(place, payload, is_wanted)
+        })
     }
-    match from.parse() {
-        Ok(position) => Ok(From::Position(position)),
-        Err(_) => {
-            Ok(From::Time(time(from).context("--from takes earliest, dead-letters, a time or a position")?))
-        }
+
+    fn copy(&self, place: Place, payload: &[u8], is_wanted: impl Fn(&Record) -> bool) -> io::Result<()> {
+        let record = Record::decode(Bytes::copy_from_slice(payload)).ok().filter(is_wanted);
+        let Some(record) = record else { return Ok(()) };
+        let sent = self.copies.blocking_send(addressed(&record, &self.reader.name, place));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into()) // nobody listens any more
     }
 }
 
@@ -157,4 +215,28 @@ async fn take_in(admin: &Admin, stream: &str, path: &str, copy: Vec<u8>) -> Resu
         }
     }
     bail!("the log has no room for copies")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_names_its_log_where_there_are_several() {
+        assert_eq!(From::read("1:77", 2).unwrap(), From::Place((1, 77)));
+        assert_eq!(From::read("77", 1).unwrap(), From::Place((0, 77)));
+        assert_eq!(From::read("earliest", 2).unwrap(), From::Time(0));
+        assert_eq!(From::read("1970-01-01T00:00:01Z", 2).unwrap(), From::Time(1000));
+        for (text, logs, why) in [
+            ("77", 2, "0:77"),
+            ("2:77", 2, "0 to 1"),
+            ("1:x", 2, "CORE:POSITION"),
+            ("soon", 1, "dead-letters"),
+        ] {
+            let refused = format!("{:#}", From::read(text, logs).unwrap_err());
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+        let from = From::Place((1, 77));
+        assert!(from.takes((1, 77), 0) && !from.takes((1, 76), 9) && !from.takes((0, 78), 9));
+    }
 }

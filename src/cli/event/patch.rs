@@ -36,21 +36,45 @@ impl Patch {
         if !subscriber.is_object() {
             bail!("--patch has to be an object, as spec.subscriber is");
         }
-        let (namespace, object) = name.split_once('/').context("--trigger has to be NAMESPACE/NAME")?;
-        let body = json!({ "spec": { "subscriber": subscriber } });
         let api = self.reach.open()?;
-        for (kind, version, plural) in KINDS {
-            let path = format!("/apis/{version}/namespaces/{namespace}/{plural}/{object}");
-            let query = if dry_run { "?dryRun=All" } else { "" };
-            let (status, answer) = ask(&api, "PATCH", &format!("{path}{query}"), Some(&body))?;
-            match status {
-                404 => continue,
-                200 if dry_run => return Ok(Some(format!("{kind} {name} would be changed"))),
-                200 => return await_ready(&api, &path, kind, name).map(Some),
-                _ => bail!("{kind} {name} is not changed: {}", text(&answer, "message")),
-            }
+        let (kind, path) = find(&api, name)?;
+        let query = if dry_run { "?dryRun=All" } else { "" };
+        let body = json!({ "spec": { "subscriber": subscriber } });
+        let (status, answer) = ask(&api, "PATCH", &format!("{path}{query}"), Some(&body))?;
+        match status {
+            200 if dry_run => Ok(Some(format!("{kind} {name} would be changed"))),
+            200 => await_ready(&api, &path, kind, name).map(Some),
+            _ => bail!("{kind} {name} is not changed: {}", text(&answer, "message")),
         }
-        bail!("there is no Trigger and no Subscription {name}")
+    }
+}
+
+/// The only object that is called so, by its kind, and its path.
+fn find(api: &Api, name: &str) -> Result<(&'static str, String)> {
+    let (asked, label) = match name.split_once('/') {
+        Some((kind, label)) if label.contains('/') => (Some(kind), label),
+        _ => (None, name),
+    };
+    let (namespace, object) = label.split_once('/').context("--trigger has to be NAMESPACE/NAME")?;
+    let mut found = Vec::new();
+    for (kind, version, plural) in KINDS {
+        if asked.is_some_and(|asked| !asked.eq_ignore_ascii_case(kind)) {
+            continue;
+        }
+        let path = format!("/apis/{version}/namespaces/{namespace}/{plural}/{object}");
+        let (status, answer) = ask(api, "GET", &path, None)?;
+        match status {
+            200 => found.push((kind, path)),
+            404 => {}
+            _ => bail!("{kind} {label}: {}", text(&answer, "message")),
+        }
+    }
+    match (found.pop(), found.pop()) {
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => {
+            bail!("{label} is a Trigger and a Subscription: write trigger/{label} or subscription/{label}")
+        }
+        (None, _) => bail!("there is no Trigger and no Subscription {name}"),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 /// Decodes a binary-mode header value: a quoted string is unquoted, then `%xx` becomes a byte.
-/// `None` when an escape is broken or the result is not UTF-8.
+/// What is no escape stays as it stands: `50%` says what it says, and the binding does not ask to refuse it. `None` when a
+/// quote does not end or the result is not UTF-8.
 pub(super) fn header_value(raw: &[u8]) -> Option<Cow<'_, str>> {
     let raw = raw.trim_ascii();
     if memchr::memchr2(b'%', b'"', raw).is_none() {
@@ -37,11 +38,21 @@ fn percent_decode(raw: &[u8]) -> Option<String> {
             out.push(*byte);
             continue;
         }
-        let [high, low, tail @ ..] = tail else { return None };
-        out.push(hex(*high)? << 4 | hex(*low)?);
-        rest = tail;
+        match escaped(tail) {
+            Some((byte, tail)) => {
+                out.push(byte);
+                rest = tail;
+            }
+            None => out.push(b'%'),
+        }
     }
     String::from_utf8(out).ok()
+}
+
+/// The byte of two digits, and what stands behind them.
+fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
+    let ([high, low], behind) = text.split_first_chunk()?;
+    Some((hex(*high)? << 4 | hex(*low)?, behind))
 }
 
 fn hex(digit: u8) -> Option<u8> {
@@ -208,9 +219,9 @@ mod tests {
             ("%41%2b", Some("A+")),
             ("\"quoted \\\"text\\\" \\\\\"", Some("quoted \"text\" \\")),
             ("\"%20\"", Some(" ")),
-            ("50%", None),
-            ("%4", None),
-            ("%zz", None),
+            ("50%", Some("50%")),
+            ("%4", Some("%4")),
+            ("%zz%41%%42", Some("%zzA%B")),
             ("%ff", None),
         ];
         for (raw, expected) in cases {

@@ -45,6 +45,8 @@ impl<P: Post> Pump<P> {
     /// `read`: the event, by whoever has just looked at it.
     pub(super) async fn attempt(self: &Rc<Self>, job: Job, read: Option<Rc<Sight>>) {
         let began = self.shop.ring.now();
+        let order = self.order();
+        let arrives = order.stream.guards_loops;
         let sight = match read {
             Some(read) => read,
             None => {
@@ -52,12 +54,11 @@ impl<P: Post> Pump<P> {
                 let Some(record) = self.look_up(job.position) else {
                     return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
                 };
-                let Ok(sight) = Sight::of(record) else { return }; // decoded once before: cannot be
+                let Ok(sight) = Sight::of(record, arrives) else { return }; // decoded once before: cannot be
                 Rc::new(sight)
             }
         };
-        let order = self.order();
-        if order.stream.guards_loops {
+        if arrives {
             sight.tell_arrival(&self.shop.moment);
         }
         match &job.leg {
@@ -76,7 +77,8 @@ impl<P: Post> Pump<P> {
         let is_asked = order.subscriber.reply != Reply::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
         let mut out = sight.write(mode);
-        request::complete(&mut out, &sight.record, namespace(order), &mut self.shop.rng.borrow_mut());
+        let record = &sight.record;
+        request::complete(&mut out, record, target, namespace(order), &mut self.shop.rng.borrow_mut());
         if is_asked {
             request::ask_for_reply(&mut out);
         }
@@ -152,7 +154,7 @@ impl<P: Post> Pump<P> {
                 Passed::Nowhere
             }
             Reply::Send(target) => {
-                let bytes = request::joined(head(&reply, 0), &reply);
+                let bytes = request::joined(head(&reply, record.hops_left), &reply);
                 match Record::decode(bytes) {
                     Ok(reply) => self.send_reply(order, &reply, target, job).await,
                     Err(why) => Passed::NotStored(why.to_string()),
@@ -216,7 +218,7 @@ impl<P: Post> Pump<P> {
         let delivery = &order.subscriber.delivery;
         for attempt in 0.. {
             let rng = &self.shop.rng;
-            let out = request::to_reply_target(reply, reply.mode, namespace(order), &mut rng.borrow_mut());
+            let out = request::to_reply_target(reply, target, namespace(order), &mut rng.borrow_mut());
             let sending = Job { attempt, ..job.clone() };
             let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
             match judge(heard(&outcome), attempt, delivery) {
@@ -249,7 +251,8 @@ impl<P: Post> Pump<P> {
             return self.drop_event(order, &sight.record, &job, &failure, End::Sinkless);
         };
         let rng = &self.shop.rng;
-        let out = request::to_dead_letter_sink(sight, &failure, namespace(order), &mut rng.borrow_mut());
+        let namespace = namespace(order);
+        let out = request::to_dead_letter_sink(sight, &failure, sink, namespace, &mut rng.borrow_mut());
         let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done | Verdict::Reply => {
@@ -273,6 +276,7 @@ impl<P: Post> Pump<P> {
             url = %failure.url,
             code = failure.code,
             reason = failure.reason,
+            unanswered = failure.unanswered.as_deref(),
             id = record.attribute("id"),
             source = record.attribute("source"),
             "event dropped: {why}"
@@ -325,7 +329,12 @@ impl<P: Post> Pump<P> {
         let status = outcome.as_ref().ok().map(|answer| answer.status);
         let took = self.shop.ring.now() - began;
         order.subscriber.tally.dispatched.note(&Key::of(status.unwrap_or_default()), took);
-        self.note(what, job, status, took);
+        self.note(
+            what,
+            job,
+            Some(outcome.as_ref().map_or_else(PostError::code, |answer| answer.status)),
+            took,
+        );
         outcome
     }
 }

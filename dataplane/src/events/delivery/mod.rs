@@ -8,6 +8,7 @@ mod ahead;
 mod attempt;
 mod end;
 mod lanes;
+mod made;
 mod place;
 pub mod post;
 mod pump;
@@ -32,6 +33,7 @@ pub use place::Place;
 pub use post::{Post, PostError};
 pub use request::claims_reply;
 
+use self::made::Made;
 use self::pump::{Order, Pump, Shop};
 use self::sorter::Sorter;
 use super::feed::Feed;
@@ -74,7 +76,9 @@ impl<P: Post> Desk<P> {
         post: P,
         seed: u64,
     ) -> Rc<Self> {
+        let made = Made::read(&keeper.log());
         let shop = Shop {
+            made,
             ring: ring.clone(),
             keeper: Rc::clone(keeper),
             home: Rc::clone(home),

@@ -16,6 +16,7 @@ use wal::{AppendError, Bookmark, Position};
 
 use super::end::End;
 use super::lanes::{Lanes, lane};
+use super::made::{Attempts, Made};
 use super::place::Place;
 use super::post::Post;
 use super::request::{Failure, Moment};
@@ -42,6 +43,8 @@ pub(super) struct Shop<P> {
     pub(super) post: P,
     pub(super) rng: RefCell<fastrand::Rng>,
     pub(super) moment: RefCell<Moment>,
+    /// Before this process.
+    pub(super) made: Made,
 }
 
 pub(super) struct Pump<P> {
@@ -62,6 +65,8 @@ pub(super) struct Pump<P> {
     /// Attempts that are due at their time: retries, and who waited for its turn in a lane.
     pub(super) retries: RefCell<BinaryHeap<Reverse<Retry>>>,
     lanes: RefCell<Lanes>,
+    /// Before this process, at events that it has not begun yet.
+    made: RefCell<Attempts>,
     stopped: Cell<bool>,
     /// The core stops: nothing new is begun.
     held: Cell<bool>,
@@ -149,6 +154,7 @@ impl<P: Post> Pump<P> {
         });
         let open = log.open_events(feed.id, &mark);
         drop(log);
+        let made = shop.made.take(name);
         let place = Place::new(feed.id, name, mark);
         if is_new {
             shop.keeper.register(&place)?;
@@ -167,6 +173,7 @@ impl<P: Post> Pump<P> {
             in_flight: Cell::new(0),
             retries: RefCell::default(),
             lanes: RefCell::default(),
+            made: RefCell::new(made),
             stopped: Cell::new(false),
             held: Cell::new(false),
             named_in: Cell::new(0),
@@ -272,7 +279,8 @@ impl<P: Post> Pump<P> {
 
     /// The next event that may be wanted.
     fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
-        let seen = |record: wal::Record| (record.position, Sight::of(record).map(Rc::new));
+        let arrives = self.order.borrow().stream.guards_loops;
+        let seen = |record: wal::Record| (record.position, Sight::of(record, arrives).map(Rc::new));
         let from = if self.line.is_in() { self.line.first()? } else { self.place.next() };
         if !self.is_at_hand(from) {
             return None; // the bell rings when it is
@@ -344,7 +352,7 @@ impl<P: Post> Pump<P> {
                 let by_key = order.subscriber.delivery.sequence == Sequence::ByKey;
                 if !by_key || self.lanes.borrow_mut().enter(lane(&sight.record), position) {
                     // What is tried at once is not read and decoded again.
-                    self.begin(Job::first(position), Some(sight));
+                    self.begin(self.job(position), Some(sight));
                 }
             }
             Ok(_) => self.settle(position, End::Filtered),
@@ -354,6 +362,12 @@ impl<P: Post> Pump<P> {
                 self.settle(position, End::Damaged);
             }
         }
+    }
+
+    /// The first attempt of this process. One is made in any case: how the last one failed is not known any more.
+    fn job(&self, position: Position) -> Job {
+        let made = self.made.borrow_mut().remove(&position).unwrap_or(0);
+        Job { attempt: made.min(self.order.borrow().subscriber.delivery.retries_max), ..Job::first(position) }
     }
 
     fn due_retry(&self) -> Option<Job> {
@@ -389,7 +403,7 @@ impl<P: Post> Pump<P> {
         self.shop.keeper.moved(&self.place);
         let next = self.lanes.borrow_mut().leave(position);
         if let Some(next) = next {
-            let job = Job::first(next);
+            let job = self.job(next);
             self.retries.borrow_mut().push(Reverse(Retry { at: self.shop.ring.now(), job }));
             self.bell.ring();
         }

@@ -6,20 +6,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use fastrand::Rng;
-use jiff::Timestamp;
 
 use super::post::PostError;
 use super::sight::Sight;
-use crate::events::cloudevent::{
-    Attribute, Carriage, Event, Kind, Malformed, Mode, binary, carriage, structured,
-};
+use crate::events::cloudevent::{Attribute, Carriage, Event, Kind, Malformed, binary, carriage, structured};
 use crate::events::encode::{Outgoing, encode};
-use crate::events::limits::ERROR_DATA_BYTES_MAX;
-use crate::events::record::Record;
+use crate::events::ingress::HOPS_HEADER;
+use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
+use crate::events::record::{ARRIVAL_ATTRIBUTE, Record, time_text};
 use crate::events::{Answer, companions};
-
-/// The extension that says when a broker took the event in.
-pub const ARRIVAL_ATTRIBUTE: &str = "knativearrivaltime";
+use crate::table::Target;
 
 /// A subscriber is the only one that is asked for a reply (DP-REPLY-01 to -03).
 pub fn ask_for_reply(out: &mut Outgoing) {
@@ -28,9 +24,9 @@ pub fn ask_for_reply(out: &mut Outgoing) {
 
 /// A request that carries a reply on.
 #[must_use]
-pub fn to_reply_target(reply: &Record, mode: Mode, namespace: &str, rng: &mut Rng) -> Outgoing {
-    let mut out = encode(reply, mode, &[]);
-    complete(&mut out, reply, namespace, rng);
+pub fn to_reply_target(reply: &Record, target: &Target, namespace: &str, rng: &mut Rng) -> Outgoing {
+    let mut out = encode(reply, reply.mode, &[]);
+    complete(&mut out, reply, target, namespace, rng);
     out
 }
 
@@ -52,8 +48,7 @@ impl Moment {
         if let Some((_, text)) = self.last.as_ref().filter(|(last, _)| *last == ms) {
             return Some(Rc::clone(text));
         }
-        let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
-        let text = Rc::from(time.to_string());
+        let text = Rc::from(time_text(ms)?);
         self.last = Some((ms, Rc::clone(&text)));
         Some(text)
     }
@@ -64,6 +59,7 @@ impl Moment {
 pub(super) fn to_dead_letter_sink(
     sight: &Sight,
     failure: &Failure,
+    sink: &Target,
     namespace: &str,
     rng: &mut Rng,
 ) -> Outgoing {
@@ -76,14 +72,18 @@ pub(super) fn to_dead_letter_sink(
     ];
     extra.extend(sight.arrival());
     let mut out = encode(&sight.record, sight.record.mode, &extra);
-    complete(&mut out, &sight.record, namespace, rng);
+    complete(&mut out, &sight.record, sink, namespace, rng);
     out
 }
 
 /// Adds what is each attempt's own.
-pub fn complete(out: &mut Outgoing, record: &Record, namespace: &str, rng: &mut Rng) {
+pub fn complete(out: &mut Outgoing, record: &Record, target: &Target, namespace: &str, rng: &mut Rng) {
     companions::attach(record, out, rng);
     out.push("Kn-Namespace", namespace.as_bytes());
+    if target.is_stream {
+        let left = if record.hops_left == 0 { HOPS_MAX } else { record.hops_left };
+        out.push(HOPS_HEADER, itoa::Buffer::new().format(left).as_bytes());
+    }
 }
 
 /// Why an event goes to the dead letter sink.
@@ -97,6 +97,8 @@ pub struct Failure {
     pub data: String,
     /// For the log.
     pub reason: &'static str,
+    /// ... and why there was no answer.
+    pub unanswered: Option<Box<str>>,
 }
 
 impl Failure {
@@ -104,13 +106,19 @@ impl Failure {
     pub fn answered(url: &str, answer: &Answer, reason: &'static str) -> Self {
         // Three bytes become four characters: no more of the body can be seen after the cut.
         let seen = &answer.body[..answer.body.len().min(ERROR_DATA_BYTES_MAX)];
-        Self { url: url.into(), code: answer.status, data: cut(BASE64.encode(seen)), reason }
+        Self {
+            url: url.into(),
+            code: answer.status,
+            data: cut(BASE64.encode(seen)),
+            reason,
+            unanswered: None,
+        }
     }
 
     #[must_use]
     pub fn unanswered(url: &str, why: &str, reason: &'static str) -> Self {
         let data = cut(BASE64.encode(format!("dispatch error: {why}")));
-        Self { url: url.into(), code: 500, data, reason }
+        Self { url: url.into(), code: 500, data, reason, unanswered: Some(why.into()) }
     }
 
     #[must_use]

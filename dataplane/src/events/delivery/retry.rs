@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use fastrand::Rng;
 
 use crate::events::Answer;
-use crate::events::limits::BACKOFF_MAX;
+use crate::events::limits::{BACKOFF_MAX, BACKOFF_MIN};
 use crate::table::{Backoff, Delivery};
 
 /// What to do after an attempt.
@@ -121,7 +121,7 @@ fn delay(retry: u32, backoff: Backoff) -> Duration {
             delay.saturating_mul(factor)
         }
     };
-    wait.min(BACKOFF_MAX)
+    wait.clamp(BACKOFF_MIN, BACKOFF_MAX)
 }
 
 /// The same wait, or up to a tenth more: events that failed together are not tried again together.
@@ -192,18 +192,21 @@ mod tests {
         }
     }
 
-    /// EV-DLV-03, AMB-26, AMB-27, AMB-28.
+    /// EV-DLV-03, AMB-26, AMB-27, AMB-28, DP-RETRY-20: and it is never none.
     #[test]
     fn the_backoff_is_constant_or_doubles() {
-        let second = Duration::from_secs(1);
+        let ms = Duration::from_millis;
         let cases = [
-            (Backoff::None, [0, 0, 0, 0]),
-            (Backoff::Linear(second), [1, 1, 1, 1]),
-            (Backoff::Exponential(second), [1, 2, 4, 8]),
+            (Backoff::None, [10, 10, 10, 10]),
+            (Backoff::Linear(Duration::ZERO), [10, 10, 10, 10]),
+            (Backoff::Linear(ms(1000)), [1000, 1000, 1000, 1000]),
+            (Backoff::Exponential(Duration::ZERO), [10, 10, 10, 10]),
+            (Backoff::Exponential(ms(4)), [10, 10, 16, 32]),
+            (Backoff::Exponential(ms(1000)), [1000, 2000, 4000, 8000]),
         ];
         for (backoff, waits) in cases {
             for (attempt, wait) in (0..).zip(waits) {
-                let expected = Verdict::RetryAt(Duration::from_secs(wait));
+                let expected = Verdict::RetryAt(ms(wait));
                 assert_eq!(failed(attempt, &delivery(4, backoff)), expected, "{backoff:?} {attempt}");
             }
             assert_eq!(failed(4, &delivery(4, backoff)), Verdict::GiveUp(Reason::RetriesUsedUp));

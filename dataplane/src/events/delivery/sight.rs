@@ -24,9 +24,11 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    pub(super) fn of(read: wal::Record) -> Result<Self, Corrupt> {
+    /// `arrives`: at a broker, whose subscribers and their filters know when.
+    pub(super) fn of(read: wal::Record, arrives: bool) -> Result<Self, Corrupt> {
         let wal::Record { position, next, at_ms, payload, .. } = read;
         let record = Record::decode(payload)?;
+        let record = if arrives { record.arrived_at(at_ms) } else { record };
         Ok(Self { position, next, record, at_ms, arrived: OnceCell::new(), written: OnceCell::new() })
     }
 
@@ -86,15 +88,8 @@ mod tests {
         let event = binary::parse(headers, b"data").unwrap();
         let payload = Bytes::from([encode_head(&event, &[], 0), b"data".to_vec()].concat());
         let (position, next) = (Position::new(position), Position::new(position + 1));
-        Sight::of(wal::Record {
-            position,
-            since: position,
-            next,
-            damaged: 0,
-            at_ms: 1_700_000_000_000,
-            payload,
-        })
-        .unwrap()
+        let (since, damaged, at_ms) = (position, 0, 1_700_000_000_000);
+        Sight::of(wal::Record { position, since, next, damaged, at_ms, payload }, false).unwrap()
     }
 
     /// EV-RTE-09, X-BRK-05: whoever is sent it, and in whatever mode, is sent the same.

@@ -259,13 +259,14 @@ impl Sorter {
     /// Hands out some of what is new; how many events it looked at.
     fn sort(&self) -> usize {
         let roll = self.roll.borrow();
+        let arrives = self.feed.stream.borrow().as_ref().is_some_and(|stream| stream.guards_loops);
         let mut sorted = 0;
         while sorted < RECORDS_PER_TURN_MAX {
             let Some(record) = self.keeper.log().read(self.feed.id, self.cursor.get()) else { break };
             self.damaged.set(self.damaged.get() + record.damaged);
             let (passed, damaged) = (self.passed.get(), self.damaged.get());
             let (found, next) = (Found { position: record.position, passed, damaged }, record.next);
-            match Sight::of(record) {
+            match Sight::of(record, arrives) {
                 Ok(sight) => {
                     if roll.hand_out(&sight, found) {
                         self.fresh.push(sight);

@@ -59,6 +59,55 @@ fn each_request_gets_its_answer_and_only_events_are_stored() {
     assert_eq!(&*answer.body, b"not a CloudEvent: attribute \"type\" is missing\n");
 }
 
+/// EV-RTE-13, X-BRK-04: what comes from one of our streams has so many hops left as it says, at a channel too; the fewest count, and
+/// what is no number says nothing.
+#[test]
+fn hops_that_came_along_are_counted_at_brokers_and_channels() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let broker = rig.publish(Vec::new());
+    let channel = Arc::new(Stream { guards_loops: false, ..stream_like(&broker) });
+    let read = |stream: &Arc<Stream>, more: &[(&str, &str)]| {
+        let headers: Vec<_> =
+            EVENT.iter().chain(more).map(|(name, value)| (*name, value.as_bytes())).collect();
+        let intake = crate::events::ingress::read(stream, &headers, b"");
+        intake.map(|intake| (intake.events[0].hops_left, intake.events[0].event.attributes.len())).ok()
+    };
+    let ttl = |hops| ("ce-knativebrokerttl", hops);
+    let carried = |hops| ("sluicegate-hops-left", hops);
+    for (more, at_broker, at_channel) in [
+        (vec![], Some((255, 4)), Some((0, 4))),
+        (vec![carried("9")], Some((8, 4)), Some((8, 4))),
+        (vec![carried("9"), ttl("5")], Some((4, 4)), Some((8, 5))),
+        (vec![carried("5"), ttl("9")], Some((4, 4)), Some((4, 5))),
+        (vec![carried("1")], None, None),
+        (vec![carried("0")], None, None),
+        (vec![carried("many")], Some((255, 4)), Some((0, 4))),
+        (vec![ttl("1")], None, Some((0, 5))),
+        (vec![ttl("-3")], None, Some((0, 5))),
+        (vec![ttl("9999")], Some((255, 4)), Some((0, 5))),
+        (vec![ttl("x")], None, Some((0, 5))),
+    ] {
+        assert_eq!((read(&broker, &more), read(&channel, &more)), (at_broker, at_channel), "{more:?}");
+    }
+}
+
+fn stream_like(stream: &Stream) -> Stream {
+    Stream {
+        name: stream.name.clone(),
+        event_bytes_max: stream.event_bytes_max,
+        keeping: stream.keeping,
+        quota: Arc::clone(&stream.quota),
+        in_order: false,
+        is_closed: false,
+        guards_loops: stream.guards_loops,
+        types: None,
+        admission: None,
+        subscribers: Vec::new(),
+        tally: Arc::default(),
+    }
+}
+
 /// Knows two senders.
 #[derive(Debug)]
 struct Two;

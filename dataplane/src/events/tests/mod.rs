@@ -341,6 +341,7 @@ pub(super) fn target(url: &str) -> Target {
         host: "s".into(),
         port: 80,
         path: "/".into(),
+        is_stream: false,
         pass: None,
         trust: None,
     }

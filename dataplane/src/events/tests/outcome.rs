@@ -201,3 +201,33 @@ fn a_subscriber_sees_what_it_needs_and_not_our_hop_counter() {
     assert_eq!(call.header("ce-knativebrokerttl"), None);
     assert_eq!(&*call.request.body, b"\xff\x00");
 }
+
+/// EV-RTE-13, X-BRK-04: a stream of ours hears how many hops an event has left, as subscriber and as dead letter sink; nobody else
+/// does, and the event is the same.
+#[test]
+fn a_stream_of_ours_is_told_the_hops_that_are_left() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let stream_at = |url| Target { is_stream: true, ..target(url) };
+    let mut subscriber = trigger("t", "http://ours/");
+    subscriber.target = stream_at("http://ours/");
+    subscriber.dead_letter = Some(stream_at("http://dls/"));
+    rig.publish(vec![subscriber, trigger("other", "http://other/")]);
+    rig.rule(|call| Step::Status(if call.url == "http://ours/" { 400 } else { 202 }));
+    for (given, left) in [(Some("7"), "6"), (None, "255")] {
+        let event = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+        let headers: Vec<_> =
+            event.into_iter().chain(given.map(|hops| ("ce-knativebrokerttl", hops))).collect();
+        rig.run(async {
+            assert_eq!(rig.request("POST", PATH, &headers, b"").await.status, 202);
+            rig.rest(seconds(1)).await;
+        });
+        let last = |url: &str| rig.calls(url).pop().unwrap();
+        for (url, told) in
+            [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)]
+        {
+            assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), told, "{url}");
+            assert_eq!(last(url).header("ce-knativebrokerttl"), None);
+        }
+    }
+}

@@ -39,6 +39,32 @@ fn a_restart_resends_only_what_was_unfinished() {
     assert_eq!(ends(&stream, 0), [expected.len() as u64, 0, 0, 0, 0]);
 }
 
+/// EV-DLV-13, EV-OBJ-47: a restart does not begin to count anew, and an event ends after as many attempts as it should.
+#[test]
+fn attempts_of_an_earlier_life_count() {
+    let folder = folder();
+    let mut attempts = Vec::new();
+    for _ in 0..4 {
+        let rig = Rig::new(folder.path());
+        let mut subscriber = trigger("t", "http://s/");
+        subscriber.delivery.retries_max = 5;
+        subscriber.delivery.backoff = Backoff::Linear(seconds(2));
+        let stream = rig.publish(vec![subscriber]);
+        rig.rule(|_| Step::Status(503));
+        rig.run(async {
+            rig.sync();
+            if attempts.is_empty() {
+                rig.post("1", "t").await;
+            }
+            rig.rest(seconds(3)).await; // two attempts, and their notes
+        });
+        attempts.push(rig.ids("http://s/").len());
+        assert_eq!(ends(&stream, 0)[3], u64::from(attempts.len() == 3));
+        rig.end();
+    }
+    assert_eq!(attempts, [2, 2, 2, 0]);
+}
+
 /// A table that names nothing yet, as after a start, makes nobody's events go away.
 #[test]
 fn a_core_that_starts_with_an_empty_table_keeps_everything() {

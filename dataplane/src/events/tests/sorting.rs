@@ -3,7 +3,9 @@
 use std::rc::Rc;
 
 use super::*;
+use crate::events::filter::cesql;
 use crate::events::limits::{MATCHES_MAX, SWEEP_EVERY, UNFINISHED_MAX};
+use crate::table::Rule;
 
 fn sorted(mut ids: Vec<String>) -> Vec<String> {
     ids.sort();
@@ -32,6 +34,47 @@ fn each_of_many_subscribers_gets_its_own_type() {
         let wanted = if n < 20 { 2 } else { 0 };
         assert_eq!(rig.calls(&format!("http://s{n}/")).len(), wanted, "{n}");
         assert_eq!(ends(&stream, n), [wanted as u64, 40 - wanted as u64, 0, 0, 0], "{n}");
+    }
+}
+
+/// X-BRK-05: whoever is told when an event came can ask for it, in every dialect; in line, and when it reads the log by itself.
+#[test]
+fn filters_see_the_time_of_arrival() {
+    let folder = folder();
+    let pair = |value: &str| vec![("knativearrivaltime".into(), value.into())];
+    let sql = |text: &str| Rule::Sql(cesql::parse(text).unwrap());
+    let filters = [
+        (Filter::Exact(pair("")), true),
+        (Filter::Exact(pair("2001-01-01T00:00:00Z")), false),
+        (Filter::Rules([Rule::Prefix(pair("2"))].into()), true),
+        (Filter::Rules([Rule::Suffix(pair("Z"))].into()), true),
+        (Filter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime > '2020'")].into()), false),
+        (Filter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime LIKE '2%Z'")].into()), true),
+    ];
+    let subscribers = || {
+        let each = filters.iter().enumerate().map(|(n, (filter, _))| Subscriber {
+            filter: filter.clone(),
+            begin: Begin::Earliest,
+            ..trigger(&format!("t{n}"), &format!("http://s{n}/"))
+        });
+        each.collect::<Vec<_>>()
+    };
+    // In the first life they come after the event.
+    for life in 0..2 {
+        let rig = Rig::new(folder.path());
+        rig.publish(if life == 0 { Vec::new() } else { subscribers() });
+        rig.run(async {
+            assert_eq!(rig.post("1", "t").await, 202);
+            rig.publish(subscribers());
+            rig.sync();
+            rig.rest(SWEEP_EVERY * 2).await;
+        });
+        for (n, (filter, is_wanted)) in filters.iter().enumerate() {
+            let calls = rig.calls(&format!("http://s{n}/"));
+            assert_eq!(!calls.is_empty(), *is_wanted, "{filter:?} in life {life}");
+            assert!(calls.iter().all(|call| call.header("ce-knativearrivaltime").is_some()));
+        }
+        rig.end();
     }
 }
 
