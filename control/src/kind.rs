@@ -209,11 +209,13 @@ pub struct Entry {
 pub struct Translation {
     /// Of the form that is stored.
     pub stored: &'static KindMeta,
-    /// An object from this form to the stored one, but for its `apiVersion`; what it does not know it leaves,
-    /// to be refused.
+    /// An object from this form to the stored one, but for its `apiVersion`, or as much of one as an apply sends; what it
+    /// does not know it leaves, to be refused.
     pub store: fn(&mut Value),
     /// And back.
     pub show: fn(&mut Value),
+    /// What a whole object of this form says by leaving a field out.
+    pub complete: fn(&mut Value),
 }
 
 /// What clients may do with a kind's objects.
@@ -292,12 +294,25 @@ impl Entry {
             (translation.store)(object);
             object["apiVersion"] = translation.stored.api_version().into();
         }
+        self.complete(object);
+        self.store_part(object);
+    }
+
+    /// The same for the part of an object that a client has an opinion on.
+    pub fn store_part(&self, object: &mut Value) {
     }
 
     /// A stored object in this form.
     #[must_use]
     pub fn show(&self, mut object: Value) -> Value {
         if let Some(translation) = self.translation {
+    /// From here on it is a whole object: what is left out is meant so.
+    pub fn complete(&self, object: &mut Value) {
+        if let Some(translation) = self.translation {
+            (translation.complete)(object);
+        }
+    }
+
             (translation.show)(&mut object);
             if let Some(custom) = self.custom {
                 custom.show(&mut object, std::ptr::eq(self.meta, translation.stored));
