@@ -18,7 +18,6 @@ const V1BETA3: KindMeta = KindMeta {
     columns: &[
         column("Type", ".spec.attributes[?(@.name==\"type\")].value"),
         column("Source", ".spec.attributes[?(@.name==\"source\")].value"),
-        column("Schema", ".spec.attributes[?(@.name==\"schemadata\")].value"),
         column("Reference Name", ".spec.reference.name"),
         column("Reference Kind", ".spec.reference.kind"),
         column("Description", ".spec.description"),
@@ -80,7 +79,9 @@ pub fn v1beta3() -> Entry {
 pub fn v1beta1() -> Entry {
     static TRANSLATION: Translation =
         Translation { stored: &EventType::META, store: |_| {}, complete: |_| {}, show: |_| {} };
-    Entry::of::<EventType>().version::<EventType>(&V1BETA1, &TRANSLATION)
+    Entry::of::<EventType>().version::<EventType>(&V1BETA1, &TRANSLATION).deprecated(
+        "eventing.knative.dev/v1beta1 EventType is deprecated; use eventing.knative.dev/v1beta2 EventType",
+    )
 }
 
 /// The attributes stay, and the fields say the same for other versions.

@@ -55,7 +55,9 @@ pub(super) fn v1beta2() -> Entry {
     const META: KindMeta = KindMeta { version: "v1beta2", ..PingSource::META };
     static TRANSLATION: Translation =
         Translation { stored: &PingSource::META, store: |_| {}, complete: |_| {}, show: |_| {} };
-    Entry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION)
+    Entry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION).deprecated(
+        "sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource",
+    )
 }
 
 impl PingSourceSpec {
