@@ -6,7 +6,7 @@ pub mod reconcile;
 pub mod rollout;
 pub mod traffic;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,11 +188,12 @@ pub fn of_revision(world: &World, revision: &Revision) -> Vec<Item> {
     items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
 }
 
-/// Whether a Route sends to `revision`, or to `configuration`, or is shown to.
-pub fn sends_to(world: &World, ns: &str, revision: &str, configuration: Option<&str>) -> bool {
+/// The Routes that send to `revision`, or to `configuration`, or are shown to, by name.
+pub fn senders(world: &World, ns: &str, revision: &str, configuration: Option<&str>) -> BTreeSet<String> {
     let words = [wants_revision(revision), has_revision(revision)];
     let of_parent = configuration.map(|parent| [wants_configuration(parent), has_configuration(parent)]);
-    words.iter().chain(of_parent.iter().flatten()).any(|word| !world.routes.names_having(ns, word).is_empty())
+    let words = words.iter().chain(of_parent.iter().flatten());
+    words.flat_map(|word| world.routes.names_having(ns, word)).collect()
 }
 
 /// Routes are found by what they ask for, and by what they are shown to send to.
