@@ -126,7 +126,20 @@ pub fn inside_by(name: &str, namespace: &str) -> String {
 
 /// X-RTE-02, X-RTE-03: by the operator's templates.
 pub fn public(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
-    naming.network.host(tag, name(&route.metadata), namespace(&route.metadata), naming.domain)
+    naming.network.host(tag, &route.metadata, naming.domain)
+}
+
+/// Why no resolver would take a name of the Route, or of its tag; in upstream's words.
+#[must_use]
+pub fn wrong(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Option<String> {
+    let public = (!is_local(route, tag, naming)).then(|| public(route, tag, naming).to_ascii_lowercase());
+    let inside = inside_by(&first_label(route, tag, naming), namespace(&route.metadata));
+    let host = public.into_iter().chain([inside]).find(|host| !is_dns_subdomain(host))?;
+    let (wrong, why) = match host.split('.').find(|label| !is_dns1123_label(label)) {
+        Some(label) => (label, wrong_with_label(label)),
+        None => (&*host, format!("must be no more than {SUBDOMAIN_CHARS_MAX} bytes")),
+    };
+    Some(format!("invalid domain name {host:?}: url: Invalid value: {wrong:?}: {why}"))
 }
 
 /// The first label of its hosts, or of its tag's.
