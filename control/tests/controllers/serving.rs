@@ -1,6 +1,5 @@
 //! Service, Configuration, Revision, Route: from a manifest to a table and back.
 
-use k8s_openapi::api::core::v1::Service as CoreService;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 use sluicegate_control::kinds::serving::configuration::Configuration;
@@ -312,63 +311,6 @@ fn weights_are_in_the_table_before_they_are_in_the_status() {
             assert_eq!(house.splits("own.default.test")[0], ("default/hello-00001".into(), first as u32));
         }
     });
-}
-
-/// SRV-REQ-04 (AMB-05): the second Route with the same host is not ready and steals nothing.
-#[test]
-fn a_host_stays_with_its_first_route() {
-    in_a_house(async |house: House| {
-        let configuration = json!({
-            "metadata": {"name": "back", "namespace": NS},
-            "spec": {"template": {"spec": {"containers": [{"image": "v1"}]}}}
-        });
-        house.create::<Configuration>(configuration).await;
-        let route = |name: &str, tag: Value| {
-            json!({
-                "metadata": {"name": name, "namespace": NS},
-                "spec": {"traffic": [{"configurationName": "back", "percent": 100, "tag": tag}]}
-            })
-        };
-        house.create::<Route>(route("a", json!("b"))).await;
-        house.until_ready::<Route>("a").await;
-        house.create::<Route>(route("b-a", Value::Null)).await;
-        house.until_not_ready::<Route>("b-a", "NotOwned").await;
-        house.until_ready::<Route>("a").await;
-
-        house.delete::<Route>("a").await;
-        house.until_ready::<Route>("b-a").await;
-    });
-}
-
-/// AMB-05, COND-11, COND-12: who was refused a host has it as soon as the first one drops the tag, with all that is
-/// its own.
-#[test]
-fn a_host_that_a_tag_had_goes_to_the_route_that_waits_for_it() {
-    in_a_house(async |house: House| {
-        house.create::<Service>(tagged("q0", json!("x"))).await;
-        house.until_ready::<Service>("q0").await;
-        house.create::<Service>(tagged("x-q0", Value::Null)).await;
-        house.until_not_ready::<Route>("x-q0", "NotOwned").await;
-        let untagged = json!({"spec": {"traffic": [{"latestRevision": true, "percent": 100}]}});
-        house.patch::<Service>("q0", untagged).await;
-        house.until_ready::<Service>("x-q0").await;
-        assert_eq!(house.splits("x-q0.default.test"), [("default/x-q0-00001".into(), 100)]);
-        let owns = |service: &CoreService| {
-            let mut owners = service.metadata.owner_references.iter().flatten();
-            owners.any(|owner| owner.kind == "Route" && owner.name == "x-q0")
-        };
-        house.until::<CoreService>("x-q0", owns).await;
-    });
-}
-
-fn tagged(name: &str, tag: Value) -> Value {
-    json!({
-        "metadata": {"name": name, "namespace": NS},
-        "spec": {
-            "template": {"spec": {"containers": [{"image": "v1"}]}},
-            "traffic": [{"latestRevision": true, "percent": 100, "tag": tag}]
-        }
-    })
 }
 
 /// AMB-06: an image that nothing runs is shown as such.

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use crate::controllers::cache::Cache;
 use crate::controllers::certificate::standing::{Held, Tls, ready};
 use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::kinds::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, wrong_with_label};
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::{HttpProtocol, Network};
@@ -230,6 +231,42 @@ mod tests {
         assert_eq!(url(&route, None, with(&there)), "http://app.ns.localhost");
         route.metadata.labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
         assert_eq!(url(&route, None, with(&there)), "https://app.ns.svc.cluster.local");
+    }
+
+    /// COND-12: what is shown as ready can be looked up.
+    #[test]
+    fn a_name_that_no_resolver_takes_is_told() {
+        let route = Route::new("ns", &"n".repeat(50), RouteSpec::default());
+        assert_eq!(wrong(&route, None, naming(80)), None);
+        assert_eq!(wrong(&route, Some(&"t".repeat(12)), naming(80)), None, "63 characters are a label");
+        let label = format!("{}-{}", "t".repeat(13), "n".repeat(50));
+        assert_eq!(
+            wrong(&route, Some(&"t".repeat(13)), naming(80)),
+            Some(format!(
+                "invalid domain name \"{label}.ns.localhost\": url: Invalid value: \"{label}\": must be no more \
+                 than 63 bytes"
+            ))
+        );
+        let domain = ["d"; 120].join(".");
+        let why = wrong(&route, None, Naming { domain: &domain, ..naming(80) }).unwrap();
+        assert!(why.ends_with("must be no more than 253 bytes"), "{why}");
+    }
+
+    /// X-RTE-02: as the Route is labelled now.
+    #[test]
+    fn labels_of_the_route_stand_in_its_hosts() {
+        let data =
+            [("domain-template".to_owned(), "{{.Name}}.{{.Labels.team}}.{{.Domain}}".to_owned())].into();
+        let network = Network::parse(&data, &mut Problems::default());
+        let naming = Naming { network: &network, ..naming(80) };
+        let mut route = Route::new("ns", "app", RouteSpec::default());
+        let why = wrong(&route, None, naming).unwrap();
+        assert!(why.starts_with("invalid domain name \"app..localhost\""), "{why}");
+        route.metadata.labels = Some([("team".to_owned(), "blue".to_owned())].into());
+        assert_eq!(
+            (wrong(&route, None, naming), url(&route, None, naming)),
+            (None, "http://app.blue.localhost".into())
+        );
     }
 
     /// X-RTE-05: one name alone, by the label of its placeholder.
