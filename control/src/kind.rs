@@ -202,6 +202,8 @@ pub struct Entry {
     pub translation: Option<&'static Translation>,
     /// What an author should be told of an object that is taken as it is.
     pub warnings: fn(&Value) -> Vec<String>,
+    /// What everybody is told who asks for the version, because it goes.
+    pub deprecated: Option<&'static str>,
 }
 
 /// The way between a form of a kind and the one that is stored. Neither side loses what the other has.
@@ -209,9 +211,11 @@ pub struct Entry {
 pub struct Translation {
     /// Of the form that is stored.
     pub stored: &'static KindMeta,
-    /// An object from this form to the stored one, but for its `apiVersion`; what it does not know it leaves,
-    /// to be refused.
+    /// An object from this form to the stored one, but for its `apiVersion`, or as much of one as an apply sends; what it
+    /// does not know it leaves, to be refused.
     pub store: fn(&mut Value),
+    /// What a whole object of this form says by leaving a field out.
+    pub complete: fn(&mut Value),
     /// And back.
     pub show: fn(&mut Value),
 }
@@ -240,6 +244,7 @@ impl Entry {
             custom: None,
             translation: None,
             warnings: |_| Vec::new(),
+            deprecated: None,
         }
     }
 
@@ -277,6 +282,7 @@ impl Entry {
             custom: Some(custom),
             translation: None,
             warnings: |_| Vec::new(),
+            deprecated: None,
         }
     }
 
@@ -286,11 +292,24 @@ impl Entry {
         self.translation.map_or(self.meta, |translation| translation.stored)
     }
 
-    /// An object in this form becomes one in the stored form.
+    /// A whole object in this form becomes one in the stored form.
     pub fn store(&self, object: &mut Value) {
+        self.complete(object);
+        self.store_part(object);
+    }
+
+    /// The same for the part of an object that a client has an opinion on.
+    pub fn store_part(&self, object: &mut Value) {
         if let Some(translation) = self.translation {
             (translation.store)(object);
             object["apiVersion"] = translation.stored.api_version().into();
+        }
+    }
+
+    /// From here on it is a whole object: what is left out is meant so.
+    pub fn complete(&self, object: &mut Value) {
+        if let Some(translation) = self.translation {
+            (translation.complete)(object);
         }
     }
 
@@ -331,6 +350,11 @@ impl Entry {
     #[must_use]
     pub fn warned(self, warnings: fn(&Value) -> Vec<String>) -> Self {
         Self { warnings, ..self }
+    }
+
+    #[must_use]
+    pub fn deprecated(self, told: &'static str) -> Self {
+        Self { deprecated: Some(told), ..self }
     }
 
     #[must_use]

@@ -261,8 +261,8 @@ impl Publisher {
         });
     }
 
-    /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none.
-    pub fn set_route(&self, owner: &str, mut rules: Vec<HostRule>) -> Result<(), HostTaken> {
+    /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none. Whether others are free that it had before.
+    pub fn set_route(&self, owner: &str, mut rules: Vec<HostRule>) -> Result<bool, HostTaken> {
         let mut model = self.lock();
         for host in rules.iter().flat_map(|rule| &rule.hosts) {
             if let Some(other) = model.owners.get(host)
@@ -272,7 +272,7 @@ impl Publisher {
             }
         }
         if model.routes.get(owner) == Some(&rules) {
-            return Ok(());
+            return Ok(false);
         }
         let before = model.take_rules(owner).unwrap_or_default();
         for rule in &rules {
@@ -288,7 +288,8 @@ impl Publisher {
         model.stale.insert(owner.to_owned());
         model.drop_unused(&before);
         model.changes += 1;
-        Ok(())
+        let is_free = |host: &String| !model.owners.contains_key(host);
+        Ok(before.iter().flat_map(|rule| &rule.hosts).any(is_free))
     }
 
     pub fn remove_route(&self, owner: &str) {

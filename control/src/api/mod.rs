@@ -328,15 +328,12 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
 /// What is said to whoever looks at a kind, or a version of one, that goes.
 fn deprecated(call: &Call) -> Option<&'static str> {
     let entry = &call.target.entry;
-    match (entry.meta.group, entry.meta.version, entry.meta.plural) {
+    match (entry.meta.group, entry.meta.plural) {
         _ if call.server.requester.internal => None,
-        ("", _, "endpoints") => {
+        ("", "endpoints") => {
             Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
         }
-        ("sources.knative.dev", "v1beta2", "pingsources") => Some(
-            "sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource",
-        ),
-        _ => entry.custom.and_then(Custom::deprecated),
+        _ => entry.deprecated.or_else(|| entry.custom.and_then(Custom::deprecated)),
     }
 }
 

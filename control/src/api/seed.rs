@@ -200,6 +200,10 @@ fn version(entry: &Entry, storage: bool) -> Value {
         "additionalPrinterColumns": columns,
     });
     version["schema"]["openAPIV3Schema"] = schema; // moved: `json!` would copy it
+    if let Some(told) = entry.deprecated {
+        version["deprecated"] = true.into();
+        version["deprecationWarning"] = told.into();
+    }
     if entry.meta.has_status {
         version["subresources"] = json!({ "status": {} });
     }

@@ -287,7 +287,8 @@ fn home<'a>(item: &'a Item, reference: &'a KReference) -> &'a str {
     reference.other_namespace().unwrap_or(&item.namespace)
 }
 
-fn described(item: &Item, reference: &KReference) -> String {
+/// An object that `item` refers to, as a person would look for it.
+pub(super) fn described(item: &Item, reference: &KReference) -> String {
     format!("{} {}/{}", reference.kind, home(item, reference), reference.name)
 }
 
@@ -310,15 +311,16 @@ fn address(reference: &KReference, by_tls: bool, what: &str, object: &Value) -> 
         None => listed.first().unwrap_or(&status["address"]),
     };
     let url = chosen["url"].as_str().unwrap_or_default();
-    let host = url.parse::<http::Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
-    match host {
+    // A word alone is a host to the parser, and no scheme leads there.
+    let parsed = url.parse::<http::Uri>().ok().filter(|uri| uri.scheme().is_some());
+    match parsed.as_ref().and_then(|uri| uri.host()) {
         Some(host) if !host.is_empty() => {
             let text =
                 |field: &str| chosen[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
             Ok(Address { url: url.to_owned(), audience: text("audience"), ca_certs: text("CACerts") })
         }
         _ if url.is_empty() => Err(Unresolved(format!("{what} is not addressable: address not set"))),
-        _ => Err(Unresolved(format!("{what} is not addressable: \"{url}\" has no host"))),
+        _ => Err(Unresolved(format!("{what} is not addressable: \"{url}\" is not a URL with a host"))),
     }
 }
 
@@ -355,7 +357,10 @@ mod tests {
         ] {
             assert!(of(nothing).unwrap_err().0.contains("X ns/x"));
         }
-        assert!(of(json!({"status": {"address": {"url": "/x"}}})).is_err());
+        for no_url in ["/x", "foo", "foo:80", "http://", "a b"] {
+            let why = of(json!({"status": {"address": {"url": no_url}}})).unwrap_err().0;
+            assert_eq!(why, format!("X ns/x is not addressable: \"{no_url}\" is not a URL with a host"));
+        }
 
         let named = reference(json!({"apiVersion": "x/v1", "kind": "X", "name": "x", "address": "two"}));
         let object = json!({"status": {"addresses": [{"name": "one", "url": "http://1/"}, {"name": "two", "url": "http://2/"}]}});

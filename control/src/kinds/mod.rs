@@ -39,8 +39,8 @@ use crate::kind::{Column, Entry, Registry};
 pub fn registry() -> Registry {
     let mut entries = core::entries();
     entries.extend([
-        Entry::of::<serving::service::Service>(),
-        Entry::of::<serving::configuration::Configuration>(),
+        Entry::of::<serving::service::Service>().warned(serving::resources::warnings),
+        Entry::of::<serving::configuration::Configuration>().warned(serving::resources::warnings),
         Entry::of::<serving::revision::Revision>(),
         Entry::of::<serving::route::Route>(),
         Entry::of::<serving::domain_mapping::DomainMapping>(),

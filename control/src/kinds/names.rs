@@ -5,7 +5,7 @@ pub const LABEL_CHARS_MAX: usize = 63;
 /// Longest name of a port; IANA's figure.
 const PORT_CHARS_MAX: usize = 15;
 /// Longest DNS name.
-const SUBDOMAIN_CHARS_MAX: usize = 253;
+pub const SUBDOMAIN_CHARS_MAX: usize = 253;
 /// Longest repository part of an image reference that registries take.
 const REPOSITORY_CHARS_MAX: usize = 255;
 /// Longest tag of an image reference.

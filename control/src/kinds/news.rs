@@ -60,7 +60,7 @@ const NAMES: [(&str, &str); 7] = [
 /// The row of the kind: events are kept, and owned, as the core group's, and judged by this group's rules.
 #[must_use]
 pub fn entry() -> Entry {
-    static TRANSLATION: Translation = Translation { stored: &EVENT, store: keep, show };
+    static TRANSLATION: Translation = Translation { stored: &EVENT, store: keep, complete: |_| {}, show };
     let entry = Entry::of::<Event>();
     Entry { admit, translation: Some(&TRANSLATION), ..entry }
 }

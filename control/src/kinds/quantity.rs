@@ -63,6 +63,21 @@ pub fn milli(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(thousandths + finer)
 }
 
+/// Whether the amount is below zero; `None` when the text is no quantity of Kubernetes', which has more forms than are
+/// counted with here.
+#[must_use]
+pub fn is_negative(text: &str) -> Option<bool> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, unit) = unsigned.split_at(end);
+    let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let is_exponent = || unit.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i32>().is_ok());
+    let is_unit =
+        ["", "n", "u", "m"].contains(&unit) || UNITS.iter().any(|(known, _)| *known == unit) || is_exponent();
+    let is_zero = number.bytes().all(|byte| matches!(byte, b'0' | b'.'));
+    (is_number && is_unit).then(|| text.starts_with('-') && !is_zero)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +124,33 @@ mod tests {
             ("99999999999999999999", None),
         ] {
             assert_eq!(milli(text), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_kubernetes_takes_for_a_quantity_is_one() {
+        for (text, wanted) in [
+            ("1", Some(false)),
+            ("-1", Some(true)),
+            ("-0.0", Some(false)),
+            ("+.5Gi", Some(false)),
+            ("1.", Some(false)),
+            ("100u", Some(false)),
+            ("-1e3", Some(true)),
+            ("1E-3", Some(false)),
+            ("1E", Some(false)),
+            ("", None),
+            (".", None),
+            ("-", None),
+            ("--1", None),
+            ("1.2.3", None),
+            ("1e", None),
+            ("1 Gi", None),
+            ("1GiB", None),
+            ("lots", None),
+            ("1\u{b5}", None),
+        ] {
+            assert_eq!(is_negative(text), wanted, "{text:?}");
         }
     }
 

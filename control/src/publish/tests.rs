@@ -62,8 +62,9 @@ fn a_host_has_one_owner_at_a_time() {
     publisher.set_route("ns/a", rule("x", "ns/r")).unwrap();
     let taken = publisher.set_route("ns/b", rule("x", "ns/r")).unwrap_err();
     assert_eq!(taken, HostTaken { host: "x".into(), owner: "ns/a".into() });
-    publisher.set_route("ns/a", rule("y", "ns/r")).unwrap();
-    publisher.set_route("ns/b", rule("x", "ns/r")).unwrap();
+    assert!(publisher.set_route("ns/a", rule("y", "ns/r")).unwrap(), "x is free");
+    assert!(!publisher.set_route("ns/b", rule("x", "ns/r")).unwrap(), "it had none before");
+    assert!(!publisher.set_route("ns/b", rule("x", "ns/s")).unwrap(), "it keeps its host");
 }
 
 #[test]

@@ -292,3 +292,37 @@ async fn an_object_that_is_gone_is_not_made_again_by_its_uid() {
     assert_eq!((code, &refusal["message"]), (409, &json!(said)));
     assert_eq!(house.get(path).await.0, 404);
 }
+
+/// APP-29: an apply of a label says nothing of the spec, in whatever version the object was written and the label is
+/// applied; kubectl does so when it moves an object over from applying by itself.
+#[tokio::test]
+async fn an_applied_label_leaves_an_event_type_as_it_is_in_all_versions() {
+    let house = House::real().await;
+    let path = |version: &str| format!("/apis/eventing.knative.dev/{version}/namespaces/default/eventtypes");
+    let object = |version: &str, name: &str, spec: Value| {
+        json!({ "apiVersion": format!("eventing.knative.dev/{version}"), "kind": "EventType",
+                "metadata": { "name": name }, "spec": spec })
+    };
+    let attribute = |name: &str| json!({ "name": name, "required": true, "value": name });
+    let attributes = ["type", "source", "specversion", "id"].map(attribute);
+    for (written, spec) in [
+        ("v1beta2", json!({ "type": "t", "source": "/s" })),
+        ("v1beta3", json!({ "attributes": attributes })),
+    ] {
+        let made = object(written, written, spec);
+        assert_eq!(house.ask(Method::POST, &path(written), &made).await.0, 201);
+        for applied in ["v1beta1", "v1beta2", "v1beta3"] {
+            let mut label = object(applied, written, Value::Null);
+            label.as_object_mut().unwrap().remove("spec");
+            label["metadata"]["labels"] = json!({ "by": applied });
+            let at = format!("{}/{written}", path(applied));
+            let (code, labelled) = apply(&house, &at, "fieldManager=a", &label).await;
+            assert_eq!((code, &labelled["metadata"]["labels"]["by"]), (200, &json!(applied)), "{labelled}");
+            assert_eq!(labelled["metadata"]["generation"], 1);
+        }
+    }
+    let short = object("v1beta3", "short", json!({ "description": "d" }));
+    let (code, refused) =
+        apply(&house, &format!("{}/short", path("v1beta3")), "fieldManager=a", &short).await;
+    assert_eq!((code, refused["message"].to_string().contains("spec.attributes")), (422, true), "{refused}");
+}

@@ -188,4 +188,22 @@ async fn a_ping_source_is_one_object_in_both_versions() {
     let versions = definition["spec"]["versions"].as_array().unwrap();
     let stored: Vec<_> = versions.iter().map(|one| (&one["name"], &one["storage"])).collect();
     assert_eq!(stored, [(&json!("v1"), &json!(true)), (&json!("v1beta2"), &json!(false))]);
+    assert_eq!(versions[1]["deprecated"], true);
+}
+
+/// Upstream's definition says the same: the version goes, and the newest shows no schema.
+#[tokio::test]
+async fn the_first_version_of_event_types_is_deprecated() {
+    let house = House::real().await;
+    let (_, definition) = house.get(&format!("{CRDS}/eventtypes.eventing.knative.dev")).await;
+    let versions = definition["spec"]["versions"].as_array().unwrap();
+    let version = |name: &str| versions.iter().find(|one| one["name"] == name).unwrap();
+    let is_deprecated = |name: &str| version(name)["deprecated"] == true;
+    assert_eq!(["v1beta1", "v1beta2", "v1beta3"].map(is_deprecated), [true, false, false]);
+    let columns = |name: &str| version(name)["additionalPrinterColumns"].to_string();
+    assert_eq!(["v1beta2", "v1beta3"].map(|name| columns(name).contains("Schema")), [true, false]);
+    let path = "/apis/eventing.knative.dev/v1beta1/namespaces/default/eventtypes";
+    let response = house.send(Request::get(path).body(Body::empty()).unwrap()).await;
+    let told = response.headers()["warning"].to_str().unwrap();
+    assert!(told.contains("v1beta1 EventType is deprecated"), "{told}");
 }

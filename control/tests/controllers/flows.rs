@@ -8,7 +8,7 @@ use sluicegate_control::kinds::flows::parallel::Parallel;
 use sluicegate_control::kinds::flows::sequence::Sequence;
 use sluicegate_control::kinds::messaging::in_memory_channel::InMemoryChannel;
 use sluicegate_control::kinds::messaging::subscription::Subscription;
-use sluicegate_control::kinds::shared::HasConditions;
+use sluicegate_control::kinds::shared::{HasConditions, Verdict};
 
 use crate::house::{House, NS, in_a_house};
 
@@ -84,6 +84,43 @@ fn a_parallel_has_a_filter_before_and_a_reply_behind_each_branch() {
         ];
         wanted.sort();
         assert_eq!(edges(&house), wanted);
+    });
+}
+
+/// COND-06, COND-10: a channel of the same name that is somebody else's is neither read nor sent to, and named; when it
+/// is gone all is made.
+#[test]
+fn a_flow_is_not_subscribed_to_a_strangers_channel() {
+    in_a_house(async |house: House| {
+        let strange = json!({"metadata": {"name": "f-kn-sequence-1", "namespace": NS}});
+        house.create::<InMemoryChannel>(strange).await;
+        let steps = json!([{"uri": "http://s/a"}, {"uri": "http://s/b"}]);
+        house.create::<Sequence>(flow(json!({"steps": steps}))).await;
+        let refused = house.until_not_ready::<Sequence>("f", "NotOwned").await;
+        let told = &refused.condition("SubscriptionsReady").unwrap();
+        assert_eq!(told.status, Verdict::False);
+        assert!(told.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", told.message);
+        assert!(house.api::<Subscription>().list(&Default::default()).await.unwrap().items.is_empty());
+
+        house.delete::<InMemoryChannel>("f-kn-sequence-1").await;
+        house.until_ready::<Sequence>("f").await;
+        assert_eq!(edges(&house).len(), 2);
+    });
+}
+
+/// COND-01, COND-10: a name that is too long for its children is told in the status.
+#[test]
+fn a_flow_whose_children_would_have_too_long_a_name_says_so() {
+    in_a_house(async |house: House| {
+        let name = "f".repeat(245);
+        let named = |spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
+        house.create::<Sequence>(named(json!({"steps": [{"uri": "http://s/a"}]}))).await;
+        let refused = house.until_not_ready::<Sequence>(&name, "ChildRefused").await;
+        let told = &refused.ready().unwrap().message;
+        assert!(told.contains(&format!("{name}-kn-sequence-0")), "{told}");
+        let branches = json!([{"subscriber": {"uri": "http://s/a"}}]);
+        house.create::<Parallel>(named(json!({"branches": branches}))).await;
+        house.until_not_ready::<Parallel>(&name, "ChildRefused").await;
     });
 }
 

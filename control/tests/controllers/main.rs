@@ -4,6 +4,7 @@
 mod eventing;
 mod flows;
 mod follow;
+mod hosts;
 mod house;
 mod messaging;
 mod owners;

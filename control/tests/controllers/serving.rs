@@ -313,32 +313,6 @@ fn weights_are_in_the_table_before_they_are_in_the_status() {
     });
 }
 
-/// SRV-REQ-04 (AMB-05): the second Route with the same host is not ready and steals nothing.
-#[test]
-fn a_host_stays_with_its_first_route() {
-    in_a_house(async |house: House| {
-        let configuration = json!({
-            "metadata": {"name": "back", "namespace": NS},
-            "spec": {"template": {"spec": {"containers": [{"image": "v1"}]}}}
-        });
-        house.create::<Configuration>(configuration).await;
-        let route = |name: &str, tag: Value| {
-            json!({
-                "metadata": {"name": name, "namespace": NS},
-                "spec": {"traffic": [{"configurationName": "back", "percent": 100, "tag": tag}]}
-            })
-        };
-        house.create::<Route>(route("a", json!("b"))).await;
-        house.until_ready::<Route>("a").await;
-        house.create::<Route>(route("b-a", Value::Null)).await;
-        house.until_not_ready::<Route>("b-a", "NotOwned").await;
-        house.until_ready::<Route>("a").await;
-
-        house.delete::<Route>("a").await;
-        house.until_ready::<Route>("b-a").await;
-    });
-}
-
 /// AMB-06: an image that nothing runs is shown as such.
 #[test]
 fn an_image_without_a_runner_is_not_ready_with_that_reason() {

@@ -62,7 +62,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     }
     let warnings = validation::check(&entry, validation, &wanted, duplicates)?;
     // Owners speak of the form that is stored, so that clients of all forms meet in it.
-    entry.store(&mut wanted);
+    entry.store_part(&mut wanted);
     let stored = entry.as_stored();
     let intent = Intent { writer, force: call.parameters.force.unwrap_or(false), wanted };
 
@@ -95,6 +95,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 }
                 tell.get_or_init(|| ());
                 let mut new = intent.wanted.clone();
+                entry.complete(&mut new);
                 name_it(&mut new, &key)?;
                 let (key, object) =
                     object::prepare_new(&stored, new, namespace.as_deref(), &requester, &birth)?;

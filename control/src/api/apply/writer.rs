@@ -82,7 +82,7 @@ impl Writer {
         let wanted = self.has_webhook() || !self.assigned().is_empty();
         (wanted && !self.status).then(|| {
             let mut sent = object.clone();
-            entry.store(&mut sent);
+            entry.store_part(&mut sent);
             sent
         })
     }

@@ -6,7 +6,7 @@ pub mod reconcile;
 use super::addresses;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
-use super::resolve::{Address, Unresolved};
+use super::resolve::{Address, Unresolved, described};
 use super::world::{Error, World, now};
 use crate::controllers::event_type::AUTO_CREATE;
 use crate::kinds::eventing::broker::Broker;
@@ -112,6 +112,10 @@ pub async fn deliverable(
     let resolved = world.resolver.resolve(item, destination).await?;
     Ok(resolved.and_then(|found| match world.trusts.target(&found) {
         Ok(_) => Ok(found),
-        Err(why) => Err(Unresolved(why)),
+        // Whose fault it is, unless it is in the destination itself (EV-ADR-06).
+        Err(why) => Err(Unresolved(match &destination.reference {
+            Some(reference) => format!("{}: {why}", described(item, reference)),
+            None => why,
+        })),
     }))
 }

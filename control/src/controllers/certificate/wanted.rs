@@ -108,7 +108,9 @@ pub fn of_namespace<'a>(
 /// The name that stands for all of a namespace.
 #[must_use]
 pub fn wildcard(ns: &str, domain: &str, network: &Network) -> Option<String> {
-    let host = network.host(None, "*", ns, domain).to_ascii_lowercase();
+    let (name, namespace) = (Some("*".to_owned()), Some(ns.to_owned()));
+    let any = ObjectMeta { name, namespace, ..ObjectMeta::default() };
+    let host = network.host(None, &any, domain).to_ascii_lowercase();
     let parent = host.strip_prefix("*.")?;
     (!parent.contains('*')).then_some(host)
 }

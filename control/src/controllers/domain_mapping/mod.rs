@@ -54,10 +54,14 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let flows = findings.flows();
     let everybody = if flows { findings.tls.shown() } else { Vec::new() };
     world.publisher.set_certificates_of(&owner(item), Shown { everybody, ..Shown::default() });
+    let lets_go = !flows && world.publisher.has_host(&owner(item), &item.name);
     if !flows {
         world.publisher.remove_route(&owner(item));
     }
     world.publisher.flow().await;
+    if lets_go {
+        route::hosts_are_free(world);
+    }
     if flows {
         let wanted = wanted(world, &mapping);
         certificate::ask(world, &mapping.metadata, &item.name, &wanted).await?;
@@ -135,7 +139,7 @@ fn serve(
     let (own, strange) = put_in(vec![rule], asked);
     let all = [own.clone(), strange].concat();
     let set = world.publisher.set_route(&owner, all);
-    set.or_else(|_| world.publisher.set_route(&owner, own)).map_err(|taken| taken.owner)
+    set.or_else(|_| world.publisher.set_route(&owner, own)).map(drop).map_err(|taken| taken.owner)
 }
 
 /// Who may have the domain, made to be us where the operator lets us.
@@ -162,6 +166,7 @@ async fn leave(world: &World, item: &Item) -> Result<(), Error> {
     world.publisher.set_certificates_of(&owner(item), Shown::default());
     world.resolver.forget(item);
     world.publisher.flow().await;
+    route::hosts_are_free(world);
     let claim = world.domain_claims.get("", &item.name);
     if world.settings().network.autocreate_cluster_domain_claims
         && world.duty.is_ours()
@@ -181,6 +186,14 @@ fn of_domain(world: &World, domain: &str) -> Vec<Item> {
     let all = world.domain_mappings.all();
     let named = all.iter().filter(|mapping| name(&mapping.metadata) == domain);
     named.map(|mapping| Item::new(Kind::DomainMapping, namespace(&mapping.metadata), domain)).collect()
+}
+
+/// The mappings whose host is a Route's or an Ingress's: somebody may have let go of it.
+pub(super) fn refused(world: &World) -> Vec<Item> {
+    let is_refused = |m: &DomainMapping| m.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
+    let all = world.domain_mappings.all();
+    let refused = all.iter().map(|mapping| &**mapping).filter(|mapping| is_refused(mapping));
+    refused.map(|m| Item::new(Kind::DomainMapping, namespace(&m.metadata), name(&m.metadata))).collect()
 }
 
 /// The mappings whose requests a Route divides.

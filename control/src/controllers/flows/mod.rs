@@ -21,17 +21,22 @@ use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
 use plan::Plan;
-use status::Made;
+use status::{Child, Made, Missing};
 
-/// The flow that a channel or Subscription belongs to.
+/// The flow that a channel or Subscription belongs to, or that may wait for its name.
 pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
-    let owner = controller(meta)?;
-    let kind = match owner.kind.as_str() {
-        "Sequence" => Kind::Sequence,
-        "Parallel" => Kind::Parallel,
-        _ => return None,
-    };
-    Some(Item::new(kind, namespace(meta), &owner.name))
+    let ns = namespace(meta);
+    let of_kind = |kind: Kind, flow: &str| Some(Item::new(kind, ns, flow));
+    match controller(meta) {
+        Some(owner) if owner.kind == "Sequence" => of_kind(Kind::Sequence, &owner.name),
+        Some(owner) if owner.kind == "Parallel" => of_kind(Kind::Parallel, &owner.name),
+        _ => {
+            let by = |infix: &str| name(meta).rsplit_once(infix).map(|(flow, _)| flow);
+            by(plan::SEQUENCE)
+                .and_then(|flow| of_kind(Kind::Sequence, flow))
+                .or_else(|| by(plan::PARALLEL).and_then(|flow| of_kind(Kind::Parallel, flow)))
+        }
+    }
 }
 
 /// The channels of a flow that has changed: who may send to them follows from it.
@@ -86,23 +91,54 @@ async fn keep(
 
     let mut made = Made::default();
     for wanted in plan.channels {
-        let existing = world.in_memory_channels.get(ns, name(&wanted.metadata));
+        let own = name(&wanted.metadata).to_owned();
+        let existing = world.in_memory_channels.get(ns, &own);
         // The subscribers in the spec belong to the channel's own controller.
         let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
         match settle(world, decide(owner, existing.as_deref(), wanted, take)).await {
-            Ok(channel) => made.channels.push(channel),
             Err(Error::Api(why)) if lacks_kind(&why) => {
                 return Ok((impossible(NO_BACKING.into()), Some(why)));
             }
-            Err(why) => return Err(why),
+            settled => made.channels.push(child(&own, settled)?),
         }
     }
-    for wanted in plan.subscriptions {
-        let existing = world.subscriptions.get(ns, name(&wanted.metadata));
-        let take = |to: &mut Subscription, from: Subscription| to.spec = from.spec;
-        made.subscriptions.push(settle(world, decide(owner, existing.as_deref(), wanted, take)).await?);
+    let wanted: Vec<Child<_>> = plan.subscriptions.into_iter().map(|wanted| made.joined(wanted)).collect();
+    if wanted.iter().any(Result::is_err) {
+        let joined: Vec<_> = wanted.iter().flatten().cloned().collect();
+        clear(world, owner, &world.subscriptions, &joined).await?;
+    }
+    for wanted in wanted {
+        let subscription = match wanted {
+            Ok(wanted) => subscribe(world, owner, wanted).await?,
+            Err(missing) => Err(missing),
+        };
+        made.subscriptions.push(subscription);
     }
     Ok((made, None))
+}
+
+async fn subscribe(
+    world: &World,
+    owner: &ObjectMeta,
+    wanted: Subscription,
+) -> Result<Child<Subscription>, Error> {
+    let own = name(&wanted.metadata).to_owned();
+    let existing = world.subscriptions.get(namespace(owner), &own);
+    let take = |to: &mut Subscription, from: Subscription| to.spec = from.spec;
+    child(&own, settle(world, decide(owner, existing.as_deref(), wanted, take)).await)
+}
+
+/// A child as its flow shows it. What the API refuses in one, say a name that is too long, stays so for as long as the flow
+/// stays as it is: that is told, and no failure to try again.
+fn child<K: Object>(own: &str, settled: Result<Option<K>, Error>) -> Result<Child<K>, Error> {
+    match settled {
+        Ok(Some(child)) => Ok(Ok(child)),
+        Ok(None) => Ok(Err(Missing::foreign::<K>(own))),
+        Err(Error::Api(kube::Error::Api(refused))) if refused.is_invalid() => {
+            Ok(Err(Missing::refused(own, &refused.message)))
+        }
+        Err(why) => Err(why),
+    }
 }
 
 async fn clear<K: Object>(

@@ -18,6 +18,10 @@ use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::{Subscription, SubscriptionSpec};
 use crate::kinds::shared::{Destination, KReference, name, namespace};
 
+/// What stands in the names of a flow's children behind its own.
+pub const SEQUENCE: &str = "-kn-sequence";
+pub const PARALLEL: &str = "-kn-parallel";
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     pub channels: Vec<InMemoryChannel>,
@@ -28,7 +32,7 @@ pub struct Plan {
 pub fn sequence(sequence: &Sequence) -> Result<Plan, String> {
     let (ns, flow) = (namespace(&sequence.metadata), name(&sequence.metadata));
     let maker = Maker { ns, owner: owner(sequence), template: sequence.spec.channel_template.as_ref() };
-    let child = |n: usize| format!("{flow}-kn-sequence-{n}");
+    let child = |n: usize| format!("{flow}{SEQUENCE}-{n}");
     let mut plan = Plan::default();
     for (n, step) in sequence.spec.steps.iter().enumerate() {
         plan.channels.push(maker.channel(&child(n))?);
@@ -50,10 +54,10 @@ pub fn sequence(sequence: &Sequence) -> Result<Plan, String> {
 pub fn parallel(parallel: &Parallel) -> Result<Plan, String> {
     let (ns, flow) = (namespace(&parallel.metadata), name(&parallel.metadata));
     let maker = Maker { ns, owner: owner(parallel), template: parallel.spec.channel_template.as_ref() };
-    let ingress = format!("{flow}-kn-parallel");
+    let ingress = format!("{flow}{PARALLEL}");
     let mut plan = Plan { channels: vec![maker.channel(&ingress)?], ..Plan::default() };
     for (n, branch) in parallel.spec.branches.iter().enumerate() {
-        let child = format!("{flow}-kn-parallel-{n}");
+        let child = format!("{flow}{PARALLEL}-{n}");
         plan.channels.push(maker.channel(&child)?);
         let (subscriber, reply) = match &branch.filter {
             Some(filter) => (filter.clone(), Some(maker.to(&child))),
@@ -61,7 +65,7 @@ pub fn parallel(parallel: &Parallel) -> Result<Plan, String> {
             None => (maker.to(&child), None),
         };
         plan.subscriptions.push(maker.subscription(
-            &format!("{flow}-kn-parallel-filter-{n}"),
+            &format!("{flow}{PARALLEL}-filter-{n}"),
             SubscriptionSpec {
                 channel: reads(&ingress),
                 subscriber: Some(subscriber),
@@ -80,6 +84,14 @@ pub fn parallel(parallel: &Parallel) -> Result<Plan, String> {
         ));
     }
     Ok(plan)
+}
+
+/// Whether a Subscription of a flow reads this channel, or sends to it.
+#[must_use]
+pub fn uses(subscription: &Subscription, channel: &str) -> bool {
+    let SubscriptionSpec { channel: read, subscriber, reply, .. } = &subscription.spec;
+    let sent = [subscriber, reply].into_iter().flatten().filter_map(|to| to.reference.as_ref());
+    sent.chain([read]).any(|reference| reference.kind == DEFAULT_KIND && reference.name == channel)
 }
 
 struct Maker<'a> {

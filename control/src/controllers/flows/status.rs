@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::plan::uses;
 use crate::controllers::policies::Rules;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::flows::parallel::{BranchStatus, Parallel, ParallelStatus};
@@ -16,14 +17,59 @@ use crate::kinds::shared::{
     Addressable, AuthStatus, Condition, HasConditions, KReference, Status, Verdict, name,
 };
 
-/// A flow's children in the order of its plan; `None` stands for one of that name that belongs to
-/// somebody else.
+/// A flow's children in the order of its plan.
 #[derive(Debug, Clone, Default)]
 pub struct Made {
-    pub channels: Vec<Option<InMemoryChannel>>,
-    pub subscriptions: Vec<Option<Subscription>>,
+    pub channels: Vec<Child<InMemoryChannel>>,
+    pub subscriptions: Vec<Child<Subscription>>,
     /// Why there can be none at all.
     pub impossible: Option<String>,
+}
+
+pub type Child<K> = Result<K, Missing>;
+
+/// A child that is not there, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    name: String,
+    reason: &'static str,
+    message: String,
+}
+
+impl Missing {
+    /// One of that name belongs to somebody else.
+    #[must_use]
+    pub fn foreign<K: kube::Resource<DynamicType = ()>>(name: &str) -> Self {
+        let kind = K::kind(&());
+        let message = format!(
+            "There is an existing {kind} \"{name}\" that the flow does not own: rename or delete it."
+        );
+        Self { name: name.to_owned(), reason: "NotOwned", message }
+    }
+
+    /// The API takes none of that name, or none like it.
+    #[must_use]
+    pub fn refused(name: &str, why: &str) -> Self {
+        Self { name: name.to_owned(), reason: "ChildRefused", message: why.to_owned() }
+    }
+}
+
+impl Made {
+    /// A Subscription whose channels are all the flow's own: where one is not, strangers' events would come in, or ours
+    /// go out.
+    pub fn joined(&self, wanted: Subscription) -> Child<Subscription> {
+        let missing = self.channels.iter().filter_map(|child| child.as_ref().err());
+        let Some(Missing { name: channel, reason, .. }) =
+            missing.into_iter().find(|channel| uses(&wanted, &channel.name))
+        else {
+            return Ok(wanted);
+        };
+        let name = name(&wanted.metadata).to_owned();
+        let message = format!(
+            "The Subscription \"{name}\" is not made, because the InMemoryChannel \"{channel}\" is not the flow's."
+        );
+        Err(Missing { name, reason, message })
+    }
 }
 
 #[must_use]
@@ -47,12 +93,12 @@ pub fn parallel(parallel: &Parallel, made: &Made, rules: &Rules, now: Timestamp)
     (status.address, status.addresses) = reach(made);
     status.auth = accounts(made);
     status.policies = rules.listed();
-    status.ingress_channel_status = made.channels.first().and_then(Option::as_ref).map(channel_status);
-    let told = |child: Option<&Option<Subscription>>| {
-        child.and_then(Option::as_ref).map(subscription_status).unwrap_or_default()
+    status.ingress_channel_status = first(made).map(channel_status);
+    let told = |child: Option<&Child<Subscription>>| {
+        child.and_then(|child| child.as_ref().ok()).map(subscription_status).unwrap_or_default()
     };
     let branches = made.channels.iter().skip(1).zip(made.subscriptions.chunks(2));
-    let branch = |(channel, pair): (&Option<InMemoryChannel>, &[Option<Subscription>])| BranchStatus {
+    let branch = |(channel, pair): (&Child<InMemoryChannel>, &[Child<Subscription>])| BranchStatus {
         filter_subscription_status: told(pair.first()),
         filter_channel_status: channel.as_ref().map(channel_status).unwrap_or_default(),
         subscriber_subscription_status: told(pair.get(1)),
@@ -82,10 +128,10 @@ fn judge(base: Status, generation: Option<i64>, made: &Made, rules: &Rules, now:
 }
 
 /// Ready when all children are; the first that is worst speaks for the others.
-fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &str, children: &[Option<K>]) {
-    let Some(children) = children.iter().map(Option::as_ref).collect::<Option<Vec<_>>>() else {
-        let why = "A child's name is taken by an object that we do not own.";
-        return conditions.mark_false(kind, "NotOwned", why);
+fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &str, children: &[Child<K>]) {
+    let children = match children.iter().map(Result::as_ref).collect::<Result<Vec<_>, _>>() {
+        Ok(children) => children,
+        Err(missing) => return conditions.mark_false(kind, missing.reason, &missing.message),
     };
     let verdict = |child: &&&K| child.ready().map(|ready| ready.status).unwrap_or_default();
     let told = |child: &K| {
@@ -103,13 +149,17 @@ fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &
 
 /// Events come in at the first channel.
 fn address(made: &Made) -> Option<Addressable> {
-    made.channels.first()?.as_ref()?.status.as_ref()?.address.clone()
+    first(made)?.status.as_ref()?.address.clone()
+}
+
+fn first(made: &Made) -> Option<&InMemoryChannel> {
+    made.channels.first()?.as_ref().ok()
 }
 
 /// ... whose audience is told too, as upstream has it; the flow's own is taken as well.
 fn reach(made: &Made) -> (Option<Addressable>, Vec<Addressable>) {
-    let first = made.channels.first().and_then(Option::as_ref).and_then(|channel| channel.status.as_ref());
-    (address(made), first.map(|status| status.addresses.clone()).unwrap_or_default())
+    let status = first(made).and_then(|channel| channel.status.as_ref());
+    (address(made), status.map(|status| status.addresses.clone()).unwrap_or_default())
 }
 
 /// A flow sends as its Subscriptions do; policies that let it in by reference look here.
@@ -149,19 +199,19 @@ mod tests {
     use crate::kinds::flows::parallel::ParallelSpec;
     use crate::kinds::flows::sequence::SequenceSpec;
 
-    fn channel(ready: &str) -> Option<InMemoryChannel> {
+    fn channel(ready: &str) -> Child<InMemoryChannel> {
         let condition = json!({"type": "Ready", "status": ready, "message": "why"});
         let channel = json!({
             "metadata": {"name": "c", "namespace": "ns"},
             "status": {"conditions": [condition], "address": {"url": "http://h/channels/ns/c"}},
         });
-        Some(serde_json::from_value(channel).unwrap())
+        Ok(serde_json::from_value(channel).unwrap())
     }
 
-    fn subscription(ready: &str) -> Option<Subscription> {
+    fn subscription(ready: &str) -> Child<Subscription> {
         let condition = json!({"type": "Ready", "status": ready, "message": "why"});
         let subscription = json!({"metadata": {"name": "s"}, "status": {"conditions": [condition]}});
-        Some(serde_json::from_value(subscription).unwrap())
+        Ok(serde_json::from_value(subscription).unwrap())
     }
 
     fn of(made: Made) -> SequenceStatus {
@@ -175,9 +225,10 @@ mod tests {
         let sends = |account: &str| {
             let mut child = subscription("True").unwrap();
             child.status.as_mut().unwrap().auth = Some(AuthStatus::of(account.to_owned()));
-            Some(child)
+            Ok(child)
         };
-        let subscriptions = vec![sends("a"), subscription("True"), None, sends("b")];
+        let foreign = Err(Missing::foreign::<Subscription>("s"));
+        let subscriptions = vec![sends("a"), subscription("True"), foreign, sends("b")];
         let made = Made { subscriptions, ..Made::default() };
         let told =
             AuthStatus { service_account_name: None, service_account_names: vec!["a".into(), "b".into()] };
@@ -190,6 +241,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_as_ready_as_its_worst_child() {
+        let foreign = Missing::foreign::<Subscription>("s");
         for (channels, subscriptions, verdict, reason) in [
             (vec![channel("True"), channel("True")], vec![subscription("True")], Verdict::True, ""),
             (
@@ -199,7 +251,7 @@ mod tests {
                 "ChannelsNotReady",
             ),
             (vec![channel("True")], vec![subscription("Unknown")], Verdict::Unknown, "SubscriptionsNotReady"),
-            (vec![channel("True")], vec![subscription("Unknown"), None], Verdict::False, "NotOwned"),
+            (vec![channel("True")], vec![subscription("Unknown"), Err(foreign)], Verdict::False, "NotOwned"),
         ] {
             let status = of(Made { channels, subscriptions, impossible: None });
             let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
@@ -209,5 +261,35 @@ mod tests {
         let status = of(Made { impossible: Some("no".into()), ..Made::default() });
         let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
         assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "ChannelTemplateNotServed"));
+    }
+
+    /// COND-06: a person finds what is in the way.
+    #[test]
+    fn what_stands_in_the_way_is_named() {
+        let channels = vec![channel("True"), Err(Missing::foreign::<InMemoryChannel>("f-kn-sequence-1"))];
+        let joined = |made: &Made, reads: &str, reply: &str| {
+            let spec = json!({"channel": {"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel",
+                                          "name": reads},
+                              "reply": {"ref": {"apiVersion": "messaging.knative.dev/v1",
+                                                "kind": "InMemoryChannel", "name": reply}}});
+            let wanted = json!({"metadata": {"name": "s", "namespace": "ns"}, "spec": spec});
+            made.joined(serde_json::from_value(wanted).unwrap())
+        };
+        let mut made = Made { channels, ..Made::default() };
+        for (reads, reply, is_made) in [
+            ("f-kn-sequence-0", "f-kn-sequence-1", false),
+            ("f-kn-sequence-1", "f-kn-sequence-2", false),
+            ("f-kn-sequence-2", "elsewhere", true),
+        ] {
+            let child = joined(&made, reads, reply);
+            assert_eq!(child.is_ok(), is_made, "{reads} {reply}");
+            made.subscriptions.push(child);
+        }
+        let conditions = of(made).base.conditions;
+        for kind in [CHANNELS_READY, SUBSCRIPTIONS_READY] {
+            let told = conditions.iter().find(|c| c.kind == kind).unwrap();
+            assert_eq!((told.status, told.reason.as_str()), (Verdict::False, "NotOwned"), "{kind}");
+            assert!(told.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", told.message);
+        }
     }
 }

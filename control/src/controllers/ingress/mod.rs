@@ -18,6 +18,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::cache::Cache;
 use super::queue::{Item, Kind};
+use super::route;
 use super::world::{Error, World, now};
 use crate::hand;
 use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
@@ -63,7 +64,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         world.publisher.set_certificates_of(&owner, Shown::default());
         world.ingress.set_loose(item, false);
         world.publisher.flow().await;
-        refused(world).into_iter().for_each(|item| world.look_at(item));
+        route::hosts_are_free(world);
         return Ok(());
     };
     let outcome = program(world, &ingress).await;
@@ -122,8 +123,10 @@ async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved
     };
     let rules =
         rules::rules(ingress, &shares).map_err(|message| Unresolved { reason: "InvalidHeader", message })?;
-    if let Err(taken) = world.publisher.set_route(&owner, rules) {
-        return Ok(Outcome::Taken(taken));
+    match world.publisher.set_route(&owner, rules) {
+        Ok(true) => route::hosts_are_free(world),
+        Ok(false) => {}
+        Err(taken) => return Ok(Outcome::Taken(taken)),
     }
     world.publisher.set_certificates_of(&owner, certificates);
     let silent = found.values().flatten().find(|(key, _)| !world.publisher.answers(key));

@@ -11,6 +11,8 @@ pub mod scale;
 pub mod sources;
 pub mod tokens;
 
+use std::collections::BTreeSet;
+
 use kube::Api;
 use kube::api::Patch;
 use serde_json::{Value, json};
@@ -19,10 +21,10 @@ use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
 use super::{managers, pods, route};
 use crate::kinds::serving::annotations::{
-    CONFIGURATION, CONFIGURATION_GENERATION, ROUTING_STATE, ROUTING_STATE_MODIFIED,
+    CONFIGURATION, CONFIGURATION_GENERATION, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED,
 };
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{HasConditions, label, name, namespace};
+use crate::kinds::shared::{HasConditions, annotation, label, name, namespace};
 use crate::runtime::may_mount;
 use plan::{Given, Unrunnable, backend, plan};
 use reconcile::status;
@@ -132,13 +134,19 @@ fn is_reachable(world: &World, revision: &Revision) -> bool {
     !revision.is_ready() || is_routed(world, revision)
 }
 
-/// Whether a Route sends to the Revision: by its name, or because it is what the named Configuration
-/// stands for, now or as soon as the Route has seen it.
+/// Whether a Route sends to the Revision.
 pub(super) fn is_routed(world: &World, revision: &Revision) -> bool {
+    !routes(world, revision).is_empty()
+}
+
+/// The Routes that send to the Revision: by its name, or because it is what the named Configuration
+/// stands for, now or as soon as the Route has seen it.
+fn routes(world: &World, revision: &Revision) -> BTreeSet<String> {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     // Mostly so, and a Configuration need not be opened for it.
-    if route::sends_to(world, ns, own, None) {
-        return true;
+    let by_name = route::senders(world, ns, own, None);
+    if !by_name.is_empty() {
+        return by_name;
     }
     let parent =
         label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
@@ -149,21 +157,29 @@ pub(super) fn is_routed(world: &World, revision: &Revision) -> bool {
         generation == parent.metadata.generation || ready == Some(own)
     });
     let followed = followed.as_ref().map(|parent| name(&parent.metadata));
-    route::sends_to(world, ns, own, followed)
+    route::senders(world, ns, own, followed)
 }
 
-/// Keeps the label that tells whether requests reach the Revision; `None` when it is right.
+/// Keeps what tells whether requests reach the Revision, and by which Routes (X-RTE-12); `None` when it is right.
 fn routing_patch(world: &World, revision: &Revision) -> Option<Value> {
-    let state = label(&revision.metadata, ROUTING_STATE);
-    let wanted = match (is_routed(world, revision), state) {
-        (true, _) => "active",
-        (false, Some("active")) if revision.is_ready() => "reserve",
-        (false, _) => return None,
+    let (state, listed) = (
+        label(&revision.metadata, ROUTING_STATE),
+        annotation(&revision.metadata, ROUTES).unwrap_or_default(),
+    );
+    let routes: Vec<String> = routes(world, revision).into_iter().collect();
+    let routes = routes.join(",");
+    let wanted = match (routes.is_empty(), state) {
+        (false, _) => Some("active"),
+        (true, Some("active")) if revision.is_ready() => Some("reserve"),
+        (true, state) => state,
     };
-    (state != Some(wanted)).then(|| {
-        json!({"metadata": {
-            "labels": {ROUTING_STATE: wanted},
-            "annotations": {ROUTING_STATE_MODIFIED: now().to_string()}
-        }})
-    })
+    let mut patch = json!({});
+    if wanted != state {
+        patch["labels"] = json!({ROUTING_STATE: wanted});
+        patch["annotations"] = json!({ROUTING_STATE_MODIFIED: now().to_string()});
+    }
+    if routes != listed {
+        patch["annotations"][ROUTES] = if routes.is_empty() { Value::Null } else { routes.into() };
+    }
+    (patch != json!({})).then(|| json!({"metadata": patch}))
 }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use crate::controllers::cache::Cache;
 use crate::controllers::certificate::standing::{Held, Tls, ready};
 use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::kinds::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, wrong_with_label};
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::{HttpProtocol, Network};
@@ -125,7 +126,20 @@ pub fn inside_by(name: &str, namespace: &str) -> String {
 
 /// X-RTE-02, X-RTE-03: by the operator's templates.
 pub fn public(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
-    naming.network.host(tag, name(&route.metadata), namespace(&route.metadata), naming.domain)
+    naming.network.host(tag, &route.metadata, naming.domain)
+}
+
+/// Why no resolver would take a name of the Route, or of its tag; in upstream's words.
+#[must_use]
+pub fn wrong(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Option<String> {
+    let public = (!is_local(route, tag, naming)).then(|| public(route, tag, naming).to_ascii_lowercase());
+    let inside = inside_by(&first_label(route, tag, naming), namespace(&route.metadata));
+    let host = public.into_iter().chain([inside]).find(|host| !is_dns_subdomain(host))?;
+    let (wrong, why) = match host.split('.').find(|label| !is_dns1123_label(label)) {
+        Some(label) => (label, wrong_with_label(label)),
+        None => (&*host, format!("must be no more than {SUBDOMAIN_CHARS_MAX} bytes")),
+    };
+    Some(format!("invalid domain name {host:?}: url: Invalid value: {wrong:?}: {why}"))
 }
 
 /// The first label of its hosts, or of its tag's.
@@ -216,6 +230,42 @@ mod tests {
         assert_eq!(url(&route, None, with(&there)), "http://app.ns.localhost");
         route.metadata.labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
         assert_eq!(url(&route, None, with(&there)), "https://app.ns.svc.cluster.local");
+    }
+
+    /// COND-12: what is shown as ready can be looked up.
+    #[test]
+    fn a_name_that_no_resolver_takes_is_told() {
+        let route = Route::new("ns", &"n".repeat(50), RouteSpec::default());
+        assert_eq!(wrong(&route, None, naming(80)), None);
+        assert_eq!(wrong(&route, Some(&"t".repeat(12)), naming(80)), None, "63 characters are a label");
+        let label = format!("{}-{}", "t".repeat(13), "n".repeat(50));
+        assert_eq!(
+            wrong(&route, Some(&"t".repeat(13)), naming(80)),
+            Some(format!(
+                "invalid domain name \"{label}.ns.localhost\": url: Invalid value: \"{label}\": must be no more \
+                 than 63 bytes"
+            ))
+        );
+        let domain = ["d"; 120].join(".");
+        let why = wrong(&route, None, Naming { domain: &domain, ..naming(80) }).unwrap();
+        assert!(why.ends_with("must be no more than 253 bytes"), "{why}");
+    }
+
+    /// X-RTE-02: as the Route is labelled now.
+    #[test]
+    fn labels_of_the_route_stand_in_its_hosts() {
+        let data =
+            [("domain-template".to_owned(), "{{.Name}}.{{.Labels.team}}.{{.Domain}}".to_owned())].into();
+        let network = Network::parse(&data, &mut Problems::default());
+        let naming = Naming { network: &network, ..naming(80) };
+        let mut route = Route::new("ns", "app", RouteSpec::default());
+        let why = wrong(&route, None, naming).unwrap();
+        assert!(why.starts_with("invalid domain name \"app..localhost\""), "{why}");
+        route.metadata.labels = Some([("team".to_owned(), "blue".to_owned())].into());
+        assert_eq!(
+            (wrong(&route, None, naming), url(&route, None, naming)),
+            (None, "http://app.blue.localhost".into())
+        );
     }
 
     /// X-RTE-05: one name alone, by the label of its placeholder.

@@ -6,7 +6,7 @@ pub mod reconcile;
 pub mod rollout;
 pub mod traffic;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::certificate::challenges::{answers, put_in};
 use super::certificate::standing::{self, Held, Tls};
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
-use super::{certificate, ingress};
+use super::{certificate, domain_mapping, ingress};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
 use crate::kinds::serving::configuration::Configuration;
@@ -38,33 +38,13 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         world.publisher.remove_route(&owner);
         world.publisher.set_certificates_of(&owner, Shown::default());
         world.publisher.flow().await;
-        // Its hosts are free for whoever was refused them.
-        refused(world, &item.namespace).for_each(|item| world.look_at(item));
-        ingress::refused(world).into_iter().for_each(|item| world.look_at(item));
+        hosts_are_free(world);
         return Ok(());
     };
     let settings = world.settings();
     let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
     let naming = Naming { tls: &tls, inside: &inside, ..naming(world, &settings, &route) };
-    let protocol = http_protocol(&route.metadata, settings.network.http_protocol);
-    let resolved = resolve(&route, &Here { world, namespace: &item.namespace }, naming);
-    let outcome = match (resolved, protocol) {
-        (Ok(goal), Ok(protocol)) => {
-            let is_there = |name: &str| world.revisions.get(&item.namespace, name).is_some();
-            let division = divide(&route, goal, rollout_duration(world, &route), is_there, now());
-            let rules = rules(&route, &division.targets, ways(world, naming, &settings, protocol));
-            let (rules, _) = put_in(rules, answers(world, &item.namespace, &tls));
-            match placeholder::foreign(world, &route, &division.targets, naming) {
-                Some(foreign) => Outcome::Foreign(foreign),
-                None => match world.publisher.set_route(&owner, rules) {
-                    Ok(()) => Outcome::Flowing(division),
-                    Err(taken) => Outcome::Taken(taken),
-                },
-            }
-        }
-        (Ok(_), Err(why)) => Outcome::Misnoted(why),
-        (Err(why), _) => Outcome::Unassigned(why),
-    };
+    let outcome = assign(world, &route, &settings, naming);
     match &outcome {
         Outcome::Flowing(_) => world.publisher.set_certificates_of(&owner, shown(&tls, &inside)),
         Outcome::Taken(_) | Outcome::Foreign(_) => {
@@ -91,12 +71,53 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     Ok(())
 }
 
-/// A placeholder that was changed or deleted is set back by its Route.
+/// Gives the Route's hosts to the cores, if all is there that they lead to.
+fn assign(world: &World, route: &Route, settings: &Settings, naming: Naming<'_>) -> Outcome {
+    let ns = namespace(&route.metadata);
+    let goal = match resolve(route, &Here { world, namespace: ns }, naming) {
+        Ok(goal) => goal,
+        Err(why) => return Outcome::Unassigned(why),
+    };
+    let protocol = match http_protocol(&route.metadata, settings.network.http_protocol) {
+        Ok(protocol) => protocol,
+        Err(why) => return Outcome::Misnoted(why),
+    };
+    let is_there = |name: &str| world.revisions.get(ns, name).is_some();
+    let division = divide(route, goal, rollout_duration(world, route), is_there, now());
+    if let Some(foreign) = placeholder::foreign(world, route, &division.targets, naming) {
+        return Outcome::Foreign(foreign);
+    }
+    let rules = rules(route, &division.targets, ways(world, naming, settings, protocol));
+    let (rules, _) = put_in(rules, answers(world, ns, naming.tls));
+    match world.publisher.set_route(&format!("{ns}/{}", name(&route.metadata)), rules) {
+        Ok(others_are_free) => {
+            if others_are_free {
+                hosts_are_free(world);
+            }
+            Outcome::Flowing(division)
+        }
+        Err(taken) => Outcome::Taken(taken),
+    }
+}
+
+/// Somebody let go of hosts: they are for whoever was refused them, in whatever namespace (AMB-05).
+pub(super) fn hosts_are_free(world: &World) {
+    let routes = world.routes.keys_having(REFUSED).into_iter();
+    routes.for_each(|(ns, name)| world.look_at(Item::new(Kind::Route, &ns, &name)));
+    let others = ingress::refused(world).into_iter().chain(domain_mapping::refused(world));
+    others.for_each(|item| world.look_at(item));
+}
+
+/// A placeholder that was changed or deleted is set back by its Route. One that was a tag's may have stood where another
+/// Route's own is to be.
 pub(super) fn placeholder_changed(world: &World, (before, after): Change<'_, Service>) {
-    if let (Some(item), true) =
-        (before.or(after).and_then(|one| placeholder::route_of(one)), before.is_some())
-    {
+    let Some(before) = before else { return };
+    if let Some(item) = placeholder::route_of(before) {
         world.look_at(item);
+    }
+    let (ns, name) = (namespace(&before.metadata), name(&before.metadata));
+    if after.is_none() && world.routes.get(ns, name).is_some() {
+        world.look_at(Item::new(Kind::Route, ns, name));
     }
 }
 
@@ -167,11 +188,12 @@ pub fn of_revision(world: &World, revision: &Revision) -> Vec<Item> {
     items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
 }
 
-/// Whether a Route sends to `revision`, or to `configuration`, or is shown to.
-pub fn sends_to(world: &World, ns: &str, revision: &str, configuration: Option<&str>) -> bool {
+/// The Routes that send to `revision`, or to `configuration`, or are shown to, by name.
+pub fn senders(world: &World, ns: &str, revision: &str, configuration: Option<&str>) -> BTreeSet<String> {
     let words = [wants_revision(revision), has_revision(revision)];
     let of_parent = configuration.map(|parent| [wants_configuration(parent), has_configuration(parent)]);
-    words.iter().chain(of_parent.iter().flatten()).any(|word| !world.routes.names_having(ns, word).is_empty())
+    let words = words.iter().chain(of_parent.iter().flatten());
+    words.flat_map(|word| world.routes.names_having(ns, word)).collect()
 }
 
 /// Routes are found by what they ask for, and by what they are shown to send to.

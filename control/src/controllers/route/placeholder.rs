@@ -83,7 +83,7 @@ fn names(route: &Route, targets: &[TrafficTarget], naming: Naming<'_>) -> impl I
     let tagged = targets.iter().filter_map(|target| target.tag());
     let mut all: Vec<_> = tagged.map(|tag| hosts::first_label(route, Some(tag), naming)).collect();
     all.push(hosts::first_label(route, None, naming));
-    // A tag and a name may be longer together than a Service's name, or joined by dots: the table has their hosts still.
+    // A tag and a name may be joined by dots, or begin with a digit: the table has their hosts still.
     all.into_iter().filter(|name| is_dns1035_label(name))
 }
 

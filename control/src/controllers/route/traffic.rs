@@ -36,6 +36,11 @@ pub fn resolve(
     lookup: &impl Lookup,
     naming: Naming<'_>,
 ) -> Result<Vec<TrafficTarget>, Unassigned> {
+    let tags = route.spec.traffic.iter().filter_map(|target| target.tag());
+    let mut names = std::iter::once(None).chain(tags.map(Some));
+    if let Some(why) = names.find_map(|tag| hosts::wrong(route, tag, naming)) {
+        return Err(missing("InvalidDomain", why));
+    }
     route
         .spec
         .traffic
@@ -403,6 +408,16 @@ mod tests {
         };
         assert_eq!(sent(Some(8443)), ["app.ns.test", "t-app.ns.test"]);
         assert!(sent(None).is_empty());
+    }
+
+    /// COND-12, SRV-TT-04: a tag and a name may be too long together.
+    #[test]
+    fn a_host_that_no_resolver_takes_gets_no_traffic() {
+        let tag = "t".repeat(60);
+        let route = route(json!([{"configurationName": "app", "percent": 100, "tag": tag}]));
+        let why = resolve(&route, &objects(), naming()).unwrap_err();
+        assert_eq!((why.verdict, why.reason), (Verdict::False, "InvalidDomain"));
+        assert!(why.message.contains("must be no more than 63 bytes"), "{}", why.message);
     }
 
     /// SRV-TT-01: each way to miss has its verdict and its reason.

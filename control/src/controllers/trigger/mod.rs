@@ -22,7 +22,7 @@ use crate::kinds::shared::{KReference, Verdict};
 use crate::publish::SubscriberSpec;
 use delivery::{delivery, sequence};
 use filter::filter;
-use reconcile::{Found, served, status};
+use reconcile::{Found, NoBroker, served, status};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.resolver.forget(item);
@@ -32,13 +32,14 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     };
     let broker = broker_of(world, &trigger);
     // EV-BRK-06: whoever serves the Broker looks after its Triggers.
-    if broker.as_ref().is_some_and(|broker| !broker.is_ours()) {
+    if broker.as_ref().is_ok_and(|broker| !broker.is_ours()) {
         return Ok(());
     }
-    if broker.is_none() {
+    if broker.is_err() {
         sugar::for_trigger(world, &trigger).await?;
     }
-    let broker = broker.as_deref();
+    let read = broker.as_deref().map_err(|why| *why);
+    let broker = read.ok();
     let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
     let sink = sink(world, item, &trigger, broker).await?;
     let dependency = match trigger.dependency() {
@@ -59,7 +60,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 
     let mut after = (*trigger).clone();
     let subscribed = subscribed && broker.is_some();
-    let found = Found { broker, subscriber, sink, dependency, subscribed, identity };
+    let found = Found { broker: read, subscriber, sink, dependency, subscribed, identity };
     after.status = Some(status(&trigger, found, now()));
     world.set_status(&*trigger, &after).await
 }
@@ -73,7 +74,7 @@ pub fn unsubscribe(world: &World, trigger: &Trigger) {
 pub fn restore(world: &World) {
     for some in world.triggers.keys().chunks(OPENED_AT_ONCE) {
         for trigger in world.triggers.opened(some) {
-            let broker = broker_of(world, &trigger);
+            let broker = broker_of(world, &trigger).ok();
             let Some(status) = &trigger.status else { continue };
             if let Some(found) = served(status) {
                 let sink = sink::named(&status.delivery);
@@ -84,9 +85,12 @@ pub fn restore(world: &World) {
 }
 
 /// Its Broker, if it is there and may be read from there.
-fn broker_of(world: &World, trigger: &Trigger) -> Option<Arc<Broker>> {
+fn broker_of(world: &World, trigger: &Trigger) -> Result<Arc<Broker>, NoBroker> {
     let (ns, name) = trigger.broker();
-    world.brokers.get(ns, name).filter(|_| world.may_read(namespace(trigger), ns))
+    if !world.may_read(namespace(trigger), ns) {
+        return Err(NoBroker::Elsewhere);
+    }
+    world.brokers.get(ns, name).ok_or(NoBroker::Missing)
 }
 
 /// By what Triggers are found: namespace and name of the Broker; and their uid, by which the cores know them.

@@ -12,6 +12,7 @@ use crate::kinds::eventing::trigger::{
     BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, FILTERS_EVALUABLE,
     OIDC_IDENTITY_CREATED, SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
 };
+use crate::kinds::settings::CROSS_NAMESPACE;
 use crate::kinds::shared::{HasConditions, Verdict};
 
 /// Where events went before the subscriber was lost. `subscriberUri` has to be empty then, and yet a
@@ -24,7 +25,7 @@ const LAST_CA_CERTS: &str = "sluicegate.dev/last-subscriber-ca-certs";
 /// What a Trigger depends on, as found.
 #[derive(Debug, Clone)]
 pub struct Found<'a> {
-    pub broker: Option<&'a Broker>,
+    pub broker: Result<&'a Broker, NoBroker>,
     pub subscriber: Result<Address, Unresolved>,
     /// Its own sink or else the Broker's, if there is any.
     pub sink: Option<Result<Address, Unresolved>>,
@@ -34,6 +35,14 @@ pub struct Found<'a> {
     pub subscribed: bool,
     /// Under whom its events are sent.
     pub identity: Identity,
+}
+
+/// Why a Trigger has no Broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoBroker {
+    Missing,
+    /// It is in another namespace, and the operator does not let anybody read from there.
+    Elsewhere,
 }
 
 /// Where events go by what the status says, be it only because the subscriber was there once.
@@ -69,7 +78,7 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
 
-    mark_broker(&mut conditions, found.broker, trigger.broker().1);
+    mark_broker(&mut conditions, found.broker, trigger.broker());
     mark_filters(&mut conditions, trigger);
     mark_dependency(&mut conditions, found.dependency);
     found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
@@ -105,14 +114,17 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
 }
 
 /// EV-TRG-02, EV-TRG-03, AMB-19: always False, and the reason tells missing from not ready.
-fn mark_broker(conditions: &mut Conditions<'_>, broker: Option<&Broker>, name: &str) {
-    let Some(broker) = broker else {
-        conditions.mark_false(
-            BROKER_READY,
-            "BrokerDoesNotExist",
-            &format!("Broker \"{name}\" does not exist."),
-        );
-        return;
+fn mark_broker(conditions: &mut Conditions<'_>, broker: Result<&Broker, NoBroker>, (ns, name): (&str, &str)) {
+    let broker = match broker {
+        Ok(broker) => broker,
+        Err(NoBroker::Missing) => {
+            let why = format!("Broker \"{name}\" does not exist.");
+            return conditions.mark_false(BROKER_READY, "BrokerDoesNotExist", &why);
+        }
+        Err(NoBroker::Elsewhere) => {
+            let why = format!("Broker {ns}/{name} is in another namespace: feature {CROSS_NAMESPACE} is off");
+            return conditions.mark_false(BROKER_READY, "BrokerOutOfReach", &why);
+        }
     };
     match broker.ready() {
         Some(ready) if ready.status == Verdict::True => conditions.mark_true(BROKER_READY),
@@ -177,7 +189,7 @@ mod tests {
 
     fn found(broker: Option<&Broker>) -> Found<'_> {
         Found {
-            broker,
+            broker: broker.ok_or(NoBroker::Missing),
             subscriber: Ok("http://s/".into()),
             sink: None,
             dependency: None,
@@ -208,6 +220,14 @@ mod tests {
         assert_eq!((fresh.status, fresh.reason.as_str()), (Verdict::False, "BrokerNotConfigured"));
 
         assert_eq!(of(found(Some(&broker(true))), "Ready").status, Verdict::True);
+    }
+
+    /// X-FEA-10, COND-06: a Broker that is there is not said to be missing.
+    #[test]
+    fn a_broker_of_another_namespace_is_out_of_reach_without_the_feature() {
+        let far = of(Found { broker: Err(NoBroker::Elsewhere), ..found(None) }, "Ready");
+        assert_eq!((far.status, far.reason.as_str()), (Verdict::False, "BrokerOutOfReach"));
+        assert!(far.message.contains("ns/b") && far.message.contains(CROSS_NAMESPACE), "{}", far.message);
     }
 
     /// EV-TRG-07, EV-TRG-08, EV-ADR-06: the condition names the object, and the URI is empty.

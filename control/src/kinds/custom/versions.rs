@@ -27,7 +27,8 @@ pub fn entries(definition: &Value) -> Vec<Entry> {
     else {
         return Vec::new();
     };
-    let translation = Box::leak(Box::new(Translation { stored, store: |_| {}, show: |_| {} }));
+    let translation =
+        Box::leak(Box::new(Translation { stored, store: |_| {}, complete: |_| {}, show: |_| {} }));
     // A definition that never changed has its objects in the store as they are shown.
     let is_alone = definition["status"]["storedVersions"] == json!([stored.version]) && is_first(definition);
     let converts = spec["conversion"]["strategy"] != "Webhook";

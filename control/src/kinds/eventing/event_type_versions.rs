@@ -18,7 +18,6 @@ const V1BETA3: KindMeta = KindMeta {
     columns: &[
         column("Type", ".spec.attributes[?(@.name==\"type\")].value"),
         column("Source", ".spec.attributes[?(@.name==\"source\")].value"),
-        column("Schema", ".spec.attributes[?(@.name==\"schemadata\")].value"),
         column("Reference Name", ".spec.reference.name"),
         column("Reference Kind", ".spec.reference.kind"),
         column("Description", ".spec.description"),
@@ -60,7 +59,16 @@ struct SpecV1Beta3 {
 pub fn v1beta3() -> Entry {
     static TRANSLATION: Translation = Translation {
         stored: &EventType::META,
-        store: |object| from_attributes(&mut object["spec"]),
+        store: |object| object.get_mut("spec").map_or((), from_attributes),
+        // A client that leaves them out is told so; it may not mean the fields of another version.
+        complete: |object| {
+            if object["spec"].is_null() {
+                object["spec"] = json!({});
+            }
+            if let Some(fields) = object["spec"].as_object_mut() {
+                fields.entry("attributes").or_insert_with(|| json!([]));
+            }
+        },
         show: |object| to_attributes(&mut object["spec"]),
     };
     Entry::of::<EventType>().version::<EventTypeV1Beta3>(&V1BETA3, &TRANSLATION)
@@ -69,16 +77,17 @@ pub fn v1beta3() -> Entry {
 /// The first version, whose fields are those of `v1beta2`.
 #[must_use]
 pub fn v1beta1() -> Entry {
-    static TRANSLATION: Translation = Translation { stored: &EventType::META, store: |_| {}, show: |_| {} };
-    Entry::of::<EventType>().version::<EventType>(&V1BETA1, &TRANSLATION)
+    static TRANSLATION: Translation =
+        Translation { stored: &EventType::META, store: |_| {}, complete: |_| {}, show: |_| {} };
+    Entry::of::<EventType>().version::<EventType>(&V1BETA1, &TRANSLATION).deprecated(
+        "eventing.knative.dev/v1beta1 EventType is deprecated; use eventing.knative.dev/v1beta2 EventType",
+    )
 }
 
 /// The attributes stay, and the fields say the same for other versions.
 fn from_attributes(spec: &mut Value) {
     let attributes = spec["attributes"].as_array().cloned().unwrap_or_default();
     let Some(fields) = spec.as_object_mut() else { return };
-    // A client that leaves them out is told so; it may not mean the fields of another version.
-    fields.entry("attributes").or_insert_with(|| json!([]));
     for (field, name) in FIELDS {
         let found = attributes.iter().find(|attribute| attribute["name"] == name);
         if let Some(value) = found.and_then(|found| found["value"].as_str()).filter(|text| !text.is_empty()) {
@@ -147,6 +156,20 @@ mod tests {
         assert_eq!(shown["apiVersion"], "eventing.knative.dev/v1beta3");
         assert_eq!(stored["spec"]["schemaData"], "{}");
         assert_eq!(admit(&new, shown, Some(&stored)).unwrap()["spec"], stored["spec"]);
+    }
+
+    /// APP-29: whoever applies a label means nothing by a spec that is not there.
+    #[test]
+    fn a_part_of_an_object_stays_a_part() {
+        let mut label = json!({ "metadata": { "labels": { "a": "b" } } });
+        v1beta3().store_part(&mut label);
+        assert_eq!(label["spec"], Value::Null);
+        assert!(!label.as_object().unwrap().contains_key("spec"), "{label}");
+        let mut told = object("v1beta3", json!({ "description": "d" }));
+        v1beta3().store_part(&mut told);
+        assert_eq!(told["spec"], json!({ "description": "d" }));
+        v1beta3().complete(&mut told);
+        assert_eq!(told["spec"], json!({ "description": "d", "attributes": [] }));
     }
 
     #[test]

@@ -114,9 +114,8 @@ impl Setting for Autoscaler {
         read.number("requests-per-second-target-default", any, &mut config.rps_target);
         read.number("panic-window-percentage", 1.0..=100.0, &mut config.panic_window_percent);
         read.number("panic-threshold-percentage", 110.0..=1_000.0, &mut config.panic_threshold_percent);
-        let above_one = 1.0 + f64::EPSILON..=f64::MAX;
-        read.number("max-scale-up-rate", above_one.clone(), &mut config.scale_up_rate);
-        read.number("max-scale-down-rate", above_one, &mut config.scale_down_rate);
+        read.number_above("max-scale-up-rate", 1.0, &mut config.scale_up_rate);
+        read.number_above("max-scale-down-rate", 1.0, &mut config.scale_down_rate);
         read.number("target-burst-capacity", -1.0..=f64::MAX, &mut config.burst);
         if config.burst < 0.0 && (config.burst + 1.0).abs() > f64::EPSILON {
             read.wrong("target-burst-capacity", "must be -1 or at least 0");
@@ -207,6 +206,21 @@ mod tests {
         for (max, fine) in [("0", false), ("5", true), ("6", false)] {
             let (config, problems) = parse(&[("max-scale-limit", "5"), ("max-scale", max)]);
             assert_eq!((config.max_scale, problems.is_empty()), (5, fine), "max-scale {max}");
+        }
+    }
+
+    #[test]
+    fn a_bound_is_told_as_people_write_it() {
+        for (key, value, why) in [
+            ("max-scale-up-rate", "1", "a number above 1 is needed"),
+            ("max-scale-down-rate", "inf", "a number above 1 is needed"),
+            ("requests-per-second-target-default", "0", "a number of at least 0.01 is needed"),
+            ("panic-window-percentage", "0", "a number from 1 to 100 is needed"),
+            ("scale-to-zero-grace-period", "0s", "a duration of at least 1ns is needed"),
+        ] {
+            let mut problems = Problems::default();
+            Autoscaler::parse(&Data::from([(key.to_owned(), value.to_owned())]), &mut problems);
+            assert_eq!(problems.list[0].message, format!("invalid value: {value}: {why}"), "{key}");
         }
     }
 

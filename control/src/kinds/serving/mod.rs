@@ -9,6 +9,7 @@ mod env;
 pub mod gc;
 pub mod manners;
 mod pod;
+pub mod resources;
 pub mod revision;
 pub mod route;
 mod schemas;

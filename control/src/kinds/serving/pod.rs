@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Container, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::template::RevisionSpec;
-use super::{env, security, volumes};
+use super::{env, resources, security, volumes};
 use crate::kind::Problems;
 use crate::kinds::names::{
     NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, wrong_with_label,
@@ -94,6 +95,8 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
     }
     for (field, set) in [
         ("lifecycle", container.lifecycle.is_some()),
+        ("resizePolicy", container.resize_policy.is_some()),
+        ("restartPolicy", container.restart_policy.is_some()),
         ("stdin", container.stdin == Some(true)),
         ("stdinOnce", container.stdin_once == Some(true)),
         ("tty", container.tty == Some(true)),
@@ -123,10 +126,13 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
         exactly_one(set, &format!("{at}.envFrom[{index}]"), "configMapRef, secretRef", problems);
     }
     security::validate(container, at, problems);
+    resources::validate(container, at, problems);
     if serves {
         for (field, probe) in probes(container) {
             if let Some(probe) = probe {
-                validate_probe(probe, field == "readinessProbe", &format!("{at}.{field}"), problems);
+                let at = format!("{at}.{field}");
+                validate_probe(probe, field == "readinessProbe", &at, problems);
+                validate_probe_port(probe, container, &at, problems);
             }
         }
     }
@@ -237,6 +243,25 @@ fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Probl
     }
 }
 
+/// A probe that names a port names the container's. One without a name is called `http`, as upstream calls it.
+fn validate_probe_port(probe: &Probe, container: &Container, at: &str, problems: &mut Problems) {
+    let port = container.ports.iter().flatten().next().and_then(|port| port.name.as_deref());
+    let own = port.filter(|name| !name.is_empty()).unwrap_or("http");
+    let named = [
+        ("httpGet", probe.http_get.as_ref().map(|get| &get.port)),
+        ("tcpSocket", probe.tcp_socket.as_ref().map(|tcp| &tcp.port)),
+    ];
+    for (field, port) in named {
+        if let Some(IntOrString::String(name)) = port
+            && !name.is_empty()
+            && name != own
+        {
+            let why = format!("invalid value: {name}: Probe port must match container port");
+            problems.add(format!("{at}.{field}.port"), why);
+        }
+    }
+}
+
 pub(super) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut Problems) {
     match set {
         1 => {}
@@ -306,6 +331,11 @@ pub(super) mod tests {
             (json!({"env": [{"name": "A", "valueFrom": {}}]}), "spec.containers[0].env[0].valueFrom"),
             (json!({"envFrom": [{"prefix": "a"}]}), "spec.containers[0].envFrom[0]"),
             (json!({"lifecycle": {}}), "spec.containers[0].lifecycle"),
+            (json!({"restartPolicy": "Always"}), "spec.containers[0].restartPolicy"),
+            (
+                json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]}),
+                "spec.containers[0].resizePolicy",
+            ),
             (json!({"tty": true}), "spec.containers[0].tty"),
             (json!({"volumeDevices": []}), "spec.containers[0].volumeDevices"),
             (json!({"terminationMessagePolicy": "Never"}), "spec.containers[0].terminationMessagePolicy"),
@@ -335,6 +365,39 @@ pub(super) mod tests {
         ] {
             let problems = found(patch.clone());
             assert!(problems.len() == 1 && problems[0].starts_with(field), "{patch}: {problems:?}");
+        }
+    }
+
+    /// SRV-CON-32, SRV-CON-35: a port is named as the container's is, or not at all.
+    #[test]
+    fn a_probe_names_no_other_port_than_the_containers() {
+        let with = |ports: Value, port: Value| {
+            found(json!({"ports": ports, "readinessProbe": {"httpGet": {"port": port}},
+                         "livenessProbe": {"tcpSocket": {"port": port}, "timeoutSeconds": 1, "failureThreshold": 1}}))
+        };
+        let (none, unnamed) = (json!([]), json!([{"containerPort": 80}]));
+        let named = json!([{"containerPort": 80, "name": "h2c"}]);
+        for (ports, port, taken) in [
+            (&named, json!("h2c"), true),
+            (&named, json!(8080), true),
+            (&named, json!(""), true),
+            (&named, json!("http1"), false),
+            (&unnamed, json!("http"), true),
+            (&unnamed, json!("web"), false),
+            (&none, json!("http1"), false),
+        ] {
+            let found = with(ports.clone(), port.clone());
+            assert_eq!(found.is_empty(), taken, "{ports} {port}: {found:?}");
+            if let (false, Some(name)) = (taken, port.as_str()) {
+                let told = format!("invalid value: {name}: Probe port must match container port");
+                assert_eq!(
+                    found,
+                    [
+                        format!("spec.containers[0].livenessProbe.tcpSocket.port: {told}"),
+                        format!("spec.containers[0].readinessProbe.httpGet.port: {told}"),
+                    ]
+                );
+            }
         }
     }
 

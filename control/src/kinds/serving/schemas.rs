@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{Container, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::generate::SchemaGenerator;
 use schemars::{JsonSchema, Schema, json_schema};
+use serde_json::Value;
 
 use crate::schema::keep_properties;
 
@@ -12,6 +13,12 @@ const METADATA: [&str; 5] = ["annotations", "finalizers", "labels", "name", "nam
 /// Fields of a container that no revision may set.
 const CONTAINER_FORBIDDEN: [&str; 7] =
     ["lifecycle", "resizePolicy", "restartPolicy", "stdin", "stdinOnce", "tty", "volumeDevices"];
+/// ... and such fields further down, each with what it is in.
+const INNER_FORBIDDEN: [(&str, &str); 3] = [
+    ("/properties/resources/properties", "claims"),
+    ("/properties/volumeMounts/items/properties", "recursiveReadOnly"),
+    ("/properties/volumeMounts/items/properties", "subPathExpr"),
+];
 /// Where a volume's files may come from.
 const VOLUME: [&str; 5] = ["name", "configMap", "emptyDir", "projected", "secret"];
 
@@ -24,7 +31,12 @@ pub(super) fn containers(generator: &mut SchemaGenerator) -> Schema {
     let names: Vec<&str> =
         whole["properties"].as_object().into_iter().flat_map(|p| p.keys()).map(String::as_str).collect();
     let allowed: Vec<&str> = names.into_iter().filter(|name| !CONTAINER_FORBIDDEN.contains(name)).collect();
-    let items = kept::<Container>(generator, &allowed);
+    let mut items = kept::<Container>(generator, &allowed).to_value();
+    for (at, name) in INNER_FORBIDDEN {
+        if let Some(fields) = items.pointer_mut(at).and_then(Value::as_object_mut) {
+            fields.remove(name);
+        }
+    }
     json_schema!({ "type": "array", "items": items })
 }
 
@@ -38,4 +50,28 @@ fn kept<T: JsonSchema>(generator: &mut SchemaGenerator, names: &[&str]) -> Schem
     let mut schema = T::json_schema(generator).to_value();
     keep_properties(&mut schema, names);
     Schema::try_from(schema).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::template::RevisionSpec;
+    use super::*;
+    use crate::schema;
+
+    /// What a revision refuses is not offered by `kubectl explain`.
+    #[test]
+    fn fields_that_no_revision_may_set_are_not_in_the_schema() {
+        let schema = schema::of::<RevisionSpec>();
+        let container = &schema["properties"]["containers"]["items"]["properties"];
+        let inside =
+            |fields: &Value| -> Vec<String> { fields.as_object().unwrap().keys().cloned().collect() };
+        assert_eq!(inside(&container["resources"]["properties"]), ["limits", "requests"]);
+        assert_eq!(
+            inside(&container["volumeMounts"]["items"]["properties"]),
+            ["mountPath", "mountPropagation", "name", "readOnly", "subPath"]
+        );
+        assert!(
+            !inside(container).iter().any(|name| ["lifecycle", "restartPolicy"].contains(&name.as_str()))
+        );
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Volume};
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, KeyToPath, ProjectedVolumeSource, Volume};
 
 use super::pod::{FORBIDDEN, MISSING, exactly_one};
 use crate::kind::Problems;
@@ -39,8 +39,56 @@ pub(super) fn validate<'a>(volumes: &'a [Volume], at: &str, problems: &mut Probl
         if let Some(empty) = &volume.empty_dir {
             validate_empty_dir(empty, &format!("{at}.emptyDir"), problems);
         }
+        if let Some(map) = &volume.config_map {
+            validate_items(map.items.as_deref(), &format!("{at}.configMap"), problems);
+        }
+        if let Some(secret) = &volume.secret {
+            validate_items(secret.items.as_deref(), &format!("{at}.secret"), problems);
+        }
+        if let Some(projected) = &volume.projected {
+            validate_projected(projected, &format!("{at}.projected"), problems);
+        }
     }
     names
+}
+
+/// SRV-VOL-18: each source is one thing.
+fn validate_projected(volume: &ProjectedVolumeSource, at: &str, problems: &mut Problems) {
+    for (index, source) in volume.sources.iter().flatten().enumerate() {
+        let at = format!("{at}.sources[{index}]");
+        let kinds = [
+            source.config_map.is_some(),
+            source.downward_api.is_some(),
+            source.secret.is_some(),
+            source.service_account_token.is_some(),
+        ];
+        exactly_one(
+            kinds.iter().filter(|set| **set).count(),
+            &at,
+            "configMap, downwardAPI, secret, serviceAccountToken",
+            problems,
+        );
+        if let Some(map) = &source.config_map {
+            validate_items(map.items.as_deref(), &format!("{at}.configMap"), problems);
+        }
+        if let Some(secret) = &source.secret {
+            validate_items(secret.items.as_deref(), &format!("{at}.secret"), problems);
+        }
+        if source.service_account_token.as_ref().is_some_and(|token| token.path.is_empty()) {
+            problems.add(format!("{at}.serviceAccountToken.path"), MISSING);
+        }
+    }
+}
+
+/// SRV-VOL-19, SRV-VOL-21: which key, and into which file.
+fn validate_items(items: Option<&[KeyToPath]>, at: &str, problems: &mut Problems) {
+    for (index, item) in items.into_iter().flatten().enumerate() {
+        for (field, text) in [("key", &item.key), ("path", &item.path)] {
+            if text.is_empty() {
+                problems.add(format!("{at}.items[{index}].{field}"), MISSING);
+            }
+        }
+    }
 }
 
 /// Where the operator does not want them.
@@ -75,8 +123,14 @@ pub(super) fn validate_mounts<'a>(
             problems.add(format!("{at}.name"), format!("volumeMount has no matching volume: {}", mount.name));
         }
         mounted.insert(&mount.name);
-        if mount.mount_propagation.is_some() {
-            problems.add(format!("{at}.mountPropagation"), FORBIDDEN);
+        for (field, set) in [
+            ("mountPropagation", mount.mount_propagation.is_some()),
+            ("recursiveReadOnly", mount.recursive_read_only.is_some()),
+            ("subPathExpr", mount.sub_path_expr.as_ref().is_some_and(|path| !path.is_empty())),
+        ] {
+            if set {
+                problems.add(format!("{at}.{field}"), FORBIDDEN);
+            }
         }
         let path = mount.mount_path.as_str();
         if path.is_empty() {
@@ -114,15 +168,74 @@ mod tests {
 
     use super::super::pod::tests::found_in;
 
-    /// RT-ISO-05: how mounts spread is the operator's.
+    /// RT-ISO-05: how mounts spread is the operator's, and what upstream's mounts do not have is not in ours.
     #[test]
-    fn mount_propagation_is_refused() {
-        let found = found_in(json!({
-            "containers": [{"name": "a", "image": "a", "volumeMounts": [
-                {"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]}],
-            "volumes": [{"name": "v", "emptyDir": {}}]
-        }));
-        assert_eq!(found, ["spec.containers[0].volumeMounts[0].mountPropagation: must not set the field(s)"]);
+    fn fields_of_a_mount_that_revisions_do_not_have_are_refused() {
+        for (field, value) in [
+            ("mountPropagation", "Bidirectional"),
+            ("subPathExpr", "$(POD_NAME)"),
+            ("recursiveReadOnly", "Enabled"),
+        ] {
+            let mut spec = json!({
+                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [{"name": "v", "emptyDir": {}}]
+            });
+            spec["containers"][0]["volumeMounts"][0][field] = json!(value);
+            let wanted = format!("spec.containers[0].volumeMounts[0].{field}: must not set the field(s)");
+            assert_eq!(found_in(spec), [wanted]);
+        }
+    }
+
+    /// SRV-VOL-10, SRV-VOL-18, SRV-VOL-19, SRV-VOL-21, SRV-VOL-22 .. SRV-VOL-24, SRV-VOL-27
+    #[test]
+    fn a_volume_says_which_source_which_key_and_which_file() {
+        let with = |source: Value| {
+            let mut volume = source;
+            volume["name"] = json!("v");
+            found_in(json!({
+                "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [volume]
+            }))
+        };
+        let item = json!([{"key": "k", "path": "p"}]);
+        let token = json!({"serviceAccountToken": {"path": "t"}});
+        for good in [
+            json!({"configMap": {"name": "c", "items": item}}),
+            json!({"secret": {"secretName": "s", "items": item}}),
+            json!({"projected": {"sources": [{"configMap": {"name": "c", "items": item}}, token,
+                                             {"secret": {"name": "s"}}, {"downwardAPI": {}}]}}),
+        ] {
+            assert_eq!(with(good.clone()), [""; 0], "{good}");
+        }
+        let kinds = "configMap, downwardAPI, secret, serviceAccountToken";
+        let sources = |sources: Value| json!({"projected": {"sources": sources}});
+        let (keyless, pathless) = (json!([{"path": "p"}]), json!([{"key": "k", "path": ""}]));
+        for (bad, wrong) in [
+            (json!({"configMap": {"items": keyless}}), "configMap.items[0].key: missing field(s)".to_owned()),
+            (json!({"secret": {"items": pathless}}), "secret.items[0].path: missing field(s)".to_owned()),
+            (
+                sources(json!([{"configMap": {"items": pathless}}])),
+                "projected.sources[0].configMap.items[0].path: missing field(s)".to_owned(),
+            ),
+            (
+                sources(json!([token, {"secret": {"items": keyless}}])),
+                "projected.sources[1].secret.items[0].key: missing field(s)".to_owned(),
+            ),
+            (
+                sources(json!([{"serviceAccountToken": {}}])),
+                "projected.sources[0].serviceAccountToken.path: missing field(s)".to_owned(),
+            ),
+            (
+                sources(json!([{}])),
+                format!("projected.sources[0]: expected exactly one, got neither: {kinds}"),
+            ),
+            (
+                sources(json!([{"configMap": {"name": "c"}, "secret": {"name": "s"}}])),
+                format!("projected.sources[0]: expected exactly one, got both: {kinds}"),
+            ),
+        ] {
+            assert_eq!(with(bad), [format!("spec.volumes[0].{wrong}")]);
+        }
     }
 
     /// An empty folder is on disk or in memory, of a size that is one.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::template::render;
+use super::template::fill;
 use super::{Data, EVENTING, Setting};
 use crate::kind::Problems;
 use crate::kinds::shared::KReference;
@@ -63,7 +63,7 @@ impl Mappings {
 fn url(template: &str, name: &str, namespace: &str) -> Option<String> {
     // A reference does not tell a uid; upstream puts nothing there either.
     let fields = [("Name", name), ("Namespace", namespace), ("SystemNamespace", EVENTING), ("UID", "")];
-    render(template, &fields)
+    fill(template, &fields)
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 use super::sugar::{Selector, read_selector};
-use super::template::render;
+use super::template::{Word, fill, render};
 use super::{Data, Reader, SERVING, Setting};
 use crate::kind::Problems;
 use crate::kinds::names::is_dns_subdomain;
 use crate::kinds::networking::certificate::CLASS;
+use crate::kinds::shared::{annotation, label, name, namespace};
 
 /// Nobody plans a rollout longer than a month.
 const ROLLOUT_SECONDS_MAX: i64 = 31 * 24 * 3_600;
@@ -74,19 +77,28 @@ impl Default for Network {
 }
 
 impl Network {
-    /// The host of a Route, or of one of its tags, in `domain` (X-RTE-02, X-RTE-03).
+    /// The host of a Route that bears `meta`, or of one of its tags, in `domain` (X-RTE-02, X-RTE-03). A label or
+    /// annotation that it does not have is an empty text.
     #[must_use]
-    pub fn host(&self, tag: Option<&str>, name: &str, namespace: &str, domain: &str) -> String {
-        let name = tag.map_or_else(|| name.to_owned(), |tag| self.tagged(tag, name));
-        let fields = [("Name", name.as_str()), ("Namespace", namespace), ("Domain", domain)];
+    pub fn host(&self, tag: Option<&str>, meta: &ObjectMeta, domain: &str) -> String {
+        let own = name(meta);
+        let own = tag.map_or_else(|| own.to_owned(), |tag| self.tagged(tag, own));
+        let found = render(&self.domain_template, |word| match word {
+            Word::Field("Name") => Some(&own),
+            Word::Field("Namespace") => Some(namespace(meta)),
+            Word::Field("Domain") => Some(domain),
+            Word::Of("Labels", key) => Some(label(meta, key).unwrap_or_default()),
+            Word::Of("Annotations", key) => Some(annotation(meta, key).unwrap_or_default()),
+            _ => None,
+        });
         // Refused by `parse` if it did not render.
-        render(&self.domain_template, &fields).unwrap_or_default()
+        found.unwrap_or_default()
     }
 
     /// What stands for the name in the hosts of a tag.
     #[must_use]
     pub fn tagged(&self, tag: &str, name: &str) -> String {
-        render(&self.tag_template, &[("Tag", tag), ("Name", name)]).unwrap_or_default()
+        fill(&self.tag_template, &[("Tag", tag), ("Name", name)]).unwrap_or_default()
     }
 }
 
@@ -118,13 +130,21 @@ autocreate-cluster-domain-claims: \"false\"
         let mut read = Reader::of(data, problems);
         read.text("ingress-class", is_dns_subdomain, "a class's name", &mut config.ingress_class);
         let names_a_host = |template: &str| {
-            let fields = [("Name", "n"), ("Namespace", "ns"), ("Domain", "example.com")];
-            render(template, &fields).is_some_and(|host| is_dns_subdomain(&host) && host != "n")
+            let found = render(template, |word| match word {
+                Word::Field("Name") => Some("n"),
+                Word::Field("Namespace") => Some("ns"),
+                Word::Field("Domain") => Some("example.com"),
+                // Whoever has it not has no host, and is told so.
+                Word::Of("Labels" | "Annotations", _) => Some("l"),
+                _ => None,
+            });
+            found.is_some_and(|host| is_dns_subdomain(&host) && host != "n")
         };
-        let what = "a template of {{.Name}}, {{.Namespace}} and {{.Domain}} that gives a DNS name";
+        let what = "a template of {{.Name}}, {{.Namespace}}, {{.Domain}}, {{index .Labels \"KEY\"}} and {{index \
+                    .Annotations \"KEY\"}} that gives a DNS name";
         read.text("domain-template", names_a_host, what, &mut config.domain_template);
         let names_a_tag = |template: &str| {
-            let one = render(template, &[("Tag", "t"), ("Name", "n")]);
+            let one = fill(template, &[("Tag", "t"), ("Name", "n")]);
             one.is_some_and(|name| is_dns_subdomain(&name) && name.contains('t') && name.contains('n'))
         };
         let what = "a template of {{.Tag}} and {{.Name}} that gives a part of a DNS name";
@@ -174,16 +194,43 @@ mod tests {
         (network, problems.list.len())
     }
 
+    fn app() -> ObjectMeta {
+        let (name, namespace) = (Some("app".into()), Some("ns".into()));
+        ObjectMeta { name, namespace, ..ObjectMeta::default() }
+    }
+
     /// X-RTE-02, X-RTE-03
     #[test]
     fn hosts_are_made_by_the_templates() {
-        let plain = Network::default();
-        assert_eq!(plain.host(None, "app", "ns", "example.com"), "app.ns.example.com");
-        assert_eq!(plain.host(Some("blue"), "app", "ns", "example.com"), "blue-app.ns.example.com");
+        let (plain, meta) = (Network::default(), app());
+        assert_eq!(plain.host(None, &meta, "example.com"), "app.ns.example.com");
+        assert_eq!(plain.host(Some("blue"), &meta, "example.com"), "blue-app.ns.example.com");
         let (flat, _) = parse("domain-template", "{{.Name}}-{{ .Namespace }}.{{.Domain}}");
-        assert_eq!(flat.host(None, "app", "ns", "example.com"), "app-ns.example.com");
+        assert_eq!(flat.host(None, &meta, "example.com"), "app-ns.example.com");
         let (turned, _) = parse("tag-template", "{{.Name}}-{{.Tag}}");
-        assert_eq!(turned.host(Some("blue"), "app", "ns", "example.com"), "app-blue.ns.example.com");
+        assert_eq!(turned.host(Some("blue"), &meta, "example.com"), "app-blue.ns.example.com");
+    }
+
+    /// X-RTE-02: labels and annotations too, and what is not there is empty, as in Go.
+    #[test]
+    fn a_host_may_have_labels_and_annotations_in_it() {
+        let (mut meta, bare) = (app(), app());
+        meta.labels = Some([("team".to_owned(), "red".to_owned())].into());
+        meta.annotations = Some([("example.com/sub".to_owned(), "api".to_owned())].into());
+        for (template, host, without) in [
+            ("{{.Name}}.{{.Labels.team}}.{{.Domain}}", "app.red.example.com", "app..example.com"),
+            ("{{.Name}}{{index .Labels \"team\"}}.{{.Domain}}", "appred.example.com", "app.example.com"),
+            (
+                "{{index .Annotations \"example.com/sub\"}}-{{.Name}}.{{.Domain}}",
+                "api-app.example.com",
+                "-app.example.com",
+            ),
+        ] {
+            let (network, problems) = parse("domain-template", template);
+            assert_eq!(problems, 0, "{template}");
+            assert_eq!(network.host(None, &meta, "example.com"), host);
+            assert_eq!(network.host(None, &bare, "example.com"), without);
+        }
     }
 
     /// X-RTE-06: in any case, under its present key or its former one, which counts less.
@@ -252,7 +299,9 @@ mod tests {
         for (key, value) in [
             ("domain-template", "{{.Name}"),
             ("domain-template", "{{.Nmae}}.{{.Domain}}"),
-            ("domain-template", "{{index .Annotations \"a\"}}.{{.Domain}}"),
+            ("domain-template", "{{index .Annotations a}}.{{.Domain}}"),
+            ("domain-template", "{{.Spec.traffic}}.{{.Domain}}"),
+            ("tag-template", "{{.Tag}}-{{.Name}}-{{.Labels.a}}"),
             ("domain-template", "-{{.Name}}.{{.Domain}}"),
             ("tag-template", "{{.Name}}"),
             ("http-protocol", "Sometimes"),

@@ -24,20 +24,38 @@ impl<'a> Reader<'a> {
     }
 
     pub fn number(&mut self, key: &str, bounds: RangeInclusive<f64>, into: &mut f64) {
+        let (start, end) = (bounds.start(), bounds.end());
+        let what = if *end == f64::MAX {
+            format!("a number of at least {start}")
+        } else {
+            format!("a number from {start} to {end}")
+        };
+        self.number_of(key, |number| bounds.contains(&number), &what, into);
+    }
+
+    pub fn number_above(&mut self, key: &str, bound: f64, into: &mut f64) {
+        let is_above = |number: f64| number > bound && number.is_finite();
+        self.number_of(key, is_above, &format!("a number above {bound}"), into);
+    }
+
+    fn number_of(&mut self, key: &str, good: impl Fn(f64) -> bool, what: &str, into: &mut f64) {
         let Some(text) = self.data.get(key) else { return };
         match text.trim().parse::<f64>() {
-            Ok(number) if bounds.contains(&number) => *into = number,
-            _ => self.wrong(key, &format!("a number from {} to {} is needed", bounds.start(), bounds.end())),
+            Ok(number) if good(number) => *into = number,
+            _ => self.wrong(key, &format!("{what} is needed")),
         }
     }
 
     /// A duration in Go's notation.
     pub fn duration(&mut self, key: &str, bounds: RangeInclusive<Duration>, into: &mut Duration) {
         let Some(text) = self.data.get(key) else { return };
+        let (start, end) = (bounds.start(), bounds.end());
         match duration::parse_go(text.trim()) {
             Some(value) if bounds.contains(&value) => *into = value,
-            _ => self
-                .wrong(key, &format!("a duration from {:?} to {:?} is needed", bounds.start(), bounds.end())),
+            _ if *end == Duration::MAX => {
+                self.wrong(key, &format!("a duration of at least {start:?} is needed"));
+            }
+            _ => self.wrong(key, &format!("a duration from {start:?} to {end:?} is needed")),
         }
     }
 

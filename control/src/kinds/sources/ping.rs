@@ -53,8 +53,11 @@ pub struct PingSourceSpec {
 /// What older clients ask for: the same by another name. `kn` up to 1.16 does.
 pub(super) fn v1beta2() -> Entry {
     const META: KindMeta = KindMeta { version: "v1beta2", ..PingSource::META };
-    static TRANSLATION: Translation = Translation { stored: &PingSource::META, store: |_| {}, show: |_| {} };
-    Entry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION)
+    static TRANSLATION: Translation =
+        Translation { stored: &PingSource::META, store: |_| {}, complete: |_| {}, show: |_| {} };
+    Entry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION).deprecated(
+        "sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource",
+    )
 }
 
 impl PingSourceSpec {
