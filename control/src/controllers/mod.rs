@@ -260,7 +260,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
         Box::pin(follow(world.all(), &world.configurations, move |change| {
             let item = itself(Kind::Configuration, change);
             look(route::of_configuration(world, &item.namespace, &item.name));
-            look(either(change).and_then(|c| service::owner_of(&c.metadata)).into_iter().collect());
+            look(either(change).map(|c| service::owner_of(&c.metadata)).into_iter().collect());
             sources::binding::hear(world, Runs::Configuration, &item.namespace);
             look(vec![item]);
         })),
@@ -275,7 +275,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
             look(vec![itself(Kind::Revision, change)]);
         })),
         Box::pin(follow(world.all(), &world.routes, move |change| {
-            look(either(change).and_then(|r| service::owner_of(&r.metadata)).into_iter().collect());
+            look(either(change).map(|r| service::owner_of(&r.metadata)).into_iter().collect());
             look(revisions_of(change));
             ingress::look_again(world);
             domain_mapping::hear_route(world, change);

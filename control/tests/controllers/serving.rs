@@ -206,7 +206,7 @@ fn what_others_change_on_children_is_reset() {
     });
 }
 
-/// SRV-OWN-02, SRV-OWN-03: somebody else's Route stays as it was, and the Service says so.
+/// SRV-OWN-02, SRV-OWN-03: somebody else's Route stays as it was, and the Service says so for as long as it is there.
 #[test]
 fn a_foreign_child_is_left_alone_and_shown() {
     in_a_house(async |house: House| {
@@ -221,6 +221,8 @@ fn a_foreign_child_is_left_alone_and_shown() {
         let after = house.api::<Route>().get("hello").await.unwrap();
         assert_eq!(after.spec, before.spec);
         assert!(controller(&after.metadata).is_none());
+        house.delete::<Route>("hello").await;
+        house.until_ready::<Service>("hello").await;
     });
 }
 

@@ -3,18 +3,20 @@
 pub mod children;
 pub mod reconcile;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 use super::queue::{Item, Kind};
 use super::world::{Error, Object, World, now};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::route::Route;
-use crate::kinds::shared::{controller, namespace};
+use crate::kinds::shared::{controller, name, namespace};
 use children::{make_configuration, make_route};
 use reconcile::{Child, decide, status};
 
-/// A changed Service is looked at; so is the owner of a changed child.
-pub fn owner_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Item> {
-    let owner = controller(meta).filter(|owner| owner.kind == "Service")?;
-    Some(Item::new(Kind::Service, namespace(meta), &owner.name))
+/// A changed Service is looked at; so is the owner of a changed child, and who waits for the name of a stranger.
+pub fn owner_of(meta: &ObjectMeta) -> Item {
+    let owner = controller(meta).filter(|owner| owner.kind == "Service");
+    Item::new(Kind::Service, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
 }
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
