@@ -118,8 +118,11 @@ pub fn put_request(
     let head = request.head;
     out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
     let host = edits.and_then(Edits::host).map_or(request.authority_bytes(), str::as_bytes);
-    put_all(out, &[request.method_bytes(), b" ", request.root().as_bytes(), request.path_bytes()]);
-    put_all(out, &[b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
+    let space: &[u8] = if request.root().is_empty() { b" " } else { b" /" };
+    put_all(
+        out,
+        &[request.method_bytes(), space, request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"],
+    );
 
     let trace = Trace::of(request);
     let has = put_fields(out, request, edits, trace);

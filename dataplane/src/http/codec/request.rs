@@ -120,7 +120,7 @@ impl<'a> RequestView<'a> {
     /// The `/` that `http://host?query` leaves out before its query (RFC 9112 3.2.1), and nothing else.
     #[must_use]
     pub fn root(self) -> &'static str {
-        if self.path_bytes().starts_with(b"?") { "/" } else { "" }
+        if self.head.path.in_bytes(self.bytes).first() == Some(&b'?') { "/" } else { "" }
     }
 
     /// Host, with the port if one was given. Empty only in HTTP/1.0.
