@@ -35,7 +35,7 @@ pub(super) enum Phase {
     Draining {
         since: Instant,
         look_at: Instant,
-        /// Somebody deleted it: it does not come back, and stands nowhere frozen.
+        /// Somebody deleted it, or it was doubted: it does not come back, and is not frozen.
         for_good: bool,
     },
     /// Stands still until it is wanted again.
@@ -51,17 +51,15 @@ impl Member {
         }
     }
 
-    /// Out of the table, and to end when its last request has; at once if it takes none anyway.
+    /// Out of the table, and to end when its last request has; at once if it takes none and has none. One that was doubted goes for
+    /// good: nobody knows that it is well.
     pub(super) fn drain(&mut self, now: Instant, for_good: bool) {
+        let draining = |for_good| Phase::Draining { since: now, look_at: now + DRAIN_STEP, for_good };
         match self.phase {
-            Phase::Ready { .. } => {
-                self.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP, for_good };
-            }
+            Phase::Ready { .. } => self.phase = draining(for_good),
+            Phase::Doubted { .. } if self.in_flight() > 0 => self.phase = draining(true),
             Phase::Draining { since, look_at, for_good: already } => {
                 self.phase = Phase::Draining { since, look_at, for_good: already || for_good };
-            }
-            Phase::Doubted { .. } if self.in_flight() > 0 => {
-                self.phase = Phase::Draining { since: now, look_at: now + DRAIN_STEP, for_good };
             }
             Phase::Starting | Phase::Doubted { .. } | Phase::Frozen | Phase::Stopping => self.stop(),
         }

@@ -201,6 +201,24 @@ async fn a_deleted_instance_ends_when_its_last_request_has_and_another_takes_its
     assert_eq!((stage.runtime.living(), stage.runtime.starts().len()), (1, 3));
 }
 
+/// RT-LIFE-03: who is doubted answers what is inside, and gets nothing more when instances are wanted again.
+#[tokio::test(start_paused = true)]
+async fn a_doubted_instance_that_drains_does_not_come_back() {
+    let stage = Stage::with(Plan { min: 1, ..plan() }, at_once).await;
+    let guard = stage.endpoints()[0].load.try_enter(0).unwrap();
+    let id = stage.endpoints()[0].id;
+    stage.fleet.unreachable(KEY, id);
+    stage.fleet.retire(KEY);
+    sleep(MOMENT).await;
+    assert_eq!((stage.endpoints().len(), stage.runtime.living()), (0, 1), "a request is inside");
+    stage.fleet.declare(KEY, Plan { min: 1, ..plan() });
+    sleep(TICK * 5).await;
+    let there = stage.endpoints();
+    assert_eq!((there.len(), stage.runtime.living()), (1, 2));
+    assert_ne!(there[0].id, id);
+    drop(guard);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sleeping_revision_has_nothing_to_wake_for() {
     let (queue, _reports) = mpsc::unbounded_channel();
