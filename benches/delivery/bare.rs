@@ -12,7 +12,7 @@ use dataplane::http::limits::HttpLimits;
 use ring::{Options, Ring};
 
 use crate::rig::{Side, cpu_of, pin};
-use crate::{DATA_BYTES, WARM};
+use crate::{DATA_BYTES, WARM_AGAIN};
 
 /// Of an answer to an event.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -33,7 +33,7 @@ pub(super) fn rate(to: SocketAddr, in_flight: usize, span: Duration) -> (f64, f6
             });
         }
         let measured = ring.block_on(async {
-            ring.sleep(WARM).await;
+            ring.sleep(WARM_AGAIN).await;
             let before = (done.get(), cpu(), ring.now());
             ring.sleep(span).await;
             let requests = (done.get() - before.0) as f64;

@@ -38,6 +38,13 @@ pub const RECORDS_PER_TURN_MAX: usize = 64;
 /// the log by itself, and evaluates its own filter, until it has caught up.
 pub const MATCHES_MAX: usize = 1024;
 
+/// Events that a stream keeps read and written out for those who have not taken them on yet, while events come: four times a
+/// usual window. Who comes later reads and decodes them again.
+pub const FRESH_MAX: usize = 256;
+
+/// ... and what they may hold of the log, in bytes.
+pub const FRESH_BYTES_MAX: usize = 1 << 20;
+
 /// Data up to this size is copied behind the head of its request, and kept there until the answer has come: 64 requests to
 /// a subscriber that hangs hold 128 KiB. More of it is a slice of the log, copied only while it is sent.
 pub const JOINED_BODY_BYTES_MAX: usize = 2 << 10;

@@ -234,6 +234,12 @@ impl Record {
         self.data_code == 2
     }
 
+    /// Bytes of the whole record.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The payload without a copy.
     #[must_use]
     pub fn data_bytes(&self) -> Bytes {

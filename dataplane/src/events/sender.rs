@@ -39,7 +39,7 @@ impl Post for Sender {
         }
         let token = self.token(target, timeout).await?;
         let shown = token.as_ref().map(|token| &***token);
-        let sent = message(target, &request, shown, None);
+        let sent = message(self.proxy.spare.take(), target, &request, shown, None);
         let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
             self.to_instance(target, (&request, shown), &sent, timeout).await?
         } else {
@@ -51,6 +51,9 @@ impl Post for Sender {
             let to = To::outside(address, target.trust.as_deref());
             self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
+        if let Ok(buffer) = sent.head.try_into_mut() {
+            self.proxy.spare.give(buffer); // more than what the allocator keeps at hand
+        }
         match outcome {
             Ok(answer) => Ok(answer),
             // Its status says what became of the event, whatever else comes; only a reply would be cut.
@@ -121,7 +124,8 @@ impl Sender {
         let mut place = self.place(choice, &mut wish, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
-            let edited = place.edits().map(|edits| message(target, request, token, Some(edits)));
+            let edited =
+                place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
             let (address, id) = (place.endpoint.address, place.endpoint.id);
             let trust = place.backend().trust.clone();
@@ -176,8 +180,10 @@ fn refused(why: Refusal) -> PostError {
 /// Request line, Host and Content-Length of most targets, in bytes.
 const FIRST_LINES_BYTES: usize = 256;
 
-/// The request as it goes over the wire; a small body in one piece with its head, where it is kept until the answer.
+/// The request as it goes over the wire, written into `out`; a small body in one piece with its head, where it is kept until
+/// the answer.
 fn message(
+    mut out: BytesMut,
     target: &Target,
     request: &Outgoing,
     token: Option<&str>,
@@ -187,7 +193,7 @@ fn message(
     let is_small = request.body.len() <= JOINED_BODY_BYTES_MAX;
     let (behind, apart) =
         if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
-    let mut out = BytesMut::with_capacity(head_bytes + behind.len());
+    out.reserve(head_bytes + behind.len());
     out.put_slice(b"POST ");
     out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });
     out.put_slice(b" HTTP/1.1\r\nHost: ");
@@ -222,7 +228,7 @@ mod tests {
         for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
             let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let request = Outgoing { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };
-            let sent = message(&target("http://s/"), &request, Some("token"), None);
+            let sent = message(BytesMut::new(), &target("http://s/"), &request, Some("token"), None);
             let head = format!(
                 "POST / HTTP/1.1\r\nHost: s\r\nContent-Length: {length}\r\nce-id: 1\r\n\
                  Authorization: Bearer token\r\n\r\n"

@@ -82,8 +82,8 @@ pub struct Proxy {
     outliers: RefCell<Outliers>,
     /// Copies under way.
     mirrored: Cell<usize>,
-    /// For connections with a request.
-    spare: Spare,
+    /// For connections with a request, and for deliveries.
+    pub(crate) spare: Spare,
     /// When the log last had it that an instance is not trusted.
     distrust_told: Cell<Option<Tick>>,
 }

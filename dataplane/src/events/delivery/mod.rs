@@ -16,6 +16,7 @@ pub mod request;
 mod retention;
 pub mod retry;
 mod sight;
+mod slot;
 mod sorter;
 
 use std::cell::{Cell, RefCell};

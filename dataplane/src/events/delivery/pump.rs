@@ -21,6 +21,7 @@ use super::place::Place;
 use super::post::Post;
 use super::request::{Failure, Moment};
 use super::sight::Sight;
+use super::slot::Errand;
 use super::sorter::{Line, Sorter};
 use crate::events::bell::Bell;
 use crate::events::feed::Feed;
@@ -61,15 +62,15 @@ pub(super) struct Pump<P> {
     known_damaged: Cell<u64>,
     /// Rung by events that are wanted, ended attempts, a new order and a stop, and now and then.
     pub(super) bell: Rc<Bell>,
-    in_flight: Cell<u32>,
+    pub(super) in_flight: Cell<u32>,
     /// Attempts that are due at their time: retries, and who waited for its turn in a lane.
     pub(super) retries: RefCell<BinaryHeap<Reverse<Retry>>>,
     lanes: RefCell<Lanes>,
     /// Before this process, at events that it has not begun yet.
     made: RefCell<Attempts>,
-    stopped: Cell<bool>,
+    pub(super) stopped: Cell<bool>,
     /// The core stops: nothing new is begun.
-    held: Cell<bool>,
+    pub(super) held: Cell<bool>,
     /// The newest table that names it, by its version.
     pub(super) named_in: Cell<u64>,
     /// Events of the feed that are counted as offered.
@@ -250,25 +251,31 @@ impl<P: Post> Pump<P> {
             return Next::Wait { until: None };
         }
         let order = self.order();
-        let room = room(&order.subscriber.delivery);
-        while self.has_window(&order) {
+        while self.has_window(&order, self.in_flight.get()) {
             let Some(job) = self.due_retry() else { break };
-            self.begin(job, None);
+            self.begin((job, None));
         }
         for _ in 0..RECORDS_PER_TURN_MAX {
-            if !self.has_window(&order) || self.place.unfinished() >= room {
+            if !self.has_window(&order, self.in_flight.get()) || !self.has_room(&order) {
                 return self.wait();
             }
             let Some((position, sight)) = self.next() else { return self.wait() };
-            self.consider(&order, position, sight);
+            if let Some(errand) = self.consider(&order, position, sight) {
+                self.begin(errand);
+            }
         }
         Next::Yield
     }
 
-    /// Whether one more request may be in flight. To a subscriber of ours as many as its instances take, and
+    /// Whether one more event may be unfinished.
+    pub(super) fn has_room(&self, order: &Order) -> bool {
+        self.place.unfinished() < room(&order.subscriber.delivery)
+    }
+
+    /// Whether one more request may be beside those `in_flight`. To a subscriber of ours as many as its instances take, and
     /// a window more: those wait for a place, and by them the scaler sees the backlog.
-    fn has_window(&self, order: &Order) -> bool {
-        let (delivery, in_flight) = (&order.subscriber.delivery, self.in_flight.get() as usize);
+    pub(super) fn has_window(&self, order: &Order, in_flight: u32) -> bool {
+        let (delivery, in_flight) = (&order.subscriber.delivery, in_flight as usize);
         if delivery.sequence == Sequence::Strict {
             return in_flight == 0;
         }
@@ -278,7 +285,7 @@ impl<P: Post> Pump<P> {
     }
 
     /// The next event that may be wanted.
-    fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
+    pub(super) fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
         let arrives = self.order.borrow().stream.guards_loops;
         let seen = |record: wal::Record| (record.position, Sight::of(record, arrives).map(Rc::new));
         let from = if self.line.is_in() { self.line.first()? } else { self.place.next() };
@@ -341,18 +348,23 @@ impl<P: Post> Pump<P> {
     }
 
     fn wait(&self) -> Next {
-        let full = !self.has_window(&self.order.borrow());
+        let full = !self.has_window(&self.order.borrow(), self.in_flight.get());
         let first = self.retries.borrow().peek().map(|Reverse(retry)| retry.at);
         Next::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
     }
 
-    fn consider(self: &Rc<Self>, order: &Order, position: Position, sight: Result<Rc<Sight>, Corrupt>) {
+    /// What to do at once about an event that was read.
+    pub(super) fn consider(
+        &self,
+        order: &Order,
+        position: Position,
+        sight: Result<Rc<Sight>, Corrupt>,
+    ) -> Option<Errand> {
         match sight {
             Ok(sight) if wants(&order.subscriber, &sight.record) => {
                 let by_key = order.subscriber.delivery.sequence == Sequence::ByKey;
                 if !by_key || self.lanes.borrow_mut().enter(lane(&sight.record), position) {
-                    // What is tried at once is not read and decoded again.
-                    self.begin(self.job(position), Some(sight));
+                    return Some((self.job(position), Some(sight)));
                 }
             }
             Ok(_) => self.settle(position, End::Filtered),
@@ -362,6 +374,7 @@ impl<P: Post> Pump<P> {
                 self.settle(position, End::Damaged);
             }
         }
+        None
     }
 
     /// The first attempt of this process. One is made in any case: how the last one failed is not known any more.
@@ -370,17 +383,12 @@ impl<P: Post> Pump<P> {
         Job { attempt: made.min(self.order.borrow().subscriber.delivery.retries_max), ..Job::first(position) }
     }
 
-    fn due_retry(&self) -> Option<Job> {
+    pub(super) fn due_retry(&self) -> Option<Job> {
         let mut retries = self.retries.borrow_mut();
         if retries.peek()?.0.at > self.shop.ring.now() {
             return None;
         }
         retries.pop().map(|Reverse(retry)| retry.job)
-    }
-
-    fn begin(self: &Rc<Self>, job: Job, read: Option<Rc<Sight>>) {
-        let slot = Slot::take(Rc::clone(self));
-        self.shop.ring.spawn(async move { slot.pump.attempt(job, read).await });
     }
 
     pub(super) fn retry(&self, at: Tick, job: Job) {
@@ -471,23 +479,4 @@ fn wants(subscriber: &Subscriber, event: &Record) -> bool {
         return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
     }
     filter::wants(&subscriber.filter, event)
-}
-
-/// One request's place in the window, given back when its task ends in whatever way.
-struct Slot<P: Post> {
-    pump: Rc<Pump<P>>,
-}
-
-impl<P: Post> Slot<P> {
-    fn take(pump: Rc<Pump<P>>) -> Self {
-        pump.in_flight.set(pump.in_flight.get() + 1);
-        Self { pump }
-    }
-}
-
-impl<P: Post> Drop for Slot<P> {
-    fn drop(&mut self) {
-        self.pump.in_flight.set(self.pump.in_flight.get() - 1);
-        self.pump.bell.ring();
-    }
 }

@@ -1,6 +1,7 @@
 //! An event as those who deliver it see it: read, checked and written out once for all who want it at the same time.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use wal::Position;
@@ -8,6 +9,7 @@ use wal::Position;
 use super::request::{Moment, arrival};
 use crate::events::cloudevent::{Attribute, Mode};
 use crate::events::encode::{Outgoing, encode};
+use crate::events::limits::{FRESH_BYTES_MAX, FRESH_MAX};
 use crate::events::record::{Corrupt, Record};
 
 /// One event out of the log.
@@ -41,6 +43,11 @@ impl Sight {
         self.arrived.get()?.as_deref().map(arrival)
     }
 
+    /// What it takes of the log.
+    fn bytes(&self) -> usize {
+        self.record.bytes()
+    }
+
     /// As a request, before what each attempt adds.
     pub(super) fn write(&self, mode: Mode) -> Outgoing {
         let write = |mode| encode(&self.record, mode, self.arrival().as_slice());
@@ -48,24 +55,37 @@ impl Sight {
     }
 }
 
-/// What a sorter has just handed out, in order: whoever takes it on in the same turn of the core need not read it again. It is let go
-/// after that turn, because it holds the log's memory.
+/// What a sorter has handed out of late, in order: whoever takes it on soon need not read it again. All of it is let go now and
+/// then, because it holds the log's memory.
 #[derive(Default)]
-pub(super) struct Fresh(RefCell<Vec<Rc<Sight>>>);
+pub(super) struct Fresh {
+    sights: RefCell<VecDeque<Rc<Sight>>>,
+    /// Of their events.
+    bytes: Cell<usize>,
+}
 
 impl Fresh {
     pub(super) fn push(&self, sight: Sight) {
-        self.0.borrow_mut().push(Rc::new(sight));
+        let mut sights = self.sights.borrow_mut();
+        let mut bytes = self.bytes.get() + sight.bytes();
+        sights.push_back(Rc::new(sight));
+        // The newest one stays, however large: its event is about to be delivered.
+        while sights.len() > FRESH_MAX || (bytes > FRESH_BYTES_MAX && sights.len() > 1) {
+            let Some(oldest) = sights.pop_front() else { break };
+            bytes -= oldest.bytes();
+        }
+        self.bytes.set(bytes);
     }
 
     pub(super) fn find(&self, position: Position) -> Option<Rc<Sight>> {
-        let all = self.0.borrow();
-        let at = all.binary_search_by_key(&position, |sight| sight.position).ok()?;
-        Some(Rc::clone(&all[at]))
+        let sights = self.sights.borrow();
+        let at = sights.binary_search_by_key(&position, |sight| sight.position).ok()?;
+        Some(Rc::clone(&sights[at]))
     }
 
     pub(super) fn let_go(&self) {
-        self.0.take();
+        self.sights.take();
+        self.bytes.set(0);
     }
 }
 
@@ -78,6 +98,10 @@ mod tests {
     use crate::events::record::encode_head;
 
     fn sight(position: u64) -> Sight {
+        of_bytes(position, 4)
+    }
+
+    fn of_bytes(position: u64, data_bytes: usize) -> Sight {
         let headers: [(&str, &[u8]); 5] = [
             ("ce-specversion", b"1.0"),
             ("ce-id", b"1"),
@@ -85,8 +109,9 @@ mod tests {
             ("ce-type", b"t"),
             ("content-type", b"text/plain"),
         ];
-        let event = binary::parse(headers, b"data").unwrap();
-        let payload = Bytes::from([encode_head(&event, &[], 0), b"data".to_vec()].concat());
+        let data = vec![b'd'; data_bytes];
+        let event = binary::parse(headers, &data).unwrap();
+        let payload = Bytes::from([encode_head(&event, &[], 0), data.clone()].concat());
         let (position, next) = (Position::new(position), Position::new(position + 1));
         let (since, damaged, at_ms) = (position, 0, 1_700_000_000_000);
         Sight::of(wal::Record { position, since, next, damaged, at_ms, payload }, false).unwrap()
@@ -121,5 +146,20 @@ mod tests {
         }
         fresh.let_go();
         assert!(fresh.find(Position::new(5)).is_none());
+    }
+
+    #[test]
+    fn what_is_fresh_is_bounded_and_the_newest_stays() {
+        let (fresh, each) = (Fresh::default(), sight(0).bytes());
+        let count = || fresh.sights.borrow().len();
+        for position in 0..FRESH_MAX as u64 + 10 {
+            fresh.push(sight(position));
+        }
+        assert_eq!((count(), fresh.bytes.get()), (FRESH_MAX, FRESH_MAX * each));
+        assert!(fresh.find(Position::new(9)).is_none() && fresh.find(Position::new(10)).is_some());
+        fresh.push(of_bytes(1000, FRESH_BYTES_MAX));
+        assert_eq!((count(), fresh.bytes.get() > FRESH_BYTES_MAX), (1, true));
+        fresh.push(sight(1001));
+        assert_eq!((count(), fresh.bytes.get()), (1, each), "the large one went");
     }
 }

@@ -212,7 +212,7 @@ impl Sorter {
         self.damaged.get()
     }
 
-    /// The event there, if it was handed out just now.
+    /// The event there, if it was handed out of late.
     pub(super) fn fresh(&self, position: Position) -> Option<Rc<Sight>> {
         self.fresh.find(position)
     }
@@ -243,6 +243,8 @@ impl Sorter {
             }
             if sorted > 0 {
                 self.ring.yield_now().await; // those whose bell was rung come first
+            }
+            if unswept_since.is_none() {
                 self.fresh.let_go();
             }
             match unswept_since {
@@ -254,6 +256,7 @@ impl Sorter {
                 }
             }
         }
+        self.fresh.let_go();
     }
 
     /// Hands out some of what is new; how many events it looked at.
