@@ -1,12 +1,24 @@
 //! Numbers in the digits that ids are written in.
 
-/// As many lower-case hexadecimal digits of `number` as `out` has room for, the lowest last. By hand, because `write!` takes ten times as
-/// long: a thousand instructions for the ids of a trace, a twentieth of all that is ours of a proxied request.
+/// As many lower-case hexadecimal digits of `number` as `out` has room for, the lowest last. By hand, because `write!` takes a thousand
+/// instructions for the ids of a trace, a sixteenth of all that is ours of a proxied request; these take a hundred.
 pub(crate) fn put(out: &mut [u8], mut number: u128) {
-    for digit in out.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(number & 15) as usize];
-        number >>= 4;
+    for part in out.rchunks_mut(8) {
+        let digits = digits(number as u32);
+        part.copy_from_slice(&digits[8 - part.len()..]);
+        number >>= 32;
     }
+}
+
+/// All eight at once, each in its byte of a word.
+fn digits(number: u32) -> [u8; 8] {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let mut word = u64::from(number);
+    word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
+    word = (word << 8 | word) & 0x00ff_00ff_00ff_00ff;
+    word = (word << 4 | word) & (ONES * 0x0f);
+    let letters = ((word + ONES * 6) >> 4) & ONES; // of those above nine
+    (word + ONES * u64::from(b'0') + letters * u64::from(b'a' - b'0' - 10)).to_be_bytes()
 }
 
 #[cfg(test)]
@@ -23,6 +35,9 @@ mod tests {
             let mut low = [0; 16];
             put(&mut low, number);
             assert_eq!(low, text.as_bytes()[16..]);
+            let mut few = [0; 3];
+            put(&mut few, number);
+            assert_eq!(few, text.as_bytes()[29..]);
         }
     }
 }

@@ -48,3 +48,6 @@ pub(crate) const ROOM_BYTES: usize = 4096;
 
 /// Connections the kernel may hold for a listener that we open ourselves, before it refuses more.
 pub(crate) const BACKLOG_MAX: i32 = 4096;
+
+/// Bytes of a post at most: a small answer with its head. The kernel has room for so many, unless the peer does not read.
+pub(crate) const POST_BYTES_MAX: usize = 4096;

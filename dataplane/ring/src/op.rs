@@ -27,6 +27,8 @@ pub(crate) enum Op {
     /// Answers once, with bytes in memory of its own: for when all receive buffers are out.
     ReceiveOnce(Rc<Socket>, Room),
     Send(Rc<Socket>, Chunk),
+    /// The same for few bytes and when nobody waits; forgotten as soon as all has left.
+    Post(Rc<Socket>, Chunk),
     /// Ends our side of the conversation.
     Shutdown(Rc<Socket>),
     Close(Handle),

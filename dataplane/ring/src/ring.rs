@@ -44,6 +44,7 @@ impl Ring {
         let core = Core {
             now: Cell::new(driver.now()),
             awake_until: Cell::new(Tick::ZERO),
+            hurried: Cell::default(),
             slab: RefCell::default(),
             timers: RefCell::default(),
             executor: Executor::new(Arc::clone(&doorbell)),
@@ -176,13 +177,15 @@ pub(crate) struct Core {
     pub(crate) driver: RefCell<Box<dyn Driver>>,
     pub(crate) pool: Rc<Pool>,
     pub(crate) options: Options,
-    slab: RefCell<Slab>,
+    pub(crate) slab: RefCell<Slab>,
     pub(crate) executor: Executor,
     doorbell: Arc<Doorbell>,
     /// Who waits for a call from another thread.
     listeners: RefCell<Vec<Waker>>,
     now: Cell<Tick>,
     awake_until: Cell<Tick>,
+    /// Somebody waits for what a turn without a wait tells.
+    hurried: Cell<bool>,
     /// Kept between turns for its allocation.
     answers: RefCell<Vec<Completion>>,
 }
@@ -197,7 +200,8 @@ impl Core {
         Ticket { key: self.begin(op), core: Rc::clone(self), taken: false }
     }
 
-    fn begin(&self, op: Op) -> Key {
+    /// Begins an operation that is asked for by its name, or not at all.
+    pub(crate) fn begin(&self, op: Op) -> Key {
         let key = self.slab.borrow_mut().insert(op);
         // SAFETY: the op stays in the slab until its last answer was taken in (`Slab::remove` asserts
         // it), and what it points to is boxed, counted or a buffer of the pool: none of it moves when
@@ -254,12 +258,26 @@ impl Core {
         }
     }
 
+    /// The end of a post. That it has left is no answer that would end a wait of the loop, so its next turn does not wait.
+    pub(crate) fn poll_posted(&self, key: Key, cx: &Context<'_>) -> Poll<i32> {
+        let end = self.slab.borrow_mut().poll_posted(key, &self.executor, cx);
+        self.hurried.set(self.hurried.get() || end.is_pending());
+        end
+    }
+
+    /// Nobody will ask for `key`: it is to end.
+    pub(crate) fn abandon(&self, key: Key) {
+        if self.slab.borrow_mut().abandon(key) {
+            self.driver.borrow_mut().cancel(key);
+        }
+    }
+
     fn advance(&self) {
         self.now.set(self.driver.borrow().now());
     }
 
     fn patience(&self) -> Patience {
-        if !self.executor.is_idle() || self.doorbell.is_rung() {
+        if self.hurried.take() || !self.executor.is_idle() || self.doorbell.is_rung() {
             return Patience::None;
         }
         let (now, awake) = (self.now(), self.awake_until.get());
@@ -336,8 +354,8 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.taken && self.core.slab.borrow_mut().abandon(self.key) {
-            self.core.driver.borrow_mut().cancel(self.key);
+        if !self.taken {
+            self.core.abandon(self.key);
         }
     }
 }

@@ -149,6 +149,19 @@ impl Slab {
         Poll::Ready(Next::Ended(outcome))
     }
 
+    /// The end of a post, which is gone from the slab then, as it is when all has left.
+    pub(crate) fn poll_posted(&mut self, key: Key, executor: &Executor, cx: &Context<'_>) -> Poll<i32> {
+        if self.find(key).is_none() {
+            return Poll::Ready(0);
+        }
+        self.poll_outcome(key, executor, cx).map(|(result, _)| result)
+    }
+
+    /// Whether a post has left, as far as is known.
+    pub(crate) fn has_left(&self, key: Key) -> bool {
+        self.find(key).is_none()
+    }
+
     /// What waits and how it ended, without taking anything.
     pub(crate) fn peek(&self, key: Key) -> (usize, Option<i32>) {
         let operation = self.operation(key);
@@ -207,9 +220,11 @@ impl Slab {
             operation.cancelled |= effect.pause;
         } else {
             operation.outcome = Some(result);
-            let orphaned = operation.orphaned;
+            let posted =
+                matches!(&operation.op, Op::Post(_, chunk) if usize::try_from(result) == Ok(chunk.len()));
+            let forgotten = operation.orphaned || posted;
             self.running -= 1;
-            if orphaned {
+            if forgotten {
                 self.remove(key);
             }
         }
@@ -229,14 +244,15 @@ impl Slab {
         op
     }
 
+    /// The slot of an operation that is known still.
+    fn find(&self, key: Key) -> Option<usize> {
+        let at = (key.0 & u64::from(u32::MAX)) as usize;
+        let slot = self.slots.get(at)?;
+        (u64::from(slot.generation) == key.0 >> 32 && slot.operation.is_some()).then_some(at)
+    }
+
     fn slot_of(&self, key: Key) -> usize {
-        let slot = (key.0 & u64::from(u32::MAX)) as usize;
-        let found = self
-            .slots
-            .get(slot)
-            .is_some_and(|s| u64::from(s.generation) == key.0 >> 32 && s.operation.is_some());
-        assert!(found, "an operation is known until its last answer and its ticket are gone");
-        slot
+        self.find(key).expect("an operation is known until its last answer and its ticket are gone")
     }
 
     fn operation(&self, key: Key) -> &Operation {

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use crate::address::Address;
 use crate::chunk::Chunk;
-use crate::limits::ROOM_BYTES;
-use crate::op::{Op, Room, Socket};
+use crate::limits::{POST_BYTES_MAX, ROOM_BYTES};
+use crate::op::{Key, Op, Room, Socket};
 use crate::ring::{Core, Ring, Ticket};
 use crate::slab::{Arrived, Next};
 
@@ -22,6 +22,8 @@ pub struct Stream {
     socket: Rc<Socket>,
     receive: RefCell<Receive>,
     sending: Cell<Sending>,
+    /// Bytes that nobody waited for, until it is known that they left.
+    posted: Cell<Option<Key>>,
 }
 
 /// What a connection in a pool has to say without being asked to wait.
@@ -56,7 +58,13 @@ enum Sending {
 
 impl Stream {
     pub(crate) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Self {
-        Self { core, socket, receive: RefCell::default(), sending: Cell::new(Sending::Idle) }
+        Self {
+            core,
+            socket,
+            receive: RefCell::default(),
+            sending: Cell::new(Sending::Idle),
+            posted: Cell::default(),
+        }
     }
 
     pub async fn connect(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
@@ -75,6 +83,42 @@ impl Stream {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
+    /// Hands over a few `bytes`, which leave while the caller goes on. Whether they did is told by the next
+    /// [`send`](Self::send), or by [`settled`](Self::settled); to [`ready`](Self::ready) a connection is closed that
+    /// has not sent them. Gives them back when they are many, or have to wait for others: then they are for `send`.
+    pub fn post(&self, bytes: Chunk) -> Result<(), Chunk> {
+        let free = self.sending.get() == Sending::Idle && self.has_posted_all();
+        if !free || bytes.len() > POST_BYTES_MAX || bytes.is_empty() {
+            return Err(bytes);
+        }
+        self.posted.set(Some(self.core.begin(Op::Post(Rc::clone(&self.socket), bytes))));
+        Ok(())
+    }
+
+    /// Waits until what was posted has left.
+    pub async fn settled(&self) -> io::Result<()> {
+        poll_fn(|cx| {
+            let Some(key) = self.posted.get() else { return Poll::Ready(Ok(())) };
+            self.core.poll_posted(key, cx).map(|result| {
+                self.posted.set(None);
+                if result < 0 {
+                    self.sending.set(Sending::Broken);
+                }
+                checked(result).map(drop)
+            })
+        })
+        .await
+    }
+
+    fn has_posted_all(&self) -> bool {
+        let Some(key) = self.posted.get() else { return true };
+        let left = self.core.slab.borrow().has_left(key);
+        if left {
+            self.posted.set(None);
+        }
+        left
+    }
+
     /// Sends all of `bytes`. A call that is dropped midway leaves the stream unable to send: what
     /// left and what did not is unknown, and the next message would begin inside the last.
     pub async fn send(&self, bytes: impl Into<Chunk>) -> io::Result<()> {
@@ -82,6 +126,7 @@ impl Stream {
         if rest.is_empty() {
             return Ok(());
         }
+        self.settled().await?;
         let mut turn = self.begin_send()?;
         while !rest.is_empty() {
             let ticket = self.core.start(Op::Send(Rc::clone(&self.socket), rest));
@@ -101,6 +146,7 @@ impl Stream {
 
     /// Tells the peer that nothing more will come. Receiving goes on.
     pub async fn shutdown_write(&self) -> io::Result<()> {
+        self.settled().await?;
         let (result, _) = self.core.start(Op::Shutdown(Rc::clone(&self.socket))).outcome().await;
         checked(result).map(drop)
     }
@@ -118,7 +164,7 @@ impl Stream {
     #[must_use]
     pub fn ready(&self) -> Readiness {
         let mut receive = self.receive.borrow_mut();
-        if receive.ended.is_some() {
+        if receive.ended.is_some() || !self.has_posted_all() {
             return Readiness::Closed;
         }
         let ticket = receive.ticket.get_or_insert_with(|| self.arm());
@@ -176,6 +222,16 @@ impl Stream {
                 self.sending.set(Sending::Broken);
                 Err(io::Error::new(io::ErrorKind::BrokenPipe, "an earlier send was given up midway"))
             }
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(key) = self.posted.get()
+            && !self.has_posted_all()
+        {
+            self.core.abandon(key);
         }
     }
 }

@@ -190,7 +190,7 @@ fn put_fields(out: &mut BytesMut, request: RequestView<'_>, edits: Option<&Edits
     has
 }
 
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 struct Has {
     forwarded: bool,
     chain: bool,
@@ -201,6 +201,10 @@ struct Has {
 /// RT-HDR-05..07. A list that came is kept and gets our client appended; lists that came on several
 /// lines become one, because many applications read the first line only.
 fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has: &Has) {
+    let host = request.authority_bytes();
+    if *has == Has::default() && !host.is_empty() {
+        return put_first_forwarding(out, host, peer);
+    }
     out.put_slice(b"X-Forwarded-For: ");
     if has.chain {
         put_list(out, request.values(Name::ForwardedFor));
@@ -209,18 +213,29 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has
     if !has.proto {
         put_field(out, b"X-Forwarded-Proto", peer.scheme.name().as_bytes());
     }
-    if !has.host && !request.authority_bytes().is_empty() {
-        put_field(out, b"X-Forwarded-Host", request.authority_bytes());
+    if !has.host && !host.is_empty() {
+        put_field(out, b"X-Forwarded-Host", host);
     }
 
     out.put_slice(b"Forwarded: ");
     if has.forwarded {
         put_list(out, request.values(Name::Forwarded));
-        put_element(out, &peer.node, Some((request.authority_bytes(), peer.scheme.name().as_bytes())));
+        put_element(out, &peer.node, Some((host, peer.scheme.name().as_bytes())));
     } else {
         put_forwarded_from_older(out, request, peer, has);
     }
     out.put_slice(b"\r\n");
+}
+
+/// All four, for a request that came without any: most do. In as few pieces as there are.
+fn put_first_forwarding(out: &mut BytesMut, host: &[u8], peer: &Peer) {
+    let (proto, end): (&[u8], &[u8]) = match peer.scheme {
+        Scheme::Http => (b"\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: ", b"\";proto=http\r\n"),
+        Scheme::Https => (b"\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: ", b"\";proto=https\r\n"),
+    };
+    let (plain, node) = (peer.plain.as_bytes(), peer.node.as_bytes());
+    put_all(out, &[b"X-Forwarded-For: ", plain, proto, host]);
+    put_all(out, &[b"\r\nForwarded: for=", node, b";host=\"", host, end]);
 }
 
 fn put_list<'a>(out: &mut BytesMut, values: impl Iterator<Item = &'a [u8]>) {

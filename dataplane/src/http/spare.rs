@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 
 use bytes::BytesMut;
+use ring::Tick;
 
 /// Kept at most, for as many requests at once; beyond that the allocator has them.
 const KEPT_MAX: usize = 1_024;
@@ -12,22 +13,46 @@ const KEPT_BYTES_MAX: usize = 8 * 1024;
 
 #[derive(Default)]
 pub struct Spare {
-    kept: RefCell<Vec<BytesMut>>,
+    kept: RefCell<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    free: Vec<BytesMut>,
+    /// Given in this turn of the loop: what was posted out of them leaves when it ends.
+    lately: Vec<BytesMut>,
+    turn: Tick,
 }
 
 impl Spare {
     /// An empty buffer, often with room in it.
-    pub fn take(&self) -> BytesMut {
-        self.kept.borrow_mut().pop().unwrap_or_default()
+    pub fn take(&self, now: Tick) -> BytesMut {
+        let kept = &mut *self.kept.borrow_mut();
+        kept.turn_to(now);
+        kept.free.pop().unwrap_or_default()
     }
 
     /// Gives one back, with whatever is in it.
-    pub fn give(&self, mut buffer: BytesMut) {
+    pub fn give(&self, mut buffer: BytesMut, now: Tick) {
         buffer.clear();
-        let mut kept = self.kept.borrow_mut();
+        let kept = &mut *self.kept.borrow_mut();
+        kept.turn_to(now);
         if kept.len() < KEPT_MAX && (1..=KEPT_BYTES_MAX).contains(&buffer.capacity()) {
-            kept.push(buffer);
+            kept.lately.push(buffer);
         }
+    }
+}
+
+impl Kept {
+    fn turn_to(&mut self, now: Tick) {
+        if self.turn != now {
+            self.turn = now;
+            self.free.append(&mut self.lately);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.free.len() + self.lately.len()
     }
 }
 
@@ -38,13 +63,15 @@ mod tests {
     #[test]
     fn what_is_given_is_taken_empty_and_what_is_large_or_nothing_is_not_kept() {
         let spare = Spare::default();
-        spare.give(BytesMut::from(&b"left over"[..]));
-        spare.give(BytesMut::new());
-        spare.give(BytesMut::with_capacity(KEPT_BYTES_MAX + 1));
-        let taken = spare.take();
+        let (now, later) = (Tick::from_nanos(1), Tick::from_nanos(2));
+        spare.give(BytesMut::from(&b"left over"[..]), now);
+        spare.give(BytesMut::new(), now);
+        spare.give(BytesMut::with_capacity(KEPT_BYTES_MAX + 1), now);
+        assert_eq!(spare.take(now).capacity(), 0, "what was in it may not have left");
+        let taken = spare.take(later);
         assert!(taken.is_empty() && taken.capacity() >= 9);
-        assert_eq!(spare.take().capacity(), 0);
-        (0..2 * KEPT_MAX).for_each(|_| spare.give(BytesMut::with_capacity(1)));
+        assert_eq!(spare.take(later).capacity(), 0);
+        (0..2 * KEPT_MAX).for_each(|_| spare.give(BytesMut::with_capacity(1), later));
         assert_eq!(spare.kept.borrow().len(), KEPT_MAX);
     }
 }

@@ -80,10 +80,25 @@ impl Answering<'_> {
         if self.progress.is_sent() {
             *self.place = None;
         }
-        match self.flush().await {
+        match self.end(close).await {
             Ok(()) => Attempt::Done { status: self.head.status, close },
             Err(_) => Attempt::Cut,
         }
+    }
+
+    /// Sends the last bytes; few of them leave while the connection goes on to its next request. That shows as well if the client
+    /// is gone, and the connection's end waits for what was posted.
+    async fn end(&mut self, close: bool) -> io::Result<()> {
+        if close || self.out.buffer.is_empty() {
+            return self.flush().await;
+        }
+        let bytes = self.out.buffer.split().freeze();
+        let count = bytes.len() as u64;
+        match self.client.post(bytes.into()) {
+            Ok(()) => self.out.bytes += count,
+            Err(bytes) => self.send(bytes).await?,
+        }
+        Ok(())
     }
 
     fn tell_timing(&mut self) {

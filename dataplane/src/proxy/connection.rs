@@ -157,13 +157,14 @@ impl Connection {
 
     /// Between requests a connection has no buffers (see [`crate::http::spare`]).
     fn take_buffers(&mut self) {
-        self.outgoing = self.proxy.spare.take();
-        self.client.outflow.buffer = self.proxy.spare.take();
+        let now = self.proxy.ring.now();
+        self.outgoing = self.proxy.spare.take(now);
+        self.client.outflow.buffer = self.proxy.spare.take(now);
     }
 
     fn give_buffers(&mut self) {
         for buffer in [&mut self.outgoing, &mut self.client.outflow.buffer] {
-            self.proxy.spare.give(mem::take(buffer));
+            self.proxy.spare.give(mem::take(buffer), self.proxy.ring.now());
         }
     }
 

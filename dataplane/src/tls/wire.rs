@@ -55,6 +55,14 @@ impl Wire {
         }
     }
 
+    /// Hands over the last bytes of a message, if it need not be waited for that they leave; see [`Stream::post`].
+    pub fn post(&self, bytes: Chunk) -> Result<(), Chunk> {
+        match self {
+            Self::Plain(stream) => stream.post(bytes),
+            Self::Tls(_) => Err(bytes),
+        }
+    }
+
     /// The name that a client asked for by TLS.
     #[must_use]
     pub fn server_name(&self) -> Option<Box<str>> {
@@ -67,7 +75,7 @@ impl Wire {
     /// Before a close that is not a cut: TLS tells the two apart, a plain connection cannot.
     pub async fn finish(&self) -> io::Result<()> {
         match self {
-            Self::Plain(_) => Ok(()),
+            Self::Plain(stream) => stream.settled().await,
             Self::Tls(stream) => stream.finish().await,
         }
     }

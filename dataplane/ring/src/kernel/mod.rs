@@ -1,6 +1,7 @@
 //! The driver on this machine's kernel.
 
 mod buffers;
+mod posts;
 mod setup;
 
 use std::collections::VecDeque;
@@ -24,6 +25,7 @@ use crate::remote::Doorbell;
 use crate::tick::Tick;
 
 use buffers::{Buffers, GROUP};
+use posts::{Answered, Posts};
 pub use setup::Unsupported;
 
 /// Answers to cancellations, which say nothing that the cancelled operation does not say itself.
@@ -39,6 +41,9 @@ pub(crate) struct Kernel {
     ring: IoUring,
     buffers: Buffers,
     bell: Bell,
+    posts: Posts,
+    /// It is not known of all posts whether they have left, though they were handed over.
+    owes: bool,
     /// What found the submission queue full, oldest first.
     backlog: VecDeque<squeue::Entry>,
     epoch: Instant,
@@ -57,7 +62,15 @@ pub(crate) fn open(options: &Options) -> Result<(Kernel, Rc<Pool>, Arc<Doorbell>
     let (ring, buffers, pool) = setup::open(options)?;
     let (fd, bell) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
     let bell_state = Bell { fd, count: Box::new(0), armed: false };
-    let kernel = Kernel { ring, buffers, bell: bell_state, backlog: VecDeque::new(), epoch: Instant::now() };
+    let kernel = Kernel {
+        ring,
+        buffers,
+        bell: bell_state,
+        posts: Posts::default(),
+        owes: false,
+        backlog: VecDeque::new(),
+        epoch: Instant::now(),
+    };
     Ok((kernel, pool, Doorbell::new(Some(bell))))
 }
 
@@ -67,7 +80,11 @@ impl Driver for Kernel {
     }
 
     unsafe fn start(&mut self, key: Key, op: &Op) {
-        self.push(entry(op).user_data(key.0));
+        let entry = match op {
+            Op::Post(socket, chunk) => self.posts.begin(key, socket.handle.0, chunk),
+            op => entry(op).user_data(key.0),
+        };
+        self.push(entry);
     }
 
     fn cancel(&mut self, key: Key) {
@@ -80,7 +97,7 @@ impl Driver for Kernel {
         self.arm_bell();
         self.flush_backlog();
         // With entries left behind, waiting would wait for answers to what was never asked.
-        let patience = if self.backlog.is_empty() { patience } else { Patience::None };
+        let patience = if self.backlog.is_empty() && !self.owes { patience } else { Patience::None };
         if let Err(why) = self.enter(patience) {
             match why.raw_os_error() {
                 // Time is up; a signal; or the kernel wants its answers taken before it takes more.
@@ -88,7 +105,12 @@ impl Driver for Kernel {
                 _ => panic!("io_uring_enter on our own ring: {why}"),
             }
         }
-        self.reap(answers);
+        let slow = self.reap(answers);
+        self.owes = !self.has_said_all();
+        if !self.owes {
+            self.posts.conclude(answers);
+        }
+        slow.into_iter().for_each(|entry| self.push(entry));
     }
 
     fn socket(&mut self, address: &Address) -> io::Result<Handle> {
@@ -186,7 +208,15 @@ impl Kernel {
         submission.is_empty() && !submission.taskrun() && !submission.cq_overflow()
     }
 
-    fn reap(&mut self, answers: &mut Vec<Completion>) {
+    /// The kernel has taken all entries, and none of its answers waits outside the queue.
+    fn has_said_all(&mut self) -> bool {
+        let submission = self.ring.submission();
+        self.backlog.is_empty() && submission.is_empty() && !submission.cq_overflow()
+    }
+
+    /// Takes the answers, and says by what entries posts that did not leave at once go on.
+    fn reap(&mut self, answers: &mut Vec<Completion>) -> Vec<squeue::Entry> {
+        let mut slow = Vec::new(); // empty, nearly always
         for entry in self.ring.completion() {
             match entry.user_data() {
                 IGNORED => {}
@@ -198,10 +228,22 @@ impl Kernel {
                     let chunk = cqueue::buffer_select(flags)
                         .map(|id| unsafe { self.buffers.filled(id, result.max(0) as u32) });
                     let more = cqueue::more(flags);
-                    answers.push(Completion { key: Key(key), result, more, chunk });
+                    let mut answer = Completion { key: Key(key), result, more, chunk };
+                    if !more && !self.posts.is_empty() {
+                        match self.posts.answered(answer.key, result) {
+                            Some(Answered::GoesOn(entry)) => {
+                                slow.push(entry);
+                                continue;
+                            }
+                            Some(Answered::Done(result)) => answer.result = result,
+                            None => {}
+                        }
+                    }
+                    answers.push(answer);
                 }
             }
         }
+        slow
     }
 }
 
@@ -239,6 +281,7 @@ fn entry(op: &Op) -> squeue::Entry {
             let send = opcode::Send::new(fd(socket.handle), chunk.as_ptr(), length(chunk));
             send.flags(SEND_FLAGS).build()
         }
+        Op::Post(..) => unreachable!("posts are begun apart"),
         Op::Shutdown(socket) => opcode::Shutdown::new(fd(socket.handle), libc::SHUT_WR).build(),
         Op::Close(handle) => opcode::Close::new(fd(*handle)).build(),
         Op::Write(Write { file, chunk, offset, durable }) => {

@@ -149,7 +149,9 @@ impl State {
                 net.receive(key, socket.handle, target, &mut means);
             }
             // Copied, as a kernel does: what is under way must not hold receive buffers.
-            Op::Send(socket, chunk) => net.send(key, socket.handle, chunk.to_vec().into(), &mut means),
+            Op::Send(socket, chunk) | Op::Post(socket, chunk) => {
+                net.send(key, socket.handle, chunk.to_vec().into(), &mut means)
+            }
             Op::Shutdown(socket) => net.shutdown(key, socket.handle, &mut means),
             Op::Write(write) => disk.write(key, write, &mut means),
             Op::Sync(file) => disk.sync(key, file, &mut means),

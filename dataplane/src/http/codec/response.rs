@@ -154,6 +154,7 @@ fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), Mal
             Name::ContentLength => length = Some(content_length(value).ok_or(Malformed::LengthInvalid)?),
             Name::TransferEncoding => coding.add(value),
             Name::Lookalike => return Err(Malformed::FieldName),
+            Name::Connection if value == b"keep-alive" => {} // nearly all of them, and it says what is so anyway
             Name::Connection => {
                 for token in tokens(value) {
                     close |= token.eq_ignore_ascii_case(b"close");

@@ -1,0 +1,141 @@
+//! Posts: sends that nobody waits for, and that the kernel does not answer when all went well.
+//!
+//! A post may not wait in the kernel (`MSG_DONTWAIT`), so it is decided when the entry is taken: all of it left, and then
+//! no answer comes (`SKIP_SUCCESS`), or an answer says how much did. So once the kernel has taken all entries and its
+//! answers have been read, the posts without one are done. That saves an answer and, which is more, a turn of the loop:
+//! a wait for arrivals does not end because what was handed over with it has left.
+
+use io_uring::types::Fd;
+use io_uring::{opcode, squeue};
+
+use super::SEND_FLAGS;
+use crate::op::{Completion, Key};
+
+/// One of them, as the kernel knows it.
+#[derive(Clone, Copy)]
+struct Post {
+    key: Key,
+    fd: i32,
+    /// What is to be sent yet; the operation in the slab keeps it in place until its last answer.
+    start: *const u8,
+    bytes: u32,
+    /// All of it.
+    whole: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Posts {
+    /// Not decided.
+    open: Vec<Post>,
+    /// Did not leave at once, and are sent on by sends that wait.
+    slow: Vec<Post>,
+}
+
+impl Posts {
+    /// The entry for a new one.
+    pub(super) fn begin(&mut self, key: Key, fd: i32, bytes: &[u8]) -> squeue::Entry {
+        let length = super::length(bytes);
+        let post = Post { key, fd, start: bytes.as_ptr(), bytes: length, whole: length };
+        self.open.push(post);
+        post.entry(SEND_FLAGS | libc::MSG_DONTWAIT).flags(squeue::Flags::SKIP_SUCCESS)
+    }
+
+    /// Takes in an answer, if it is one of theirs: what is to be asked next, or the outcome.
+    pub(super) fn answered(&mut self, key: Key, result: i32) -> Option<Answered> {
+        if let Some(at) = self.open.iter().position(|post| post.key == key) {
+            let post = self.open.swap_remove(at);
+            let left = match u32::try_from(result) {
+                Err(_) if [-libc::EAGAIN, -libc::EINTR].contains(&result) => 0,
+                Ok(left) if left < post.bytes => left,
+                _ => return Some(Answered::Done(result)),
+            };
+            let rest =
+                Post { start: post.start.wrapping_add(left as usize), bytes: post.bytes - left, ..post };
+            self.slow.push(rest);
+            return Some(Answered::GoesOn(rest.entry(SEND_FLAGS)));
+        }
+        let at = self.slow.iter().position(|post| post.key == key)?;
+        let post = self.slow.swap_remove(at);
+        let done = result == post.bytes.cast_signed();
+        Some(Answered::Done(if done { post.whole.cast_signed() } else { result.min(-libc::EPIPE) }))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.slow.is_empty()
+    }
+
+    /// All that are open have left: the kernel has taken them, and all that it had to say was read.
+    pub(super) fn conclude(&mut self, answers: &mut Vec<Completion>) {
+        answers.extend(self.open.drain(..).map(|post| Completion {
+            key: post.key,
+            result: post.whole.cast_signed(),
+            more: false,
+            chunk: None,
+        }));
+    }
+}
+
+impl Post {
+    fn entry(&self, flags: i32) -> squeue::Entry {
+        opcode::Send::new(Fd(self.fd), self.start, self.bytes).flags(flags).build().user_data(self.key.0)
+    }
+}
+
+pub(super) enum Answered {
+    GoesOn(squeue::Entry),
+    /// The operation's result: all bytes, or an error.
+    Done(i32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(bytes: &[u8]) -> Posts {
+        let mut posts = Posts::default();
+        let _ = posts.begin(Key(7), 3, bytes);
+        posts
+    }
+
+    fn done(answered: Option<Answered>) -> Option<i32> {
+        match answered {
+            Some(Answered::Done(result)) => Some(result),
+            Some(Answered::GoesOn(_)) | None => None,
+        }
+    }
+
+    #[test]
+    fn one_without_an_answer_has_left() {
+        let mut posts = begun(b"hello");
+        let mut answers = Vec::new();
+        posts.conclude(&mut answers);
+        assert_eq!((answers[0].key, answers[0].result, answers[0].more), (Key(7), 5, false));
+        assert!(posts.is_empty() && posts.answered(Key(7), 5).is_none());
+    }
+
+    #[test]
+    fn one_that_left_in_part_goes_on_and_is_whole_or_failed_in_the_end() {
+        for (first, last, outcome) in [
+            (2, 3, 5),
+            (-libc::EAGAIN, 5, 5),
+            (2, 1, -libc::EPIPE),
+            (2, -libc::ECONNRESET, -libc::ECONNRESET),
+        ] {
+            let mut posts = begun(b"hello");
+            assert!(matches!(posts.answered(Key(7), first), Some(Answered::GoesOn(_))));
+            let mut answers = Vec::new();
+            posts.conclude(&mut answers);
+            assert!(answers.is_empty() && !posts.is_empty(), "it is not decided");
+            assert_eq!(done(posts.answered(Key(7), last)), Some(outcome));
+            assert!(posts.is_empty());
+        }
+    }
+
+    #[test]
+    fn one_that_failed_is_not_tried_again_and_strangers_answers_are_not_theirs() {
+        let mut posts = begun(b"hello");
+        assert!(posts.answered(Key(8), 5).is_none());
+        assert_eq!(done(posts.answered(Key(7), -libc::EPIPE)), Some(-libc::EPIPE));
+        assert!(posts.is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! Promises about bytes that nobody waits for, on the kernel and in the simulation.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // also in the helpers of tests; the reader is a thread of its own
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use sluicegate_ring::sim::{Weather, World};
+use sluicegate_ring::{Chunk, Listener, Options, Readiness, Ring, Stream};
+
+/// What a post may have at most.
+const MOST: usize = 4096;
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| ((i * 31) >> 7) as u8).collect()
+}
+
+/// By posts as far as they are taken; the stream's owner gives each its turn.
+async fn post_all(ring: &Ring, stream: &Stream, bytes: &[u8]) -> (usize, usize) {
+    let (mut posted, mut sent) = (0, 0);
+    for part in bytes.chunks(MOST) {
+        match stream.post(Chunk::from(part.to_vec())) {
+            Ok(()) => posted += 1,
+            Err(part) => {
+                stream.send(part).await.unwrap();
+                sent += 1;
+            }
+        }
+        ring.yield_now().await;
+    }
+    (posted, sent)
+}
+
+/// More than the kernel has room for: some leave in part, or not at all, and are sent on.
+#[test]
+fn posts_reach_a_slow_reader_whole_and_in_their_order() {
+    let bytes = pattern(24 << 20);
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let expected = bytes.clone();
+    let reader = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let mut got = Vec::new();
+        peer.read_to_end(&mut got).unwrap();
+        got
+    });
+    let ring = Ring::kernel(Options::default()).unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        let (posted, sent) = post_all(&ring, &stream, &bytes).await;
+        assert!(posted > 0 && sent > 0, "{posted} posted, {sent} sent");
+        stream.settled().await.unwrap();
+    });
+    assert!(reader.join().unwrap() == expected);
+}
+
+/// That all has left is no event of the kernel's: who asks must not wait for one.
+#[test]
+fn a_post_is_settled_although_nothing_else_happens() {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let ring = Ring::kernel(Options::default()).unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        stream.post(b"a".into()).unwrap();
+        assert!(stream.post(b"b".into()).is_err(), "one at a time");
+        let settled = ring.timeout(Duration::from_secs(5), stream.settled());
+        settled.await.unwrap().unwrap();
+        stream.post(b"b".into()).unwrap();
+        ring.timeout(Duration::from_secs(5), stream.send(b"c")).await.unwrap().unwrap();
+        assert!(stream.post(Chunk::from(vec![0; MOST + 1])).is_err());
+    });
+    let (mut peer, _) = listener.accept().unwrap();
+    let mut got = Vec::new();
+    drop(ring);
+    peer.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"abc");
+}
+
+#[test]
+fn what_was_posted_before_the_end_still_leaves() {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let ring = Ring::kernel(Options::default()).unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        stream.post(b"last words".into()).unwrap();
+    });
+    ring.shutdown();
+    let mut got = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"last words");
+}
+
+#[test]
+fn a_post_that_failed_is_told_by_the_next_send() {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let ring = Ring::kernel(Options::default()).unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        stream.send(b"never read").await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(b"x").unwrap();
+        drop(peer); // with bytes unread: a reset
+        while stream.ready() != Readiness::Closed && stream.recv().await.is_ok_and(|got| !got.is_empty()) {}
+        if stream.post(b"a".into()).is_ok() {
+            assert_eq!(stream.ready(), Readiness::Closed);
+            assert!(stream.send(b"b").await.is_err());
+        }
+        assert!(stream.settled().await.is_ok(), "told once");
+        assert!(stream.send(b"c").await.is_err(), "and nothing goes out any more");
+        assert!(stream.post(b"d".into()).is_err());
+    });
+}
+
+#[test]
+fn in_any_weather_posts_arrive_whole_and_in_their_order() {
+    for seed in 0..50 {
+        let world = World::new(seed, Weather { resets: 0, ..Weather::stormy() });
+        let ring = world.ring();
+        let bytes = pattern(200_000);
+        let expected = bytes.clone();
+        let mine = ring.clone();
+        ring.block_on(async {
+            let server = Listener::bind(&ring, loopback()).unwrap();
+            let address = server.local_addr().unwrap();
+            mine.clone().spawn(async move {
+                let stream = Stream::connect(&mine, address).await.unwrap();
+                post_all(&mine, &stream, &bytes).await;
+                stream.shutdown_write().await.unwrap();
+                while stream.recv().await.is_ok_and(|chunk| !chunk.is_empty()) {}
+            });
+            let stream = server.accept().await.unwrap();
+            let mut got = Vec::new();
+            loop {
+                let chunk = stream.recv().await.unwrap();
+                if chunk.is_empty() {
+                    break;
+                }
+                got.extend_from_slice(&chunk);
+            }
+            assert!(got == expected, "seed {seed}");
+        });
+    }
+}
