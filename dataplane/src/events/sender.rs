@@ -39,7 +39,7 @@ impl Post for Sender {
         }
         let token = self.token(target, timeout).await?;
         let shown = token.as_ref().map(|token| &***token);
-        let sent = message(self.proxy.spare.take(), target, &request, shown, None);
+        let sent = message(self.proxy.spare.take(self.proxy.ring.now()), target, &request, shown, None);
         let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
             self.to_instance(target, (&request, shown), &sent, timeout).await?
         } else {
@@ -52,7 +52,7 @@ impl Post for Sender {
             self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
         if let Ok(buffer) = sent.head.try_into_mut() {
-            self.proxy.spare.give(buffer); // more than what the allocator keeps at hand
+            self.proxy.spare.give(buffer, self.proxy.ring.now()); // more than what the allocator keeps at hand
         }
         match outcome {
             Ok(answer) => Ok(answer),

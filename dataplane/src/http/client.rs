@@ -224,7 +224,9 @@ async fn converse(
 
 async fn send(stream: &Wire, outflow: &mut Outflow, request: &Outgoing) -> io::Result<()> {
     if request.body.is_empty() {
-        return outflow.send_whole(stream, Chunk::from(request.head.clone())).await;
+        // What becomes of a small one, the answer shows: it leaves while we wait for that.
+        let Err(head) = stream.post(Chunk::from(request.head.clone())) else { return Ok(()) };
+        return outflow.send_whole(stream, head).await;
     }
     outflow.buffer.extend_from_slice(&request.head);
     outflow.put(stream, Chunk::from(request.body.clone())).await?;
