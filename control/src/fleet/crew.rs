@@ -10,10 +10,11 @@ use dataplane::table::{Endpoint, Protocol};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use super::decide::{Delay, View, Window, decide, is_roomy, restart_delay};
+use super::decide::{Delay, View, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::member::{Member, Phase};
 use super::seen::{Roll, Seen, Stage};
+use super::window::Window;
 use super::{EndpointSink, Metric, Observed, Plan, Signs, State, birth};
 use crate::runtime::{Beside, Gone, Report, Reporter, Runtime};
 
@@ -255,6 +256,9 @@ impl Crew {
         self.finish_drains(now);
         self.let_spares_go();
         self.publish(hands);
+        if self.desired == 0 && self.members.is_empty() {
+            self.window.sleep();
+        }
         if thawed > 0 {
             // Written when their requests are on their way: a line of the log takes as long as a thaw.
             tracing::info!(revision = %self.key, thawed, "instances thawed");

@@ -5,73 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::limits::{IDLE_WINDOW_MIN, RESTART_MAX, RESTART_MIN, SAMPLES_MAX, TICK};
+use super::limits::{IDLE_WINDOW_MIN, RESTART_MAX, RESTART_MIN, SAMPLES_MAX};
 use super::{Metric, Plan};
 
 /// A target below this asks for absurd numbers of instances (upstream X-AS-01).
 const TARGET_MIN: f64 = 0.01;
-
-/// Of `weighted-exponential`: what a whole window's samples may miss of one, upstream's precision.
-const WEIGHT_LOST: f64 = 0.000_1;
-/// Of `weighted-exponential`: upstream's least weight of the newest sample, so that long windows follow too.
-const WEIGHT_MIN: f64 = 0.2;
-
-/// Demand over time.
-#[derive(Debug, Default)]
-pub struct Window {
-    samples: VecDeque<(Instant, u32)>,
-}
-
-impl Window {
-    /// Notes the demand at `now`, and forgets what is older than `span`.
-    pub fn add(&mut self, now: Instant, demand: u32, span: Duration) {
-        while self.samples.len() == SAMPLES_MAX
-            || self.samples.front().is_some_and(|(at, _)| now.duration_since(*at) >= span)
-        {
-            self.samples.pop_front();
-        }
-        self.samples.push_back((now, demand));
-    }
-
-    /// What the demand of the last `span` comes to.
-    #[must_use]
-    pub fn level(&self, now: Instant, span: Duration, weighted: bool) -> f64 {
-        if weighted { self.weighted(now, span) } else { self.average(now, span) }
-    }
-
-    /// The sum in which each sample counts by its age in ticks, as upstream's `weighted-exponential` has it: the
-    /// newest by the coefficient, each older one by the rest of it.
-    #[must_use]
-    pub fn weighted(&self, now: Instant, span: Duration) -> f64 {
-        let coefficient = smoothing(span);
-        let Some((newest, _)) = self.samples.back() else { return 0.0 };
-        let ticks = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() / TICK.as_secs_f64();
-        let since = ticks(*newest, now).floor();
-        let recent = self.samples.iter().rev().take_while(|(at, _)| now.duration_since(*at) < span);
-        // Ticks come a little late, and not equally so: two samples never have the same age.
-        let ages = recent.scan(-1.0_f64, |age, (at, demand)| {
-            *age = ticks(*at, *newest).round().max(*age + 1.0);
-            Some((*age, *demand))
-        });
-        ages.map(|(age, demand)| f64::from(demand) * coefficient * (1.0 - coefficient).powf(since + age))
-            .sum()
-    }
-
-    /// The average over what is known of the last `span`; 0 if nothing is.
-    #[must_use]
-    pub fn average(&self, now: Instant, span: Duration) -> f64 {
-        let recent = self.samples.iter().rev().take_while(|(at, _)| now.duration_since(*at) < span);
-        let (sum, count) = recent.fold((0_u64, 0_u32), |(s, c), (_, demand)| (s + u64::from(*demand), c + 1));
-        #[expect(clippy::cast_precision_loss, reason = "3600 samples of u32 stay below 2^52")]
-        if count == 0 { 0.0 } else { sum as f64 / f64::from(count) }
-    }
-}
-
-/// The weight of the newest sample: large enough that those of a whole window miss one by no more than
-/// `WEIGHT_LOST`, and never below `WEIGHT_MIN`.
-fn smoothing(span: Duration) -> f64 {
-    (1.0 - WEIGHT_LOST.powf(TICK.as_secs_f64() / span.max(TICK).as_secs_f64())).max(WEIGHT_MIN)
-}
 
 /// What a decision rests on, besides the plan.
 #[derive(Debug, Clone, Copy)]
@@ -382,60 +320,6 @@ mod tests {
             assert_eq!(delay.largest(at(second), span), largest, "second {second}");
         }
         assert_eq!(delay.largest(at(100), Duration::ZERO), 0);
-    }
-
-    #[test]
-    fn only_samples_inside_the_window_count() {
-        let start = Instant::now();
-        let span = Duration::from_secs(10);
-        let mut window = Window::default();
-        assert_eq!(window.average(start, span), 0.0);
-        for second in 0..20 {
-            window.add(start + Duration::from_secs(second), if second < 15 { 0 } else { 4 }, span);
-        }
-        let now = start + Duration::from_secs(19);
-        assert_eq!(window.average(now, span), 2.0);
-        assert_eq!(window.average(now, Duration::from_secs(5)), 4.0);
-        assert_eq!(window.samples.len(), 10);
-    }
-
-    /// Upstream's algorithm: a constant demand is what it is, and a change shows sooner than in an average.
-    #[test]
-    fn the_newest_samples_weigh_most() {
-        let start = Instant::now();
-        let at = |second| start + Duration::from_secs(second);
-        for seconds in [6, 10, 60, 3_600] {
-            let span = Duration::from_secs(seconds);
-            let mut window = Window::default();
-            (0..seconds).for_each(|second| window.add(at(second), 50, span));
-            let found = window.level(at(seconds - 1), span, true);
-            assert!((found - 50.0).abs() < 0.01, "{seconds} s: {found}");
-        }
-        let span = Duration::from_secs(60);
-        let mut window = Window::default();
-        (0..60).for_each(|second| window.add(at(second), if second < 55 { 0 } else { 10 }, span));
-        let (plain, weighted) = (window.level(at(59), span, false), window.level(at(59), span, true));
-        assert!(weighted > 5.0 && plain < 1.0, "{weighted} {plain}");
-        assert_eq!(Window::default().level(start, span, true), 0.0);
-    }
-
-    #[test]
-    fn ticks_that_come_late_make_no_demand() {
-        let start = Instant::now();
-        let span = Duration::from_secs(30);
-        let mut window = Window::default();
-        // Each up to 2 ms late, and less so than the one before.
-        let at =
-            |tick: u64| start + Duration::from_secs(tick) + Duration::from_micros(2_000 - 500 * (tick % 4));
-        for tick in 0..60 {
-            window.add(at(tick), 50, span);
-            let found = window.level(at(tick) + Duration::from_millis(1), span, true);
-            assert!(found <= 50.0, "tick {tick}: {found}");
-        }
-        assert!(window.level(at(59), span, true) > 49.9);
-        // A tick that was missed counts as one without demand, and so does one that is due.
-        let missed = window.level(at(60) + Duration::from_millis(5), span, true);
-        assert!((49.9 * (1.0 - smoothing(span))..49.9).contains(&missed), "{missed}");
     }
 
     /// X-AS-02, X-AS-03 and X-AS-07 with the numbers of upstream's own documentation, as (stable, panic, ready,

@@ -18,6 +18,7 @@ mod spares_tests;
 mod survey;
 #[cfg(test)]
 mod tests;
+pub mod window;
 
 pub use seen::{Last, Seen, Stage};
 pub use survey::{Figures, Pods, Signs, Surveyed};
