@@ -280,7 +280,7 @@ impl Publisher {
                 model.owners.insert(host.clone(), owner.to_owned());
             }
             for key in rule.backends() {
-                model.users.entry(key.to_owned()).or_default().insert(owner.to_owned());
+                model.note_user(key, owner);
             }
         }
         rules.shrink_to_fit(); // of most there is one, in a list that was made for four

@@ -28,8 +28,8 @@ pub(super) struct Model {
     pub(super) routes: BTreeMap<String, Vec<HostRule>>,
     /// Who has a host.
     pub(super) owners: HashMap<String, String>,
-    /// Whose rules name a backend, by its key.
-    pub(super) users: HashMap<String, BTreeSet<String>>,
+    /// Whose rules name a backend, by its key; in order. Mostly one's, for which a set would take room for eleven.
+    pub(super) users: HashMap<String, Vec<Box<str>>>,
     /// Hosts from the command line: nobody takes them.
     pub(super) fixed: HashMap<String, Arc<Route>>,
     /// The last id given to an address that is not of the fleet.
@@ -85,7 +85,18 @@ impl Model {
         if let Some(entry) = self.backends.get_mut(key) {
             entry.made = None;
         }
-        self.stale.extend(self.users.get(key).into_iter().flatten().cloned());
+        self.stale.extend(self.users.get(key).into_iter().flatten().map(|owner| owner.to_string()));
+    }
+
+    /// `owner`'s rules name the backend `key`.
+    pub(super) fn note_user(&mut self, key: &str, owner: &str) {
+        if let Some(users) = self.users.get_mut(key) {
+            if let Err(at) = users.binary_search_by(|user| (**user).cmp(owner)) {
+                users.insert(at, owner.into());
+            }
+        } else {
+            self.users.insert(key.to_owned(), vec![owner.into()]);
+        }
     }
 
     /// Takes the rules of `owner` away, with their hosts. What they led to stays until
@@ -98,7 +109,9 @@ impl Model {
         }
         for key in rules.iter().flat_map(HostRule::backends) {
             let Some(users) = self.users.get_mut(key) else { continue };
-            users.remove(owner);
+            if let Ok(at) = users.binary_search_by(|user| (**user).cmp(owner)) {
+                users.remove(at);
+            }
             if users.is_empty() {
                 self.users.remove(key);
             }
