@@ -88,6 +88,7 @@ impl Driver for Kernel {
     }
 
     fn cancel(&mut self, key: Key) {
+        self.posts.cancel(key);
         let cancel = opcode::AsyncCancel2::new(CancelBuilder::user_data(key.0)).build();
         self.push(cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(IGNORED));
     }

@@ -5,6 +5,8 @@
 //! answers have been read, the posts without one are done. That saves an answer and, which is more, a turn of the loop:
 //! a wait for arrivals does not end because what was handed over with it has left.
 
+use std::collections::HashMap;
+
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 
@@ -21,21 +23,24 @@ struct Post {
     bytes: u32,
     /// All of it.
     whole: u32,
+    /// Nobody cancelled it.
+    wanted: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Posts {
     /// Not decided.
     open: Vec<Post>,
-    /// Did not leave at once, and are sent on by sends that wait.
-    slow: Vec<Post>,
+    /// Did not leave at once, and are sent on by sends that wait. As many as there are peers that do not read, so they are found
+    /// by name: every other answer is looked for here, too.
+    slow: HashMap<Key, Post>,
 }
 
 impl Posts {
     /// The entry for a new one.
     pub(super) fn begin(&mut self, key: Key, fd: i32, bytes: &[u8]) -> squeue::Entry {
         let length = super::length(bytes);
-        let post = Post { key, fd, start: bytes.as_ptr(), bytes: length, whole: length };
+        let post = Post { key, fd, start: bytes.as_ptr(), bytes: length, whole: length, wanted: true };
         self.open.push(post);
         post.entry(SEND_FLAGS | libc::MSG_DONTWAIT).flags(squeue::Flags::SKIP_SUCCESS)
     }
@@ -49,15 +54,27 @@ impl Posts {
                 Ok(left) if left < post.bytes => left,
                 _ => return Some(Answered::Done(result)),
             };
+            if !post.wanted {
+                return Some(Answered::Done(-libc::ECANCELED));
+            }
             let rest =
                 Post { start: post.start.wrapping_add(left as usize), bytes: post.bytes - left, ..post };
-            self.slow.push(rest);
+            self.slow.insert(key, rest);
             return Some(Answered::GoesOn(rest.entry(SEND_FLAGS)));
         }
-        let at = self.slow.iter().position(|post| post.key == key)?;
-        let post = self.slow.swap_remove(at);
-        let done = result == post.bytes.cast_signed();
-        Some(Answered::Done(if done { post.whole.cast_signed() } else { result.min(-libc::EPIPE) }))
+        let post = self.slow.remove(&key)?;
+        Some(Answered::Done(match result {
+            all if all == post.bytes.cast_signed() => post.whole.cast_signed(),
+            part if part >= 0 => -libc::EPIPE,
+            failure => failure,
+        }))
+    }
+
+    /// One that is not decided may not go on: the kernel's own cancellation would come before its next entry, and find nothing.
+    pub(super) fn cancel(&mut self, key: Key) {
+        if let Some(post) = self.open.iter_mut().find(|post| post.key == key) {
+            post.wanted = false;
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -129,6 +146,15 @@ mod tests {
             assert_eq!(done(posts.answered(Key(7), last)), Some(outcome));
             assert!(posts.is_empty());
         }
+    }
+
+    #[test]
+    fn one_that_was_cancelled_does_not_go_on() {
+        let mut posts = begun(b"hello");
+        posts.cancel(Key(8));
+        posts.cancel(Key(7));
+        assert_eq!(done(posts.answered(Key(7), 2)), Some(-libc::ECANCELED));
+        assert!(posts.is_empty());
     }
 
     #[test]

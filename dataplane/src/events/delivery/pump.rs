@@ -250,31 +250,45 @@ impl<P: Post> Pump<P> {
         if self.held.get() {
             return Next::Wait { until: None };
         }
-        let order = self.order();
-        while self.has_window(&order, self.in_flight.get()) {
-            let Some(job) = self.due_retry() else { break };
-            self.begin((job, None));
+        let (order, mut looks) = (self.order(), RECORDS_PER_TURN_MAX);
+        while let Some(errand) = self.errand(&order, self.in_flight.get(), &mut looks) {
+            self.begin(errand);
         }
-        for _ in 0..RECORDS_PER_TURN_MAX {
-            if !self.has_window(&order, self.in_flight.get()) || !self.has_room(&order) {
-                return self.wait();
-            }
-            let Some((position, sight)) = self.next() else { return self.wait() };
-            if let Some(errand) = self.consider(&order, position, sight) {
-                self.begin(errand);
+        if looks == 0 { Next::Yield } else { self.wait() }
+    }
+
+    /// What may be begun beside those `in_flight`: what is due again, or else an event among so many of the next.
+    pub(super) fn errand(
+        self: &Rc<Self>,
+        order: &Order,
+        in_flight: u32,
+        looks: &mut usize,
+    ) -> Option<Errand> {
+        if !self.has_window(order, in_flight) {
+            return None;
+        }
+        if let Some(job) = self.due_retry() {
+            return Some((job, None));
+        }
+        while *looks > 0 && self.has_room(order) {
+            *looks -= 1;
+            let (position, sight) = self.next()?;
+            let errand = self.consider(order, position, sight);
+            if errand.is_some() {
+                return errand;
             }
         }
-        Next::Yield
+        None
     }
 
     /// Whether one more event may be unfinished.
-    pub(super) fn has_room(&self, order: &Order) -> bool {
+    fn has_room(&self, order: &Order) -> bool {
         self.place.unfinished() < room(&order.subscriber.delivery)
     }
 
     /// Whether one more request may be beside those `in_flight`. To a subscriber of ours as many as its instances take, and
     /// a window more: those wait for a place, and by them the scaler sees the backlog.
-    pub(super) fn has_window(&self, order: &Order, in_flight: u32) -> bool {
+    fn has_window(&self, order: &Order, in_flight: u32) -> bool {
         let (delivery, in_flight) = (&order.subscriber.delivery, in_flight as usize);
         if delivery.sequence == Sequence::Strict {
             return in_flight == 0;
@@ -285,7 +299,7 @@ impl<P: Post> Pump<P> {
     }
 
     /// The next event that may be wanted.
-    pub(super) fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
+    fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
         let arrives = self.order.borrow().stream.guards_loops;
         let seen = |record: wal::Record| (record.position, Sight::of(record, arrives).map(Rc::new));
         let from = if self.line.is_in() { self.line.first()? } else { self.place.next() };
@@ -354,7 +368,7 @@ impl<P: Post> Pump<P> {
     }
 
     /// What to do at once about an event that was read.
-    pub(super) fn consider(
+    fn consider(
         &self,
         order: &Order,
         position: Position,
@@ -383,7 +397,7 @@ impl<P: Post> Pump<P> {
         Job { attempt: made.min(self.order.borrow().subscriber.delivery.retries_max), ..Job::first(position) }
     }
 
-    pub(super) fn due_retry(&self) -> Option<Job> {
+    fn due_retry(&self) -> Option<Job> {
         let mut retries = self.retries.borrow_mut();
         if retries.peek()?.0.at > self.shop.ring.now() {
             return None;

@@ -55,23 +55,7 @@ impl<P: Post> Pump<P> {
             return None;
         }
         self.catch_up();
-        let order = self.order();
-        if !self.has_window(&order, self.in_flight.get() - 1) {
-            return None;
-        }
-        if let Some(job) = self.due_retry() {
-            return Some((job, None));
-        }
-        for _ in 0..RECORDS_PER_TURN_MAX {
-            if !self.has_room(&order) {
-                break;
-            }
-            let (position, sight) = self.next()?;
-            let errand = self.consider(&order, position, sight);
-            if errand.is_some() {
-                return errand;
-            }
-        }
-        None // the pump goes on, rung by the slot
+        // If there is more behind so many, the pump goes on, rung by the slot.
+        self.errand(&self.order(), self.in_flight.get() - 1, &mut { RECORDS_PER_TURN_MAX })
     }
 }
