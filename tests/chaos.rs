@@ -175,8 +175,8 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     let left = children(appliance.pid());
     assert_eq!(left.len(), INSTANCES);
     assert!(left.iter().all(|child| child.state != 'Z'));
-    // Kept connections to instances and to this test's clients come and go.
-    let after = wait::try_until(PATIENCE, || {
+    // Kept connections to instances and to this test's clients come and go: there may be more than before, each for 45 s.
+    let after = wait::try_until(RECOVERY, || {
         let now = descriptors(&appliance);
         (now <= before + clients).then_some(now)
     });
