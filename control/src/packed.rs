@@ -71,6 +71,11 @@ impl Text {
         }
     }
 
+    #[must_use]
+    pub(crate) fn is_packed(&self) -> bool {
+        matches!(self.0, Form::Packed { .. })
+    }
+
     /// Bytes of the text.
     #[must_use]
     pub(crate) fn text_bytes(&self) -> usize {

@@ -71,6 +71,7 @@ fn an_object_in_memory_is_little_more_than_its_text() {
     let text: usize = store
         .read()
         .all()
+        .into_iter()
         .filter(|one| one.key.name.starts_with("object-"))
         .map(|one| one.json_bytes())
         .sum();

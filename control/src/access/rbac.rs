@@ -198,7 +198,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn all(memory: &Memory, plural: &str, namespace: Option<&str>) -> Vec<Arc<Stored>> {
-    memory.list(&resource(plural), namespace).items
+    memory.list(&resource(plural), namespace).items()
 }
 
 fn resource(plural: &str) -> Arc<str> {

@@ -36,7 +36,7 @@ pub(super) async fn settle(
     authority: &Arc<str>,
     signer: &Arc<Signer>,
 ) -> Result<(), StoreError> {
-    let all = store.read().list(&SECRETS.into(), Some(home)).items;
+    let all = store.read().list(&SECRETS.into(), Some(home)).items();
     for secret in all.into_iter().filter(|secret| secret.value()["type"] == TYPE) {
         let (key, authority, signer) = (secret.key.clone(), Arc::clone(authority), Arc::clone(signer));
         upkeep::write(store, move |view| fill(view, &key, &authority, &signer)).await?;

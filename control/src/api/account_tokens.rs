@@ -40,7 +40,7 @@ fn bound(server: &Server, namespace: &str, said: &Value) -> Result<Option<Bound>
     };
     let name = text("name");
     let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.as_str().into() };
-    let found = server.store.read().get(&key).cloned().ok_or_else(|| Refusal::not_found(meta, &name))?;
+    let found = server.store.read().get(&key).ok_or_else(|| Refusal::not_found(meta, &name))?;
     let uid = text("uid");
     if !uid.is_empty() && *uid != *found.head.uid() {
         let why = format!(
@@ -71,7 +71,7 @@ pub(super) fn answer(
     let meta = &ServiceAccount::META;
     let Some(signer) = &server.believed.signer else { return Err(Refusal::unknown_path()) };
     let key = Key { resource: object::resource_of(meta), namespace: namespace.into(), name: name.into() };
-    let stored = server.store.read().get(&key).cloned();
+    let stored = server.store.read().get(&key);
     let stored = stored.ok_or_else(|| Refusal::not_found(meta, name))?;
     let mut request = body::object(headers, "TokenRequest", bytes)?;
     if !request["spec"].is_object() && !request["spec"].is_null() {

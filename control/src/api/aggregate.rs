@@ -65,7 +65,7 @@ async fn settle(store: &Store, resource: &Arc<str>) -> Result<(), StoreError> {
 /// Aggregated roles that say something else than what they add up to, and that.
 fn unsettled(store: &Store, resource: &Arc<str>) -> Vec<(Key, Value)> {
     let memory = store.read();
-    let roles = memory.list(resource, None).items;
+    let roles = memory.list(resource, None).items();
     let wanted = roles.iter().filter_map(|role| {
         let value = role.value();
         let rules = Value::from(rbac::aggregated(&memory, &role.key.name, &value)?);

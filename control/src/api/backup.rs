@@ -45,10 +45,10 @@ pub(super) async fn answer(server: &Server, method: &Method, body: Body) -> Resu
 fn backup(store: &Store) -> Response {
     let (revision, objects) = {
         let memory = store.read();
-        (memory.revision(), memory.all().cloned().collect::<Vec<_>>())
+        (memory.revision(), memory.all())
     };
     let head = json!(Head { sluicegate: "backup".into(), format: FORMAT, revision });
-    let foot = json!(Foot { objects: objects.len() });
+    let foot = json!(Foot { objects: objects.iter().count() });
     let rows = objects.into_iter().map(|object| {
         let key = &object.key;
         let (resource, namespace, name) = (json!(&*key.resource), json!(&*key.namespace), json!(&*key.name));
@@ -68,7 +68,7 @@ async fn restore(store: &Store, body: Body) -> Result<Response, Refusal> {
     let kept: BTreeSet<Key> = rows.iter().map(|row| row.key.clone()).collect();
     let gone: Vec<Key> = {
         let memory = store.read();
-        memory.all().map(|object| object.key.clone()).filter(|key| !kept.contains(key)).collect()
+        memory.all().into_iter().map(|object| object.key.clone()).filter(|key| !kept.contains(key)).collect()
     };
     for generation in generations(rows) {
         let puts = generation.into_iter().filter_map(|row| row.value().map(|object| (row.key, Some(object))));

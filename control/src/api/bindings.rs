@@ -23,7 +23,7 @@ pub(super) fn of(call: &Call) -> Vec<SinkBinding> {
         if memory.count(&resource, Some(namespace)) > BINDINGS_READ_MAX {
             return Vec::new();
         }
-        memory.list(&resource, Some(namespace)).items
+        memory.list(&resource, Some(namespace)).items()
     };
     found.iter().filter_map(|one| serde_json::from_value(one.value()).ok()).collect()
 }

@@ -41,7 +41,7 @@ impl Customs {
         if let Some((_, registry)) = last.registry.as_ref().filter(|(at, _)| *at == changed) {
             return Arc::clone(registry);
         }
-        let mut all = memory.list(&DEFINITIONS.into(), None).items;
+        let mut all = memory.list(&DEFINITIONS.into(), None).items();
         drop(memory);
         all.retain(|one| !is_fixed(fixed, &one.key.name));
         let mut registry = Arc::clone(fixed);

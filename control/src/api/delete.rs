@@ -96,17 +96,17 @@ pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Respo
         &call.parameters.field_selector,
     )?;
     let options = parse(call, bytes)?;
-    let mut listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
-    listing.items.iter_mut().for_each(|object| *object = faces::shown(&call.target.entry, object));
-    listing.items.retain(|object| selector.matches(object));
-    for object in &listing.items {
+    let listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
+    let items = listing.into_iter().map(|object| faces::shown(&call.target.entry, &object));
+    let items: Vec<_> = items.filter(|object| selector.matches(object)).collect();
+    for object in &items {
         match remove(call, object.key.clone(), options.clone()).await {
             Err(refusal) if refusal.code != StatusCode::NOT_FOUND => return Err(refusal),
             _ => {}
         }
     }
     let metadata = json!({ "resourceVersion": call.server.store.read().revision().to_string() });
-    Ok(list::many(call, &listing.items, metadata))
+    Ok(list::many(call, items.into_iter(), metadata))
 }
 
 async fn remove(call: &Call, key: crate::store::Key, options: Options) -> Result<Written, Refusal> {

@@ -19,7 +19,7 @@ pub(super) fn get(call: &Call) -> Result<Response, Refusal> {
     {
         return Err(Refusal::from_the_future(asked, memory.revision()));
     }
-    let object = memory.get(&key).cloned();
+    let object = memory.get(&key);
     drop(memory);
     let object = object.ok_or_else(|| Refusal::not_found(call.target.entry.meta, &key.name))?;
     Ok(one(call, StatusCode::OK, &object))

@@ -133,7 +133,7 @@ fn granted_beyond(
     let meta = call.target.entry.meta;
     let mut wanted: Vec<Value> = Vec::new();
     if meta.plural.ends_with("bindings") {
-        let stored = call.key().ok().and_then(|key| memory.get(&key).cloned());
+        let stored = call.key().ok().and_then(|key| memory.get(&key));
         let references = [Some(value["roleRef"].clone()), stored.map(|one| one.value()["roleRef"].take())];
         for reference in references.into_iter().flatten().filter(Value::is_object) {
             wanted.extend(rbac::rules_of(memory, &reference, namespace));

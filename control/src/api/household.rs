@@ -83,7 +83,7 @@ fn unsettled(store: &Store, reached: Option<u64>) -> (BTreeSet<Arc<str>>, u64) {
     {
         return (events.iter().filter_map(concerned).collect(), reached);
     }
-    let all = memory.list(&object::resource_of(&NAMESPACE), None).items;
+    let all = memory.list(&object::resource_of(&NAMESPACE), None).items();
     (all.iter().map(|namespace| namespace.key.name.clone()).collect(), memory.revision())
 }
 

@@ -36,22 +36,26 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
         &call.parameters.field_selector,
     )?;
     let (listing, after) = snapshot(call)?;
-    let mut items: Vec<Arc<Stored>> = listing.items;
-    if let Some((namespace, name)) = &after {
-        items.retain(|o| (&*o.key.namespace, &*o.key.name) > (namespace.as_str(), name.as_str()));
+    let (entry, revision, limit) = (&call.target.entry, listing.revision, call.parameters.limit);
+    let mut metadata = json!({ "resourceVersion": revision.to_string() });
+    let is_whole = limit == 0 && after.is_none() && entry.translation.is_none() && selector.takes_all();
+    if is_whole {
+        return Ok(many(call, listing.into_iter(), metadata));
     }
-    let entry = &call.target.entry;
-    if entry.translation.is_some() {
-        items.iter_mut().for_each(|object| *object = faces::shown(entry, object));
-    }
-    items.retain(|object| selector.matches(object));
+    let mut items: Vec<Arc<Stored>> = listing
+        .into_iter()
+        .filter(|one| {
+            after.as_ref().is_none_or(|(namespace, name)| {
+                (&*one.key.namespace, &*one.key.name) > (namespace.as_str(), name.as_str())
+            })
+        })
+        .map(|object| faces::shown(entry, &object))
+        .filter(|object| selector.matches(object))
+        .collect();
 
-    let mut metadata = json!({ "resourceVersion": listing.revision.to_string() });
-    let limit = call.parameters.limit;
     if limit > 0 && items.len() > limit {
         let last = &items[limit - 1].key;
-        let token =
-            Token { revision: listing.revision, after: (last.namespace.to_string(), last.name.to_string()) };
+        let token = Token { revision, after: (last.namespace.to_string(), last.name.to_string()) };
         metadata["continue"] = URL_SAFE_NO_PAD.encode(json!(token).to_string()).into();
         // With a selector nobody has to know, and Kubernetes does not say.
         if call.parameters.label_selector.is_empty() && call.parameters.field_selector.is_empty() {
@@ -59,11 +63,16 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
         }
         items.truncate(limit);
     }
-    Ok(many(call, &items, metadata))
+    Ok(many(call, items.into_iter(), metadata))
 }
 
-/// Answers with several objects, which are in the kind's form, as what was asked for.
-pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Response {
+/// Answers with several objects, which are in the kind's form, as what was asked for. Sleepers are unfolded twice, for their length and
+/// their text: with all of them unfolded a list would take twice what it says.
+pub(super) fn many(
+    call: &Call,
+    items: impl Iterator<Item = Arc<Stored>> + Clone,
+    metadata: Value,
+) -> Response {
     let meta = call.target.entry.meta;
     match call.format {
         Format::Object => {
@@ -72,8 +81,8 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
                 "kind": format!("{}List", meta.kind),
                 "metadata": metadata,
             });
-            let bytes = items.iter().map(|object| object.json_bytes() + 1).sum();
-            accept::json(StatusCode::OK, join(&head, bytes, items.iter().map(|object| object.json())))
+            let bytes = items.clone().map(|object| object.json_bytes() + 1).sum();
+            accept::json(StatusCode::OK, join(&head, bytes, items.map(|object| object.json())))
         }
         Format::Metadata => {
             let head = json!({
@@ -81,12 +90,12 @@ pub(super) fn many(call: &Call, items: &[Arc<Stored>], metadata: Value) -> Respo
                 "kind": "PartialObjectMetadataList",
                 "metadata": metadata,
             });
-            let items: Vec<String> =
-                items.iter().map(|object| accept::metadata_only(object).to_string()).collect();
+            let items: Vec<String> = items.map(|object| accept::metadata_only(&object).to_string()).collect();
             let bytes = items.iter().map(|item| item.len() + 1).sum();
             accept::json(StatusCode::OK, join(&head, bytes, items.iter()))
         }
         Format::Table => {
+            let items: Vec<Arc<Stored>> = items.collect();
             let items: Vec<&Stored> = items.iter().map(|object| &**object).collect();
             let include = call.parameters.include_object;
             let mut table = table::of(meta, &items, "", include, jiff::Timestamp::now());

@@ -73,7 +73,7 @@ pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) ->
     let asked = Asked::of(uri)?;
     let resource = object::resource_of(&Pod::META);
     let key = Key { resource, namespace: namespace.into(), name: name.into() };
-    let pod = server.store.read().get(&key).cloned();
+    let pod = server.store.read().get(&key);
     let pod = pod.ok_or_else(|| Refusal::not_found(&Pod::META, name))?;
     let value = pod.value();
     let wanted = asked.container.as_deref().filter(|wanted| !wanted.is_empty());
@@ -141,7 +141,7 @@ impl Followed {
     fn goes_on(&self) -> bool {
         let memory = self.server.store.read();
         let id = |pod: &Stored| number(&container(&pod.value(), None)?["containerID"]).map(|(id, _)| id);
-        memory.get(&self.pod).and_then(|pod| id(pod)) == Some(self.id)
+        memory.get(&self.pod).and_then(|pod| id(&pod)) == Some(self.id)
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) async fn answer(
     let key = call.key()?;
     match *method {
         Method::GET => {
-            let stored = call.server.store.read().get(&key).cloned();
+            let stored = call.server.store.read().get(&key);
             let stored = stored.ok_or_else(|| Refusal::not_found(call.target.entry.meta, &key.name))?;
             shown(call, scale, &stored)
         }

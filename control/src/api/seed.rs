@@ -53,7 +53,12 @@ pub async fn seed_objects(store: &Store) -> Result<(), StoreError> {
 /// Whether an earlier start defined our kinds.
 #[must_use]
 pub fn has_definitions(store: &Store) -> bool {
-    !store.read().list(&object::resource_of(&CustomResourceDefinition::META), None).items.is_empty()
+    store
+        .read()
+        .list(&object::resource_of(&CustomResourceDefinition::META), None)
+        .into_iter()
+        .next()
+        .is_some()
 }
 
 /// Stores these definitions of our kinds, and deletes those of kinds that this version of the program no longer has.
@@ -67,8 +72,7 @@ pub async fn seed_definitions(store: &Store, definitions: Vec<Definition>) -> Re
     let ours = |object: &Stored| {
         object.key.name.ends_with("knative.dev") && object.value()["metadata"]["managedFields"].is_null()
     };
-    let others: Vec<_> =
-        stored.items.into_iter().filter(|object| !known(&object.key) && ours(object)).collect();
+    let others: Vec<_> = stored.into_iter().filter(|object| !known(&object.key) && ours(object)).collect();
     let forget = others.into_iter().map(|object| {
         store.write(move |_: &View| Ok::<_, Refusal>(Change::Delete(object.key.clone(), object.value())))
     });

@@ -83,6 +83,11 @@ const NAME: &str = "/metadata/name";
 const NAMESPACE: &str = "/metadata/namespace";
 
 impl Selector {
+    /// Whether nothing was asked for.
+    pub(super) fn takes_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
     /// Of a request for objects of the kind `entry`.
     pub(super) fn parse(entry: &Entry, labels: &str, fields: &str) -> Result<Self, Refusal> {
         Ok(Self {

@@ -31,7 +31,7 @@ impl Live {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0 != versions {
             let read =
-                Settings::read(|namespace, name| memory.get(&key(namespace, name)).map(|map| data(map)));
+                Settings::read(|namespace, name| memory.get(&key(namespace, name)).map(|map| data(&map)));
             *last = (versions, Arc::new(read));
         }
         Arc::clone(&last.1)

@@ -4,7 +4,6 @@
 //! between "list" and "subscribe" in which a change could slip through, and a client that reads
 //! slowly costs no memory: when the history has moved past its cursor, the stream ends.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use http::{StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::store::{Event, Store, Stored};
+use crate::store::{Event, Items, Store, Stored};
 
 use super::accept::{self, Format};
 use super::crowd::{Place, Stay};
@@ -46,7 +45,7 @@ struct Watcher {
     /// Every change up to here was told.
     reached: u64,
     /// Objects that existed at the start and are still to be told.
-    initial: VecDeque<Arc<Stored>>,
+    initial: Option<Items>,
     /// A bookmark is owed that says: these were all.
     owes_initial_end: bool,
     news: tokio::sync::watch::Receiver<u64>,
@@ -86,7 +85,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
         include: parameters.include_object,
         bookmarks: parameters.bookmarks,
         reached: parameters.resource_version.unwrap_or(0),
-        initial: VecDeque::new(),
+        initial: None,
         owes_initial_end: false,
         news,
         ends_at: now + Duration::from_secs(seconds),
@@ -103,7 +102,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
         }
         if send_initial.unwrap_or(watcher.reached == 0) {
             let listing = memory.list(&watcher.resource, watcher.target.namespace.as_deref());
-            watcher.initial = listing.items.into();
+            watcher.initial = Some(listing.into_iter());
             watcher.reached = newest;
             watcher.owes_initial_end = send_initial == Some(true) && watcher.bookmarks;
         } else if watcher.reached == 0 {
@@ -174,13 +173,16 @@ impl Watcher {
 
     fn tell_initial(&mut self, lines: &mut Vec<u8>) {
         for _ in 0..EVENTS_AT_ONCE_MAX {
-            let Some(object) = self.initial.pop_front() else { break };
+            let Some(object) = self.initial.as_mut().and_then(Iterator::next) else {
+                self.initial = None;
+                break;
+            };
             let object = faces::shown(&self.target.entry, &object);
             if self.selector.matches(&object) {
                 self.write(lines, "ADDED", &object);
             }
         }
-        if self.initial.is_empty() && self.owes_initial_end {
+        if self.initial.is_none() && self.owes_initial_end {
             self.owes_initial_end = false;
             self.write_bookmark(lines, true);
         }

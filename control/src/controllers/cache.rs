@@ -4,7 +4,8 @@
 //! watch was down is noticed as well: the list after a reconnect is compared with what was known.
 //!
 //! A kind of which a sleeping Service has one keeps open only those that were asked for of late, because an object with its
-//! fields open takes 4 KiB. The others are what our own store holds anyway; of another's API they are packed, in 400 bytes.
+//! fields open takes 4 KiB. The others are looked up in our own store, in which they may be newer
+//! than what was told of; of another's API they are packed, in 400 bytes.
 
 mod cluster;
 mod kept;
@@ -25,11 +26,12 @@ use serde::de::DeserializeOwned;
 
 use crate::hands;
 use crate::kinds::shared::{name, namespace};
-use crate::store::{Listing, Stored};
+use crate::store::{Store, Stored};
 use kept::{Kept, Packer, SEAM, Sight, Slot, Words};
 use owners::cut_owners;
 
 pub use owners::without_owners;
+use source::Home;
 pub use source::{Source, follow};
 
 /// Namespace and name with [`SEAM`] between them, in one piece: as a pair of strings a name takes twice as much.
@@ -125,7 +127,7 @@ impl<K: Resource> Cache<K> {
     #[must_use]
     pub fn all_having(&self, word: &str) -> Vec<Arc<K>> {
         let kept = self.lock();
-        kept.found(&joined([word, ""])).filter_map(|key| kept.look(kept.objects.get(key)?)).collect()
+        kept.found(&joined([word, ""])).filter_map(|key| kept.look(key)).collect()
     }
 
     /// One of each group of objects that are found by the same word.
@@ -136,13 +138,20 @@ impl<K: Resource> Cache<K> {
         let names: Vec<&Key> = kept.names.iter().collect();
         let groups = names.chunk_by(|one, next| one[..group(one)] == next[..group(next)]);
         let one = groups.filter(|names| names.len() > 1).filter_map(|names| names[0].split_once(SEAM));
-        one.filter_map(|(_, key)| kept.look(kept.objects.get(key)?)).collect()
+        one.filter_map(|(_, key)| kept.look(key)).collect()
     }
 
     /// Namespace and name of each.
     #[must_use]
     pub fn keys(&self) -> Vec<(String, String)> {
-        self.lock().objects.keys().filter_map(|key| parts(key)).collect()
+        let home = self.lock().home.clone();
+        match home {
+            Some(home) => {
+                let pair = |one: Arc<Stored>| (one.key.namespace.to_string(), one.key.name.to_string());
+                home.list(None).map(pair).collect()
+            }
+            None => self.lock().objects.keys().filter_map(|key| parts(key)).collect(),
+        }
     }
 
     /// Does this to each object that comes in from a cluster from now on. The first to say so is heard.
@@ -166,20 +175,16 @@ impl<K: Resource> Cache<K> {
 
     /// Takes in a whole list; what is not in it is gone.
     pub fn replace(&self, list: Vec<K>, told: impl FnMut(Change<'_, K>)) {
-        self.take_in_all(list.into_iter().map(|object| (self.taken_in(object), None)), told);
+        self.take_in_all(list.into_iter().map(|object| self.taken_in(object)), told);
     }
 
-    fn take_in_all(
-        &self,
-        list: impl Iterator<Item = (Arc<K>, Option<Arc<Stored>>)>,
-        mut told: impl FnMut(Change<'_, K>),
-    ) {
+    fn take_in_all(&self, list: impl Iterator<Item = Arc<K>>, mut told: impl FnMut(Change<'_, K>)) {
         let mut left: BTreeSet<Key> = self.lock().objects.keys().cloned().collect();
         let mut changes = Vec::new();
-        for (object, stored) in list {
+        for object in list {
             let key = key(&*object);
             left.remove(&key);
-            changes.push((self.lock().insert(key, Arc::clone(&object), stored), Some(object)));
+            changes.push((self.lock().insert(key, Arc::clone(&object)), Some(object)));
         }
         changes.extend(left.iter().map(|key| (self.lock().remove(key), None)));
         // Who is told finds all of the list.
@@ -188,8 +193,8 @@ impl<K: Resource> Cache<K> {
         }
     }
 
-    fn apply(&self, object: Arc<K>, stored: Option<Arc<Stored>>, mut told: impl FnMut(Change<'_, K>)) {
-        let before = self.lock().insert(key(&*object), Arc::clone(&object), stored);
+    fn apply(&self, object: Arc<K>, mut told: impl FnMut(Change<'_, K>)) {
+        let before = self.lock().insert(key(&*object), Arc::clone(&object));
         told((before.as_ref(), Some(&object)));
     }
 
@@ -208,8 +213,12 @@ impl<K: Resource + Send + Sync> Cache<K> {
     /// All objects of a namespace, by name. Opens those of sleepers.
     #[must_use]
     pub fn list(&self, namespace: &str) -> Vec<Arc<K>> {
-        let first = joined([namespace, ""]);
         let kept = self.lock();
+        if let Some(home) = kept.home.clone() {
+            drop(kept);
+            return self.open_all(home.list(Some(namespace)).map(Sight::Stored).collect());
+        }
+        let first = joined([namespace, ""]);
         let of_it = kept.objects.range(first.clone()..).take_while(|(key, _)| key.starts_with(&*first));
         let sights = of_it.map(|(_, slot)| slot.sight()).collect();
         drop(kept);
@@ -219,7 +228,11 @@ impl<K: Resource + Send + Sync> Cache<K> {
     /// Opens those of sleepers: where there may be many, [`Cache::opened`] has some at a time.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
-        let sights = self.lock().objects.values().map(Slot::sight).collect();
+        let home = self.lock().home.clone();
+        let sights = match home {
+            Some(home) => home.list(None).map(Sight::Stored).collect(),
+            None => self.lock().objects.values().map(Slot::sight).collect(),
+        };
         self.open_all(sights)
     }
 
@@ -227,8 +240,8 @@ impl<K: Resource + Send + Sync> Cache<K> {
     #[must_use]
     pub fn opened(&self, keys: &[(String, String)]) -> Vec<Arc<K>> {
         let kept = self.lock();
-        let found = keys.iter().filter_map(|(namespace, name)| kept.objects.get(&joined([namespace, name])));
-        let sights = found.map(Slot::sight).collect();
+        let sights =
+            keys.iter().filter_map(|(namespace, name)| kept.sight(&joined([namespace, name]))).collect();
         drop(kept);
         self.open_all(sights)
     }
@@ -248,26 +261,28 @@ impl<K: Resource + Send + Sync> Cache<K> {
     }
 
     /// Takes in all that our own store has of it. To be done when there is nothing here yet; tells nobody.
-    fn fill(&self, listing: Listing) {
+    fn fill(&self, home: &Home, store: &Store) {
         let (maker, mut objects, mut names) = (self.lock().maker(), Vec::new(), Vec::new());
+        let reader = store.reader(); // from before it is listed, so that no death is missed
+        let (revision, all) = home.scope.list(store);
+        reader.reach(revision);
         if maker.reads() {
-            let work = |piece: Vec<_>| piece.into_iter().filter_map(|stored| maker.make(stored)).collect();
-            hands::in_order(pieces(listing.items), work, |some: Vec<_>| {
+            let work = |piece: Vec<Arc<Stored>>| -> Vec<_> {
+                piece.iter().filter_map(|stored| maker.make(stored)).collect()
+            };
+            hands::in_order(pieces(all), work, |some: Vec<_>| {
                 for (key, words, slot) in some {
                     names.extend(words.iter().map(|word| joined([word, &key])));
-                    objects.push((key, slot));
+                    objects.extend(slot.map(|slot| (key, slot)));
                 }
             });
-        } else {
-            objects
-                .extend(listing.items.into_iter().map(|stored| (stored_key(&stored), Slot::Stored(stored))));
         }
-        self.lock().fill(objects, names, listing.revision);
+        self.lock().fill(home, objects, names, reader);
     }
 }
 
 /// What one thread is given at a time.
-fn pieces<T>(all: Vec<T>) -> impl Iterator<Item = Vec<T>> {
+fn pieces<T>(all: impl IntoIterator<Item = T>) -> impl Iterator<Item = Vec<T>> {
     let mut all = all.into_iter();
     std::iter::from_fn(move || {
         Some(all.by_ref().take(PIECE).collect()).filter(|piece: &Vec<T>| !piece.is_empty())

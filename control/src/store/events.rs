@@ -47,7 +47,7 @@ pub async fn run(store: Arc<Store>) {
 
 /// Deletes what is expired; returns after how long more may be.
 pub async fn trim(store: &Store, now: Timestamp) -> Result<Duration, StoreError> {
-    let events = store.read().list(&Arc::from(EVENTS), None).items;
+    let events = store.read().list(&Arc::from(EVENTS), None).items();
     let (gone, oldest) = expired(&events, now);
     delete(store, gone).await?;
     // Whatever is told meanwhile stays for longer than that.
@@ -61,7 +61,7 @@ pub async fn make_room(store: &Store, namespace: &str) -> Result<(), StoreError>
     if store.read().count(&resource, Some(namespace)) <= EVENTS_PER_NAMESPACE_MAX {
         return Ok(());
     }
-    let events = store.read().list(&resource, Some(namespace)).items;
+    let events = store.read().list(&resource, Some(namespace)).items();
     delete(store, surplus(events)).await
 }
 

@@ -110,7 +110,7 @@ fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
         Place::Namespace(key) => looks.allow(key, memory.in_namespace(&key.name).next().is_none(), now),
         Place::Definition(key) => {
             let resource = lifecycle::resource_of_definition(&key.name);
-            looks.allow(key, memory.range(&resource, None).next().is_none(), now)
+            looks.allow(key, memory.list(&resource, None).into_iter().next().is_none(), now)
         }
         Place::Child(_) | Place::Owner(_) => true,
     });
@@ -118,7 +118,7 @@ fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
 
 /// All places that may need a look, when nothing is known of what changed.
 fn everywhere(memory: &Memory) -> BTreeSet<Place> {
-    memory.all().flat_map(|object| places_of(memory, object)).collect()
+    memory.all().into_iter().flat_map(|object| places_of(memory, &object)).collect()
 }
 
 /// A child whose owners are there and stay needs no look: when one of them goes, that leads here again.
@@ -160,12 +160,12 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     }
     if event.deleted {
         let definition = memory.get(&lifecycle::definition_key(&object.key.resource));
-        places.extend(definition.into_iter().flat_map(|found| places_of(memory, found)));
+        places.extend(definition.into_iter().flat_map(|found| places_of(memory, &found)));
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
         let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
-        places.extend(waiting.flat_map(|owner| places_of(memory, owner)));
+        places.extend(waiting.flat_map(|owner| places_of(memory, &owner)));
     }
     places
 }
@@ -207,7 +207,7 @@ async fn visit_owner(
     let children: Vec<Arc<Stored>> = {
         let memory = store.read();
         let Some(owner) = memory.get(&key) else { return Ok(()) };
-        memory.dependents(owner.head.uid()).cloned().collect()
+        memory.dependents(owner.head.uid()).collect()
     };
     for child in children {
         let (now, key, registry) = (now.clone(), child.key.clone(), Arc::clone(registry));
@@ -244,7 +244,7 @@ async fn visit_definition(store: &Store, key: Key, now: String) -> Result<(), St
     let resource = lifecycle::resource_of_definition(&key.name);
     let objects: Vec<Key> = {
         let memory = store.read();
-        let stay = memory.range(&resource, None).filter(|object| !object.head.deleting);
+        let stay = memory.list(&resource, None).into_iter().filter(|object| !object.head.deleting);
         stay.map(|object| object.key.clone()).collect()
     };
     delete_all(store, objects, &now).await?;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use dataplane::heap;
 
+use super::chapter::Chapter;
+use super::deaths::Deaths;
 use super::{Store, Stored};
 
 /// Changes kept for watchers. At 100 changes a second a watcher may be away for more than a minute
@@ -61,48 +63,132 @@ impl Event {
 
 #[derive(Debug)]
 pub(super) struct History {
-    /// Every change after this one is in `events`.
+    /// Every change after this one is in `chapters` or `events`.
     oldest: u64,
+    /// What is longer ago than `events`, folded.
+    chapters: VecDeque<Arc<Chapter>>,
     /// Revisions rise strictly.
     events: VecDeque<Event>,
+    /// What both hold.
     bytes: usize,
+    /// Changes in both.
+    count: usize,
+    pub(super) deaths: Deaths,
+}
+
+/// What is no longer part of a history, to be dropped when nobody waits.
+#[derive(Debug, Default)]
+pub(super) struct Forgotten {
+    pub(super) count: usize,
+    _chapters: Vec<Arc<Chapter>>,
+    _events: Vec<Event>,
 }
 
 impl History {
     pub(super) fn starting_at(revision: u64) -> Self {
-        Self { oldest: revision, events: VecDeque::new(), bytes: 0 }
+        let (chapters, events) = (VecDeque::new(), VecDeque::new());
+        Self { oldest: revision, chapters, events, bytes: 0, count: 0, deaths: Deaths::default() }
     }
 
     pub(super) fn push(&mut self, event: Event) {
         self.bytes += event.object.held_bytes();
+        self.count += 1;
         self.events.push_back(event);
-        while self.events.len() > HISTORY_EVENTS_MAX || self.bytes > HISTORY_BYTES_MAX {
-            let Some(event) = self.events.pop_front() else { break };
-            self.bytes -= event.object.held_bytes();
-            self.oldest = event.revision();
+        while self.count > HISTORY_EVENTS_MAX || self.bytes > HISTORY_BYTES_MAX {
+            if self.drop_chapter().is_none() && self.drop_event().is_none() {
+                break;
+            }
         }
     }
 
-    /// Takes out the changes up to `revision`, but for the last `kept` of all.
-    pub(super) fn forget(&mut self, revision: u64, kept: usize) -> Vec<Event> {
-        let old = self.events.partition_point(|event| event.revision() <= revision);
-        let count = old.min(self.events.len().saturating_sub(kept));
-        let forgotten: Vec<_> = self.events.drain(..count).collect();
-        if let Some(last) = forgotten.last() {
-            self.oldest = last.revision();
+    fn drop_chapter(&mut self) -> Option<Arc<Chapter>> {
+        let chapter = self.chapters.pop_front()?;
+        self.bytes -= chapter.held();
+        self.count -= chapter.len();
+        self.oldest = chapter.last;
+        if self.deaths.are_awaited(chapter.last) {
+            chapter
+                .events(None, None)
+                .filter(|event| event.deleted)
+                .for_each(|event| self.deaths.keep(event));
         }
-        self.bytes -= forgotten.iter().map(|event| event.object.held_bytes()).sum::<usize>();
+        Some(chapter)
+    }
+
+    fn drop_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.bytes -= event.object.held_bytes();
+        self.count -= 1;
+        self.oldest = event.revision();
+        if self.deaths.are_awaited(self.oldest) && event.deleted {
+            self.deaths.keep(event.clone());
+        }
+        Some(event)
+    }
+
+    /// Takes out the changes up to `revision`, but for the last `kept` of all. A chapter stays or goes as one.
+    pub(super) fn forget(&mut self, revision: u64, kept: usize) -> Forgotten {
+        let (before, mut forgotten) = (self.count, Forgotten::default());
+        while let Some(chapter) = self.chapters.front()
+            && chapter.last <= revision
+            && self.count - chapter.len() >= kept
+        {
+            forgotten._chapters.extend(self.drop_chapter());
+        }
+        while self.chapters.is_empty()
+            && self.count > kept
+            && self.events.front().is_some_and(|event| event.revision() <= revision)
+        {
+            forgotten._events.extend(self.drop_event());
+        }
         self.events.shrink_to_fit();
+        forgotten.count = before - self.count;
         forgotten
     }
 
-    /// All changes after `revision`, oldest first.
-    pub(super) fn after(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Event>, Expired> {
+    /// All changes after `revision`, oldest first; of those that are folded only the ones of this kind and namespace.
+    pub(super) fn after(
+        &self,
+        revision: u64,
+        resource: Option<&Arc<str>>,
+        namespace: Option<&str>,
+    ) -> Result<impl Iterator<Item = Event>, Expired> {
         if revision < self.oldest {
             return Err(Expired { asked: revision, oldest: self.oldest });
         }
+        let begins = self.chapters.partition_point(|chapter| chapter.last <= revision);
+        let folded =
+            self.chapters.range(begins..).flat_map(move |chapter| chapter.events(resource, namespace));
+        let folded = folded.filter(move |event| event.revision() > revision);
         let first = self.events.partition_point(|event| event.revision() <= revision);
-        Ok(self.events.range(first..))
+        Ok(folded.chain(self.events.range(first..).cloned()))
+    }
+
+    /// The deletions after `revision` of this kind and namespace, as far back as any [`super::Reader`] needs them.
+    pub(super) fn deaths(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> Vec<Event> {
+        let rest = self.after(revision.max(self.oldest), Some(resource), namespace);
+        let died = self.deaths.after(revision).cloned().chain(rest.into_iter().flatten());
+        died.filter(|event| event.deleted && event.concerns(resource, namespace)).collect()
+    }
+
+    /// What is not folded and happened up to `settled`.
+    pub(super) fn settled(&self, settled: u64) -> Vec<Event> {
+        let count = self.events.partition_point(|event| event.revision() <= settled);
+        self.events.range(..count).cloned().collect()
+    }
+
+    /// Puts a chapter in the place of the events that it was made of, and answers those. Not if they are no longer there.
+    pub(super) fn fold(&mut self, chapter: Chapter) -> Vec<Event> {
+        let reaches = self.events.get(chapter.len() - 1).map(Event::revision);
+        if reaches != Some(chapter.last) {
+            return Vec::new();
+        }
+        let events: Vec<Event> = self.events.drain(..chapter.len()).collect();
+        self.bytes -= events.iter().map(|event| event.object.held_bytes()).sum::<usize>();
+        self.bytes += chapter.held();
+        self.chapters.push_back(Arc::new(chapter));
+        self.events.shrink_to_fit();
+        events
     }
 }
 

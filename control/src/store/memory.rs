@@ -1,11 +1,13 @@
 //! All objects in memory, in list order, with the ways in that readers need.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::ops::Bound;
+use std::iter::successors;
 use std::sync::Arc;
 
-use super::history::{Event, Expired, History};
+use super::cold::Cold;
+use super::history::{Event, Expired, Forgotten, History};
+use super::listing::{Listing, Within};
 use super::stored::ByKey;
 use super::sums::{BySum, Rows, uid};
 use super::{Key, Stored};
@@ -15,21 +17,17 @@ use crate::hands;
 #[derive(Debug)]
 pub struct Memory {
     revision: u64,
-    objects: BTreeSet<ByKey>,
+    /// Objects that were written of late, or do not sleep. None of them is in `cold` too.
+    pub(super) warm: BTreeSet<ByKey>,
     by_uid: BySum,
     /// Who names it in `ownerReferences`.
     by_owner: BySum,
-    sums: RandomState,
-    history: History,
+    /// All others.
+    pub(super) cold: Cold,
+    pub(super) sums: RandomState,
+    pub(super) history: History,
     /// The last change of each kind that changed since the start: as many as kinds were ever written.
     touched: HashMap<Arc<str>, u64>,
-}
-
-/// What one list request saw.
-#[derive(Debug)]
-pub struct Listing {
-    pub revision: u64,
-    pub items: Vec<Arc<Stored>>,
 }
 
 impl Memory {
@@ -37,9 +35,9 @@ impl Memory {
     pub(super) fn new(revision: u64, objects: Vec<Arc<Stored>>, rows: Rows, sums: RandomState) -> Self {
         let Rows { uids, owners } = rows;
         let others = || (objects.into_iter().map(ByKey).collect(), owners.into());
-        let (by_uid, (objects, by_owner)) = hands::both(|| uids.into(), others);
+        let (by_uid, (warm, by_owner)) = hands::both(|| uids.into(), others);
         let (history, touched) = (History::starting_at(revision), HashMap::new());
-        Self { revision, objects, by_uid, by_owner, sums, history, touched }
+        Self { revision, warm, by_uid, by_owner, cold: Cold::default(), sums, history, touched }
     }
 
     /// The newest resourceVersion.
@@ -48,19 +46,25 @@ impl Memory {
         self.revision
     }
 
+    /// The object of this key. One that sleeps is unfolded, which takes some 50 us.
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<&Arc<Stored>> {
-        self.objects.get(key).map(|found| &found.0)
+    pub fn get(&self, key: &Key) -> Option<Arc<Stored>> {
+        self.warm.get(key).map(|found| Arc::clone(&found.0)).or_else(|| self.cold.get(key))
     }
 
     /// The same key, with kind and namespace in the words of an object beside it: copies of them would take as much as
     /// an object's name does, twice.
     pub(super) fn shared(&self, key: Key) -> Key {
-        let beside = self.range(&key.resource, Some(&key.namespace)).next();
-        let Some((resource, namespace)) = beside.map(|one| (&one.key.resource, &one.key.namespace)) else {
-            return key;
-        };
-        Key { resource: Arc::clone(resource), namespace: Arc::clone(namespace), name: key.name }
+        let first = Key { name: "".into(), ..key.clone() };
+        let warm = self.warm.range::<Key, _>(&first..).next().map(|one| &one.0.key);
+        let cold = || self.cold.folds_from(&first).next().map(|(_, fold)| &fold.last);
+        let is_beside = |one: &&Key| one.resource == key.resource && one.namespace == key.namespace;
+        let Some(beside) = warm.filter(is_beside).or_else(|| cold().filter(is_beside)) else { return key };
+        Key {
+            resource: Arc::clone(&beside.resource),
+            namespace: Arc::clone(&beside.namespace),
+            name: key.name,
+        }
     }
 
     /// Rises whenever an object of this kind changes; 0 before that.
@@ -71,42 +75,75 @@ impl Memory {
 
     /// The object that carries this uid.
     #[must_use]
-    pub fn by_uid(&self, uid: &str) -> Option<&Arc<Stored>> {
-        self.by_uid.find(self.sums.hash_one(uid)).find(|object| object.head.uid() == uid)
+    pub fn by_uid(&self, uid: &str) -> Option<Arc<Stored>> {
+        let sum = self.sums.hash_one(uid);
+        let mut found = self.by_uid.find(sum).cloned().chain(self.cold.find(&self.cold.uids, sum));
+        found.find(|object| object.head.uid() == uid)
     }
 
     /// The objects whose ownerReferences name `owner`.
-    pub fn dependents(&self, owner: &str) -> impl Iterator<Item = &Arc<Stored>> {
-        let found = self.by_owner.find(self.sums.hash_one(owner));
+    pub fn dependents(&self, owner: &str) -> impl Iterator<Item = Arc<Stored>> {
+        let sum = self.sums.hash_one(owner);
+        let found = self.by_owner.find(sum).cloned().chain(self.cold.find(&self.cold.owners, sum));
         found.filter(move |object| object.head.owners().any(|uid| uid == owner))
     }
 
     /// Every object of every kind.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Stored>> {
-        self.objects.iter().map(|found| &found.0)
+    #[must_use]
+    pub fn all(&self) -> Listing {
+        let warm = self.warm.iter().map(|found| Arc::clone(&found.0)).collect();
+        let cold =
+            self.cold.folds_from(&Key::lowest()).map(|(_, fold)| (Arc::clone(&fold.block), fold.there));
+        Listing { revision: self.revision, warm, cold: cold.collect(), within: Within::default() }
     }
 
     /// Every object of every kind in one namespace. Looks at these, and for each kind that has any object at one more.
-    pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Stored>> {
-        let kinds = std::iter::successors(self.objects.first(), |one| {
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = Arc<Stored>> {
+        let behind = |kind: &Arc<str>| {
             // Nothing comes between a kind and the same with a zero behind it.
-            let behind = format!("{}\0", one.0.key.resource).into();
-            self.objects.range(Key { resource: behind, namespace: "".into(), name: "".into() }..).next()
-        });
-        kinds.flat_map(move |one| self.range(&one.0.key.resource, Some(namespace)))
+            self.kind_from(&Key { resource: format!("{kind}\0").into(), ..Key::lowest() })
+        };
+        let kinds = successors(self.kind_from(&Key::lowest()), behind);
+        kinds.flat_map(move |kind| self.list(&kind, Some(namespace)))
+    }
+
+    /// The kind of the first object from there on. A block of which the first object is gone counts by that.
+    fn kind_from(&self, first: &Key) -> Option<Arc<str>> {
+        let warm = self.warm.range::<Key, _>(first..).next().map(|one| &one.0.key);
+        let cold = self.cold.folds_from(first).next().map(|(_, fold)| &fold.last);
+        let next = warm.into_iter().chain(cold).min_by_key(|key| &key.resource)?;
+        Some(Arc::clone(&next.resource))
     }
 
     /// The objects of one kind, in one namespace or in all, as they are now.
     #[must_use]
     pub fn list(&self, resource: &Arc<str>, namespace: Option<&str>) -> Listing {
-        let items = self.range(resource, namespace).cloned().collect();
-        Listing { revision: self.revision, items }
+        let namespace: Option<Arc<str>> = namespace.map(Arc::from);
+        let within = Within { resource: Some(Arc::clone(resource)), namespace, ..Within::default() };
+        let first = within.first();
+        let warm =
+            self.warm.range::<Key, _>(&first..).map(|found| &found.0).take_while(|one| within.has(&one.key));
+        let cold = self.cold.folds_from(&first).take_while(|(_, fold)| within.may_have(&fold.first));
+        let warm = warm.cloned().collect();
+        let cold = cold.map(|(_, fold)| (Arc::clone(&fold.block), fold.there)).collect();
+        Listing { revision: self.revision, warm, cold, within }
     }
 
-    /// How many there are.
+    /// How many there are. Asked for each event that is told.
     #[must_use]
     pub fn count(&self, resource: &Arc<str>, namespace: Option<&str>) -> usize {
-        self.range(resource, namespace).count()
+        let namespace_word = namespace.map(Arc::from);
+        let within =
+            Within { resource: Some(Arc::clone(resource)), namespace: namespace_word, ..Within::default() };
+        let first = within.first();
+        let warm = self.warm.range::<Key, _>(&first..).take_while(|one| within.has(&one.0.key)).count();
+        let folds = self.cold.folds_from(&first).take_while(|(_, fold)| within.may_have(&fold.first));
+        let cold = folds.map(|(_, fold)| {
+            // All of it, mostly: it need not be opened.
+            let is_inside = within.has(&fold.first) && within.has(&fold.last);
+            if is_inside { fold.there.count_ones() as usize } else { fold.count(resource, namespace) }
+        });
+        warm + cold.sum::<usize>()
     }
 
     /// The same as they were when `revision` was the newest, by undoing what came after.
@@ -116,18 +153,18 @@ impl Memory {
         namespace: Option<&str>,
         revision: u64,
     ) -> Result<Listing, Expired> {
-        let mut items: BTreeMap<&Key, &Arc<Stored>> =
-            self.range(resource, namespace).map(|object| (&object.key, object)).collect();
-        for event in self.history.after(revision)?.rev() {
-            if !event.concerns(resource, namespace) {
-                continue;
-            }
-            match &event.before {
-                Some(before) => items.insert(&before.key, before),
-                None => items.remove(&event.object.key),
-            };
+        let mut listing = Listing { revision, ..self.list(resource, namespace) };
+        let mut before = Vec::new();
+        for event in self.history.after(revision, Some(resource), namespace)? {
+            // Of several changes of an object the first has it as it was.
+            let is_first = event.concerns(resource, namespace)
+                && listing.within.without.insert(event.object.key.clone());
+            before.extend(event.before.filter(|_| is_first));
         }
-        Ok(Listing { revision, items: items.into_values().cloned().collect() })
+        listing.warm.retain(|object| !listing.within.without.contains(&object.key));
+        listing.warm.extend(before);
+        listing.warm.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(listing)
     }
 
     /// Changes after `revision`, oldest first, at most `events_max`; and the revision they reach to.
@@ -139,7 +176,7 @@ impl Memory {
         events_max: usize,
     ) -> Result<(Vec<Event>, u64), Expired> {
         let mut found = Vec::new();
-        for event in self.history.after(revision)? {
+        for event in self.history.after(revision, resource, namespace)? {
             if resource.is_some_and(|resource| !event.concerns(resource, namespace)) {
                 continue;
             }
@@ -147,9 +184,15 @@ impl Memory {
                 let reached = found.last().map_or(revision, Event::revision);
                 return Ok((found, reached));
             }
-            found.push(event.clone());
+            found.push(event);
         }
         Ok((found, self.revision.max(revision)))
+    }
+
+    /// Deletions after `revision`, which a [`super::Reader`] has reached, oldest first; however long they are ago.
+    #[must_use]
+    pub fn deaths(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> Vec<Event> {
+        self.history.deaths(resource, namespace, revision)
     }
 
     pub(super) fn apply(&mut self, event: Event) {
@@ -160,8 +203,10 @@ impl Memory {
             Some(last) => *last = revision,
             None => drop(self.touched.insert(Arc::clone(&event.object.key.resource), revision)),
         }
-        if let Some(before) = &event.before {
-            self.remove(before);
+        if let Some(before) = &event.before
+            && !self.cool(before)
+        {
+            self.cold.remove(&before.key);
         }
         if !event.deleted {
             self.insert(Arc::clone(&event.object));
@@ -170,7 +215,7 @@ impl Memory {
     }
 
     /// Takes out of the history what happened up to `revision`, but for the last `kept` changes.
-    pub(super) fn forget(&mut self, revision: u64, kept: usize) -> Vec<Event> {
+    pub(super) fn forget(&mut self, revision: u64, kept: usize) -> Forgotten {
         self.history.forget(revision, kept)
     }
 
@@ -181,32 +226,21 @@ impl Memory {
         for owner in object.head.owners() {
             self.by_owner.insert(self.sums.hash_one(owner), &object);
         }
-        self.objects.replace(ByKey(object));
+        self.warm.replace(ByKey(object));
     }
 
-    fn remove(&mut self, object: &Arc<Stored>) {
-        self.objects.remove(&object.key);
-        if let Some(uid) = uid(object) {
-            self.by_uid.remove(self.sums.hash_one(uid), object);
+    /// Takes an object out of those that are warm; whether it was one.
+    pub(super) fn cool(&mut self, object: &Arc<Stored>) -> bool {
+        let was_warm = self.warm.remove(&object.key);
+        if was_warm {
+            if let Some(uid) = uid(object) {
+                self.by_uid.remove(self.sums.hash_one(uid), object);
+            }
+            for owner in object.head.owners() {
+                self.by_owner.remove(self.sums.hash_one(owner), object);
+            }
         }
-        for owner in object.head.owners() {
-            self.by_owner.remove(self.sums.hash_one(owner), object);
-        }
-    }
-
-    pub(super) fn range<'a>(
-        &'a self,
-        resource: &'a Arc<str>,
-        namespace: Option<&'a str>,
-    ) -> impl Iterator<Item = &'a Arc<Stored>> {
-        let first = Key {
-            resource: Arc::clone(resource),
-            namespace: namespace.unwrap_or("").into(),
-            name: "".into(),
-        };
-        self.objects.range((Bound::Included(first), Bound::Unbounded)).map(|found| &found.0).take_while(
-            move |o| o.key.resource == *resource && namespace.is_none_or(|name| &*o.key.namespace == name),
-        )
+        was_warm
     }
 }
 

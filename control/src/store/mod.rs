@@ -4,22 +4,33 @@
 //! against the newest state (so nobody's read-modify-write can lose a race), commits them together
 //! and only then changes memory, wakes the watchers and answers. A reader never touches the disk,
 //! and nobody ever sees an object that a crash could take back.
+//!
+//! What nobody writes is folded ([`fold_settled`]): neighbours become one block, which a reader opens for as long as it looks.
 
 mod backend;
+mod block;
+mod chapter;
+mod cold;
+mod deaths;
 mod disk;
 pub mod events;
+mod fold;
 pub mod gc;
 mod head;
 mod history;
 pub mod lifecycle;
+mod listing;
 mod looks;
 mod memory;
+mod runs;
 mod stored;
 mod sums;
 mod terminating;
 pub mod upkeep;
 mod writer;
 
+#[cfg(test)]
+mod fold_tests;
 #[cfg(test)]
 mod tests;
 
@@ -30,12 +41,15 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use deaths::Reader;
+pub use fold::fold_settled;
 pub use head::Head;
 pub use history::{
     Event, Expired, HISTORY_BURST_TIME_MIN, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_OLD_MAX,
     HISTORY_TIME_MIN, forget_old,
 };
-pub use memory::{Listing, Memory};
+pub use listing::{Items, Listing};
+pub use memory::Memory;
 pub use stored::{Opened, Stored};
 pub use writer::View;
 
@@ -63,6 +77,13 @@ pub struct Key {
     pub namespace: Arc<str>,
     /// Shared by the versions of an object, as the namespace is.
     pub name: Arc<str>,
+}
+
+impl Key {
+    /// Comes before all others.
+    fn lowest() -> Self {
+        Self { resource: "".into(), namespace: "".into(), name: "".into() }
+    }
 }
 
 /// What a writer wants done.
@@ -132,6 +153,8 @@ pub struct Store {
     revision: watch::Receiver<u64>,
     writer: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<Failure>,
+    /// Held by who folds: there is one at a time.
+    folding: Mutex<()>,
 }
 
 impl Store {
@@ -159,6 +182,7 @@ impl Store {
             revision,
             writer: Mutex::new(Some(writer)),
             failure,
+            folding: Mutex::default(),
         })
     }
 
@@ -173,7 +197,16 @@ impl Store {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
         let forgotten = memory.forget(revision, kept);
         drop(memory); // those go after it, because there may be thousands
-        forgotten.len()
+        forgotten.count
+    }
+
+    /// Somebody who goes on from change to change, from the beginning.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        let reader = Reader::default();
+        let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+        memory.history.deaths.listen(&reader);
+        reader
     }
 
     /// Changes whenever something was committed; the value is the newest resourceVersion.

@@ -77,6 +77,25 @@ impl Stored {
         Self { key, resource_version, head, text }
     }
 
+    /// One that is made again of what was folded. It is as large as its text: who keeps it packs it again.
+    pub(super) fn of_text(key: Key, resource_version: u64, json: &[u8]) -> Self {
+        let head = match Head::read(json) {
+            Some((head, _)) => head,
+            None => Head::of(&serde_json::from_slice(json).unwrap_or_default()),
+        };
+        Self { key, resource_version, head: Arc::new(head), text: Text::plain(json) }
+    }
+
+    /// The same, as memory keeps it.
+    pub(super) fn packed(self: Arc<Self>, common: &Common) -> Arc<Self> {
+        if self.text.is_packed() || &*self.key.resource == NEVER_A_SAMPLE {
+            return self;
+        }
+        let text = common.samples.pack(&self.key.resource, &self.head.words.0, &self.json());
+        let head = Arc::clone(&self.head);
+        Arc::new(Self { key: self.key.clone(), resource_version: self.resource_version, head, text })
+    }
+
     #[must_use]
     pub fn json(&self) -> Bytes {
         self.text.bytes(&self.head.words.0)

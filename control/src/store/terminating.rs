@@ -53,7 +53,7 @@ const CONDITIONS: [(&str, &str, &str, &str); 5] = [
 ];
 
 impl Left {
-    pub(super) fn of<'a>(objects: impl Iterator<Item = &'a Arc<Stored>>) -> Self {
+    pub(super) fn of(objects: impl Iterator<Item = Arc<Stored>>) -> Self {
         let mut left = Self::default();
         for object in objects {
             let resource = &object.key.resource;
@@ -159,7 +159,7 @@ mod tests {
             stored("apps.example.com/tabs", "d", json!({})),
         ];
         let mut namespace = json!({ "metadata": { "name": "team" }, "status": { "phase": "Terminating" } });
-        note(&mut namespace, &Left::of(objects.iter()), "one");
+        note(&mut namespace, &Left::of(objects.iter().cloned()), "one");
         let wanted = [
             ("False", "ResourcesDiscovered", "All resources successfully discovered"),
             ("False", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
@@ -184,9 +184,9 @@ mod tests {
         assert_eq!(told(&namespace), wanted);
 
         let before = namespace.clone();
-        note(&mut namespace, &Left::of(objects.iter()), "two");
+        note(&mut namespace, &Left::of(objects.iter().cloned()), "two");
         assert_eq!(namespace, before, "what stays as it was is no change");
-        note(&mut namespace, &Left::of(objects[..1].iter()), "three");
+        note(&mut namespace, &Left::of(objects[..1].iter().cloned()), "three");
         note(&mut namespace, &Left::default(), "four");
         let none = ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished");
         assert_eq!(told(&namespace)[4], none);

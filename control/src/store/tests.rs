@@ -200,7 +200,7 @@ async fn history_forgets_what_it_is_told_to_and_nothing_else() {
     assert_eq!(changes(second), Ok(vec![third]), "what is gone is gone once");
     store.forget(u64::MAX, 0);
     assert_eq!((changes(third), changes(second).is_err()), (Ok(Vec::new()), true));
-    assert_eq!(store.read().list(&key("").resource, None).items.len(), 2);
+    assert_eq!(store.read().list(&key("").resource, None).items().len(), 2);
     let next = put(&store, "b", 4).await.unwrap().object().resource_version;
     assert_eq!(changes(third), Ok(vec![next]));
 }
@@ -249,13 +249,13 @@ async fn a_list_of_a_past_moment_undoes_what_came_after() {
     let memory = store.read();
     let resource = key("").resource;
     let sizes = |listing: super::Listing| -> Vec<(String, usize)> {
-        let items = listing.items.iter();
+        let items = listing.iter();
         items.map(|o| (o.key.name.to_string(), o.value()["data"].as_str().unwrap().len())).collect()
     };
     let past = sizes(memory.list_at(&resource, Some("n"), then).unwrap());
     assert_eq!(past, [("gone".into(), 1), ("kept".into(), 1)]);
     assert_eq!(sizes(memory.list(&resource, None)), [("kept".into(), 2), ("new".into(), 1)]);
-    assert!(memory.list(&resource, Some("other")).items.is_empty());
+    assert!(memory.list(&resource, Some("other")).items().is_empty());
 }
 
 /// Many writers, one commit: each sees what those before it in the same batch decided.
@@ -281,8 +281,9 @@ async fn what_a_disk_made_of_the_objects_is_told() {
     for (nth, bytes) in [10, 100, 1000, 5000, 300].into_iter().enumerate() {
         put(&store, &format!("object-{nth}"), bytes).await.unwrap();
     }
-    let all =
-        |store: &Store| -> Vec<bytes::Bytes> { store.read().all().map(|object| object.json()).collect() };
+    let all = |store: &Store| -> Vec<bytes::Bytes> {
+        store.read().all().into_iter().map(|object| object.json()).collect()
+    };
     let written = all(&store);
     drop(store);
     let file = folder.path().join("objects.redb");

@@ -52,7 +52,7 @@ impl View {
     pub fn get(&self, key: &Key) -> Option<Arc<Stored>> {
         match self.staged.get(key) {
             Some(staged) => staged.clone(),
-            None => read(&self.memory).get(key).cloned(),
+            None => read(&self.memory).get(key),
         }
     }
 
@@ -63,7 +63,7 @@ impl View {
         if staged.is_some() {
             return staged.cloned();
         }
-        read(&self.memory).by_uid(uid).filter(|object| !self.staged.contains_key(&object.key)).cloned()
+        read(&self.memory).by_uid(uid).filter(|object| !self.staged.contains_key(&object.key))
     }
 
     /// Whether any object lives in `namespace`.
@@ -81,7 +81,7 @@ impl View {
         let staged_of =
             |(key, object): (&Key, &Option<Arc<Stored>>)| key.resource == *resource && object.is_some();
         !self.staged.iter().any(staged_of)
-            && read(&self.memory).range(resource, None).all(|o| self.staged.contains_key(&o.key))
+            && read(&self.memory).list(resource, None).into_iter().all(|o| self.staged.contains_key(&o.key))
     }
 
     /// The objects whose ownerReferences name `owner`.
@@ -90,7 +90,6 @@ impl View {
         let mut found: Vec<_> = read(&self.memory)
             .dependents(owner)
             .filter(|object| !self.staged.contains_key(&object.key))
-            .cloned()
             .collect();
         let owned = |object: &&Arc<Stored>| object.head.owners().any(|uid| uid == owner);
         found.extend(self.staged.values().flatten().filter(owned).cloned());
@@ -104,7 +103,7 @@ impl View {
             |object: &Stored| of_group(&object.key) && object.value()["spec"]["names"]["kind"] == *kind;
         let staged = self.staged.values().flatten().filter(|object| &*object.key.resource == resource);
         staged.into_iter().any(|object| fits(object))
-            || read(&self.memory).list(&resource.into(), None).items.iter().any(|object| fits(object))
+            || read(&self.memory).list(&resource.into(), None).into_iter().any(|object| fits(&object))
     }
 
     fn stage(&mut self, change: Change) -> Result<Written, StoreError> {
@@ -118,7 +117,8 @@ impl View {
         if !is_within(&value, OBJECT_DEPTH_MAX) {
             return Err(StoreError::TooDeep);
         }
-        let before = self.get(&key);
+        // The history keeps it.
+        let before = self.get(&key).map(|before| before.packed(&self.common));
         let json = value.to_string().into_bytes();
         if json.len() > OBJECT_BYTES_MAX {
             return Err(StoreError::TooLarge { bytes: json.len() });

@@ -226,6 +226,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             seed(&store, &registry).await?;
             tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
             tokio::task::spawn_local(store::forget_old(Arc::clone(&store)));
+            tokio::task::spawn_local(store::fold_settled(Arc::clone(&store)));
             tokio::task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client =

@@ -66,7 +66,8 @@ pub(in crate::api) fn answer(server: &Server, head: &Parts, uid: &str) -> Result
 /// Namespace and name of the Revision with this uid.
 fn of_uid(server: &Server, uid: &str) -> Option<(Arc<str>, Arc<str>)> {
     let memory = server.store.read();
-    let key = &memory.by_uid(uid)?.key;
+    let found = memory.by_uid(uid)?;
+    let key = &found.key;
     (*key.resource == *object::resource_of(&Revision::META))
         .then(|| (key.namespace.clone(), key.name.clone()))
 }

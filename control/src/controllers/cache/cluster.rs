@@ -55,7 +55,7 @@ where
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(object),
             Ok(Event::InitDone) => cache.replace(std::mem::take(&mut listed), &mut told),
-            Ok(Event::Apply(object)) => cache.apply(cache.taken_in(object), None, &mut told),
+            Ok(Event::Apply(object)) => cache.apply(cache.taken_in(object), &mut told),
             Ok(Event::Delete(object)) => cache.delete(Arc::new(object), &mut told),
             Err(watcher::Error::InitialListFailed(why)) if is_absent(&why) => {
                 if !std::mem::replace(&mut is_missed, true) {

@@ -1,4 +1,4 @@
-//! What a cache holds: objects open, packed, or as our own store has them anyway.
+//! What a cache holds: objects open or packed; and where it finds what our own store has anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -9,9 +9,10 @@ use bytes::Bytes;
 use kube::Resource;
 use serde::Serialize;
 
+use super::source::Home;
 use super::{Key, joined, stored_key};
 use crate::packed::{Samples, Text};
-use crate::store::{self, Stored};
+use crate::store::{self, Reader, Stored};
 
 /// Stands between words. No name holds it, and it comes before all that names hold, so that keys are in the order of their words.
 pub(super) const SEAM: &str = "\0";
@@ -26,22 +27,22 @@ pub(super) type Open<K> = fn(&[u8]) -> serde_json::Result<K>;
 
 #[derive(Debug)]
 pub(super) struct Kept<K> {
-    /// By namespace and name.
+    /// By namespace and name. What has a `home` is here while it is open.
     pub(super) objects: BTreeMap<Key, Slot<K>>,
     words: Option<Words<K>>,
     /// Word, namespace and name: a look at one object must not go through all the others.
     pub(super) names: BTreeSet<Key>,
     pub(super) open: Open<K>,
     packer: Option<Packer<K>>,
+    /// Where sleepers are that our own store has.
+    pub(super) home: Option<Home>,
     /// The version of our own store that this is, if it comes from there.
-    pub(super) reached: Option<u64>,
+    pub(super) reached: Option<Reader>,
 }
 
 #[derive(Debug)]
 pub(super) enum Slot<K> {
-    /// With what the store has of it, if that is where it comes from.
-    Open(Arc<K>, Option<Arc<Stored>>),
-    Stored(Arc<Stored>),
+    Open(Arc<K>),
     Packed(Text),
 }
 
@@ -82,8 +83,7 @@ impl<K: Resource + Serialize> Default for Packer<K> {
 impl<K> Slot<K> {
     pub(super) fn sight(&self) -> Sight<K> {
         match self {
-            Self::Open(object, _) => Sight::Open(Arc::clone(object)),
-            Self::Stored(stored) => Sight::Stored(Arc::clone(stored)),
+            Self::Open(object) => Sight::Open(Arc::clone(object)),
             Self::Packed(text) => Sight::Text(text.bytes(&[])),
         }
     }
@@ -117,28 +117,42 @@ impl<K> Maker<K> {
         self.stays_open || self.words.is_some()
     }
 
-    /// A slot, its key, and the words that it is found by.
-    pub(super) fn make(&self, stored: Arc<Stored>) -> Option<(Key, Vec<String>, Slot<K>)> {
-        let object = read(&stored, self.open)?;
+    /// An object's key, the words that it is found by, and its slot if it stays open.
+    pub(super) fn make(&self, stored: &Stored) -> Option<(Key, Vec<String>, Option<Slot<K>>)> {
+        let object = read(stored, self.open)?;
         let words = self.words.map(|words| words(&object)).unwrap_or_default();
-        let key = stored_key(&stored);
-        Some((key, words, if self.stays_open { Slot::Open(object, None) } else { Slot::Stored(stored) }))
+        Some((stored_key(stored), words, self.stays_open.then_some(Slot::Open(object))))
     }
 }
 
 impl<K> Kept<K> {
     pub(super) fn new(words: Option<Words<K>>, open: Open<K>, packer: Option<Packer<K>>) -> Self {
-        Self { objects: BTreeMap::new(), words, names: BTreeSet::new(), open, packer, reached: None }
+        let (objects, names) = (BTreeMap::new(), BTreeSet::new());
+        Self { objects, words, names, open, packer, home: None, reached: None }
     }
 
     pub(super) fn maker(&self) -> Maker<K> {
         Maker { words: self.words, open: self.open, stays_open: self.packer.is_none() }
     }
 
-    pub(super) fn fill(&mut self, objects: Vec<(Key, Slot<K>)>, names: Vec<Key>, revision: u64) {
+    /// `home` is where the objects come from.
+    pub(super) fn fill(
+        &mut self,
+        home: &Home,
+        objects: Vec<(Key, Slot<K>)>,
+        names: Vec<Key>,
+        reached: Reader,
+    ) {
+        self.home = self.packer.is_some().then(|| home.clone());
         self.objects = objects.into_iter().collect();
         self.names = names.into_iter().collect();
-        self.reached = Some(revision);
+        self.reached = Some(reached);
+    }
+
+    /// Forgets what is open, and what all are found by for `names`.
+    pub(super) fn begin_again(&mut self, names: Vec<Key>) {
+        self.objects.clear();
+        self.names = names.into_iter().collect();
     }
 
     /// What follows `first` in the names that begin with it.
@@ -149,31 +163,36 @@ impl<K> Kept<K> {
 
     /// Somebody works with it: it stays open for a while.
     pub(super) fn get(&mut self, key: &Key) -> Option<Arc<K>> {
-        match self.objects.get(key)? {
-            Slot::Open(object, _) => Some(Arc::clone(object)),
-            closed => {
-                let stored = if let Slot::Stored(stored) = closed { Some(Arc::clone(stored)) } else { None };
-                let object = self.look(closed)?;
-                self.put(key.clone(), Arc::clone(&object), stored);
-                Some(object)
-            }
+        if let Some(Slot::Open(object)) = self.objects.get(key) {
+            return Some(Arc::clone(object));
         }
+        let object = self.look(key)?;
+        self.put(key.clone(), Arc::clone(&object));
+        Some(object)
     }
 
-    pub(super) fn look(&self, slot: &Slot<K>) -> Option<Arc<K>> {
-        slot.sight().open(self.open)
+    /// It is as it is afterwards.
+    pub(super) fn look(&self, key: &str) -> Option<Arc<K>> {
+        self.sight(key)?.open(self.open)
+    }
+
+    pub(super) fn sight(&self, key: &str) -> Option<Sight<K>> {
+        if let Some(slot) = self.objects.get(key) {
+            return Some(slot.sight());
+        }
+        let (namespace, name) = key.split_once(SEAM)?;
+        self.home.as_ref()?.get(namespace, name).map(Sight::Stored)
     }
 
     /// Keeps an object open, and packs who was so for the longest time.
-    fn put(&mut self, key: Key, object: Arc<K>, stored: Option<Arc<Stored>>) -> Option<Slot<K>> {
-        let before = self.objects.insert(key.clone(), Slot::Open(object, stored));
+    fn put(&mut self, key: Key, object: Arc<K>) {
+        let before = self.objects.insert(key.clone(), Slot::Open(object));
         if let Some(packer) = &mut self.packer
             && !matches!(before, Some(Slot::Open(..)))
         {
             packer.opened.push_back(key);
         }
         self.close(OPEN_MAX);
-        before
     }
 
     /// Until no more than so many are open.
@@ -181,31 +200,46 @@ impl<K> Kept<K> {
         let Some(packer) = &mut self.packer else { return };
         while packer.opened.len() > open_max {
             let Some(key) = packer.opened.pop_front() else { break };
+            if self.home.is_some() {
+                self.objects.remove(&key);
+                continue;
+            }
             let Some(slot) = self.objects.get_mut(&key) else { continue };
-            let Slot::Open(object, stored) = slot else { continue };
-            let packed = || (packer.pack)(object, &packer.samples).map(Slot::Packed);
-            if let Some(closed) = stored.take().map(Slot::Stored).or_else(packed) {
-                *slot = closed;
+            let Slot::Open(object) = slot else { continue };
+            if let Some(packed) = (packer.pack)(object, &packer.samples) {
+                *slot = Slot::Packed(packed);
             }
         }
     }
 
-    pub(super) fn insert(&mut self, key: Key, object: Arc<K>, stored: Option<Arc<Stored>>) -> Option<Arc<K>> {
-        let words = self.words_of(&object);
-        let before = self.put(key.clone(), object, stored);
-        let before = before.and_then(|slot| self.look(&slot));
-        if let Some(before) = &before {
-            self.unlist(&key, before);
-        }
-        self.names.extend(words.iter().map(|word| joined([word, &key])));
+    /// Takes in an object in the place of what is known of it here; answers that.
+    pub(super) fn insert(&mut self, key: Key, object: Arc<K>) -> Option<Arc<K>> {
+        let before = self.objects.get(&key).and_then(|slot| slot.sight().open(self.open));
+        self.change(key, before.as_ref(), object);
         before
     }
 
+    /// Takes in an object in the place of `before`.
+    pub(super) fn change(&mut self, key: Key, before: Option<&Arc<K>>, object: Arc<K>) {
+        if let Some(before) = before {
+            self.unlist(&key, before);
+        }
+        let words = self.words_of(&object);
+        self.names.extend(words.iter().map(|word| joined([word, &key])));
+        self.put(key, object);
+    }
+
+    /// Drops what is known of an object here; answers that.
     pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
-        let slot = self.objects.remove(key)?;
-        let before = self.look(&slot)?;
+        let before = self.objects.remove(key)?.sight().open(self.open)?;
         self.unlist(key, &before);
         Some(before)
+    }
+
+    /// Drops an object that was this one.
+    pub(super) fn drop_it(&mut self, key: &Key, before: &K) {
+        self.objects.remove(key);
+        self.unlist(key, before);
     }
 
     fn unlist(&mut self, key: &Key, object: &K) {

@@ -7,13 +7,20 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{Cache, Change, cluster, own};
-use crate::store::{Listing, Store, Stored};
+use crate::store::{self, Store, Stored};
 
 /// Objects of one kind.
 #[derive(Debug, Clone)]
 pub struct Source<K> {
     pub(super) api: Api<K>,
     /// What is behind the API, if it is our own: what it has need not be written out and read again.
+    pub(super) store: Weak<Store>,
+    pub(super) scope: Scope,
+}
+
+/// Where a cache finds again what it does not hold.
+#[derive(Debug, Clone)]
+pub(super) struct Home {
     pub(super) store: Weak<Store>,
     pub(super) scope: Scope,
 }
@@ -44,6 +51,25 @@ impl<K: Resource<DynamicType = ()>> Source<K> {
     }
 }
 
+impl<K> Source<K> {
+    pub(super) fn home(&self) -> Home {
+        Home { store: Weak::clone(&self.store), scope: self.scope.clone() }
+    }
+}
+
+impl Home {
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Stored>> {
+        self.scope.get(&*self.store.upgrade()?, namespace, name)
+    }
+
+    /// All of them, or of one namespace.
+    pub(super) fn list(&self, namespace: Option<&str>) -> impl Iterator<Item = Arc<Stored>> {
+        let (resource, all) = (&self.scope.resource, self.scope.namespace.as_deref());
+        let listing = self.store.upgrade().map(|store| store.read().list(resource, namespace.or(all)));
+        listing.into_iter().flatten().filter(|object| self.scope.has(object))
+    }
+}
+
 impl Scope {
     pub(super) fn has(&self, object: &Stored) -> bool {
         object.key.resource == self.resource
@@ -52,10 +78,15 @@ impl Scope {
     }
 
     /// All of them as of one moment. The store is free for commits again when this returns.
-    pub(super) fn list(&self, store: &Store) -> Listing {
-        let mut listing = store.read().list(&self.resource, self.namespace.as_deref());
-        listing.items.retain(|object| self.has(object));
-        listing
+    pub(super) fn list(&self, store: &Store) -> (u64, impl Iterator<Item = Arc<Stored>> + Clone) {
+        let listing = store.read().list(&self.resource, self.namespace.as_deref());
+        (listing.revision, listing.into_iter().filter(|object| self.has(object)))
+    }
+
+    pub(super) fn get(&self, store: &Store, namespace: &str, name: &str) -> Option<Arc<Stored>> {
+        let resource = Arc::clone(&self.resource);
+        let key = store::Key { resource, namespace: namespace.into(), name: name.into() };
+        store.read().get(&key).filter(|object| self.has(object))
     }
 
     pub(super) fn resource(&self) -> (&Arc<str>, Option<&str>) {
@@ -70,7 +101,7 @@ where
     /// Puts all that there are into `cache`; none if a cluster does not have the kind. Its watch goes on asking.
     pub async fn fill(&self, cache: &Cache<K>) -> Result<(), kube::Error> {
         match self.store.upgrade() {
-            Some(store) => cache.fill(self.scope.list(&store)),
+            Some(store) => cache.fill(&self.home(), &store),
             None => cache.replace(cluster::list(self).await?, |_| {}),
         }
         Ok(())

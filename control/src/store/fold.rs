@@ -1,0 +1,113 @@
+//! Folds what was not written for a while: the changes of the history into chapters, and objects into blocks of neighbours.
+//!
+//! Driven by writes: when nothing changes there is nothing to do. What is to be folded is noted while the store is held for reading,
+//! compressed while nobody waits, and put in its place some hundred objects at a time.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use dataplane::heap;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::block::Folder;
+use super::chapter::Chapter;
+use super::runs::{is_ready, runs};
+use super::{Memory, Store, read};
+
+/// When nothing was written for so long, all is folded.
+const QUIET_AFTER: Duration = Duration::from_secs(4);
+
+/// Where something is written all the time, what was not written for this long is folded.
+const BUSY_AFTER: Duration = Duration::from_secs(60);
+
+/// Objects that are worth the work: fewer take less than a block's room in the heap would save.
+const OBJECTS_MIN: usize = 64;
+
+impl Store {
+    /// Folds what was last written by `settled` or before; returns how many objects and changes that were.
+    pub fn fold(&self, settled: u64) -> usize {
+        let _one_at_a_time = self.folding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folder = Folder::new();
+        let changes = fold_history(&self.memory, settled, &mut folder);
+        changes + fold_objects(&self.memory, settled, OBJECTS_MIN, &mut folder)
+    }
+}
+
+pub(super) fn fold_history(memory: &RwLock<Memory>, settled: u64, folder: &mut Folder) -> usize {
+    let events = read(memory).history.settled(settled);
+    let mut rest = &events[..];
+    while let Some(chapter) = Chapter::of_first(rest, folder) {
+        let count = chapter.len();
+        let folded = change(memory, |memory| memory.history.fold(chapter));
+        if folded.is_empty() {
+            break; // it was forgotten meanwhile
+        }
+        rest = &rest[count..];
+    }
+    events.len() - rest.len()
+}
+
+/// Does nothing for fewer than `objects_min`.
+pub(super) fn fold_objects(
+    memory: &RwLock<Memory>,
+    settled: u64,
+    objects_min: usize,
+    folder: &mut Folder,
+) -> usize {
+    let runs = {
+        let memory = read(memory);
+        let ready = memory.warm.iter().filter(|one| is_ready(&one.0, settled));
+        if ready.take(objects_min).count() < objects_min {
+            return 0;
+        }
+        runs(&memory, settled)
+    };
+    let mut count = 0;
+    for run in runs {
+        let folded = run.fold(folder);
+        count += folded.count();
+        let gone = change(memory, |memory| memory.put(folded));
+        drop(gone); // outside of the lock, because it takes a while
+    }
+    count
+}
+
+fn change<T>(memory: &RwLock<Memory>, change: impl FnOnce(&mut Memory) -> T) -> T {
+    change(&mut memory.write().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Folds what is not written any more, until the store is shut. What a start has read is folded like what was written.
+pub async fn fold_settled(store: Arc<Store>) {
+    let mut newest = store.revision();
+    let weak = Arc::downgrade(&store);
+    drop(store);
+    loop {
+        let Some(settled) = settle(&mut newest).await else { return };
+        let Some(store) = weak.upgrade() else { return };
+        let work = move || {
+            if store.fold(settled) >= OBJECTS_MIN {
+                drop(store);
+                heap::let_go();
+            }
+        };
+        let _ = tokio::task::spawn_blocking(work).await; // it does not panic
+        if *newest.borrow() == settled && newest.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits until nothing is written; up to which revision nothing was for a while. `None`: the store is shut.
+async fn settle(newest: &mut watch::Receiver<u64>) -> Option<u64> {
+    let (begun, busy_until) = (*newest.borrow_and_update(), Instant::now() + BUSY_AFTER);
+    loop {
+        let quiet_at = Instant::now() + QUIET_AFTER;
+        match timeout_at(quiet_at.min(busy_until), newest.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return None,
+            Err(_) if quiet_at <= busy_until => return Some(*newest.borrow()),
+            Err(_) => return Some(begun),
+        }
+    }
+}
