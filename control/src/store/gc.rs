@@ -3,7 +3,7 @@
 //! Driven by the store's history. What changed says where to look; what is done there is decided on
 //! the writer's thread against the newest state, so looking twice or late does no harm.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -118,20 +118,28 @@ fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
 
 /// All places that may need a look, when nothing is known of what changed.
 fn everywhere(memory: &Memory) -> BTreeSet<Place> {
-    memory.all().into_iter().flat_map(|object| places_of(memory, &object)).collect()
+    // To look each owner up would open a block for each object that sleeps.
+    let there = memory.all().into_iter().filter(|object| !object.head.deleting);
+    let staying: HashSet<String> = there.map(|object| object.head.uid().to_owned()).collect();
+    let places = |object: Arc<Stored>| places_of(&object, |owner| staying.contains(owner));
+    memory.all().into_iter().flat_map(places).collect()
+}
+
+/// The same of one object.
+fn places_in(memory: &Memory, object: &Stored) -> Vec<Place> {
+    places_of(object, |owner| memory.by_uid(owner).is_some_and(|owner| !owner.head.deleting))
 }
 
 /// A child whose owners are there and stay needs no look: when one of them goes, that leads here again.
-fn places_of(memory: &Memory, object: &Stored) -> impl Iterator<Item = Place> + use<> {
+fn places_of(object: &Stored, stays: impl Fn(&str) -> bool) -> Vec<Place> {
     let head = &object.head;
-    let stays = |owner: &str| memory.by_uid(owner).is_some_and(|owner| !owner.head.deleting);
     let waits = head.deleting && (head.has_finalizer(FOREGROUND) || head.has_finalizer(ORPHAN));
     let key = &object.key;
     let child = (!head.owners().all(stays)).then(|| Place::Child(key.clone()));
     let owner = waits.then(|| Place::Owner(key.clone()));
     let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
     let definition = (head.deleting && head.has_finalizer(CLEANUP)).then(|| Place::Definition(key.clone()));
-    [child, owner, namespace, definition].into_iter().flatten()
+    [child, owner, namespace, definition].into_iter().flatten().collect()
 }
 
 /// Where one change calls for a look.
@@ -150,7 +158,7 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     if event.deleted {
         places.extend(memory.dependents(object.head.uid()).map(|child| Place::Child(child.key.clone())));
     } else {
-        places.extend(places_of(memory, object));
+        places.extend(places_in(memory, object));
     }
     // What goes may be what its namespace waits for; what stays was brought there by a restore.
     let home = lifecycle::namespace_key(&object.key.namespace);
@@ -160,12 +168,12 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
     }
     if event.deleted {
         let definition = memory.get(&lifecycle::definition_key(&object.key.resource));
-        places.extend(definition.into_iter().flat_map(|found| places_of(memory, &found)));
+        places.extend(definition.into_iter().flat_map(|found| places_in(memory, &found)));
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
         let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
-        places.extend(waiting.flat_map(|owner| places_of(memory, &owner)));
+        places.extend(waiting.flat_map(|owner| places_in(memory, &owner)));
     }
     places
 }
