@@ -13,6 +13,7 @@ mod streams;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -20,6 +21,7 @@ use std::time::Instant;
 use dataplane::access::RequestLog;
 use dataplane::events::admission::Admission;
 use dataplane::events::types::Seen;
+use dataplane::heap::{self, Stays};
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
 use dataplane::table::{
@@ -101,6 +103,26 @@ pub struct Dropped {
     pub label: String,
     /// By reason, as in [`dataplane::load::SubscriberTally::DROP_REASONS`].
     pub events: [u64; 4],
+}
+
+/// The model, locked. What is made meanwhile is mostly part of it or of a table, and stays.
+struct Held<'a> {
+    model: MutexGuard<'a, Model>,
+    _stays: Stays,
+}
+
+impl Deref for Held<'_> {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
 }
 
 impl Publisher {
@@ -262,7 +284,7 @@ impl Publisher {
     }
 
     /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none. Whether others are free that it had before.
-    pub fn set_route(&self, owner: &str, mut rules: Vec<HostRule>) -> Result<bool, HostTaken> {
+    pub fn set_route(&self, owner: &str, rules: Vec<HostRule>) -> Result<bool, HostTaken> {
         let mut model = self.lock();
         for host in rules.iter().flat_map(|rule| &rule.hosts) {
             if let Some(other) = model.owners.get(host)
@@ -283,7 +305,7 @@ impl Publisher {
                 model.note_user(key, owner);
             }
         }
-        rules.shrink_to_fit(); // of most there is one, in a list that was made for four
+        let rules = rule::anew(&rules);
         model.routes.insert(owner.to_owned(), rules);
         model.stale.insert(owner.to_owned());
         model.drop_unused(&before);
@@ -441,9 +463,10 @@ impl Publisher {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Model> {
+    fn lock(&self) -> Held<'_> {
         // A panic elsewhere leaves the model as whole as before: every edit is a few map operations.
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        Held { model, _stays: heap::stays() }
     }
 }
 

@@ -147,7 +147,11 @@ impl Delay {
         while self.values.get(1).is_some_and(|(next, _)| now.duration_since(*next) >= span) {
             self.values.pop_front();
         }
-        self.values.iter().map(|(_, value)| *value).max().unwrap_or(0)
+        let largest = self.values.iter().map(|(_, value)| *value).max().unwrap_or(0);
+        if largest == 0 {
+            self.values = VecDeque::new(); // of one that sleeps there is nothing to keep
+        }
+        largest
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use dataplane::heap;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
@@ -61,13 +62,17 @@ impl Manager {
     fn hear(&mut self, mail: Mail, now: Instant) {
         match mail {
             Mail::Declare(key, plan) if self.leaving.is_none() => {
+                // The plan and its crew are what is left of a revision that sleeps.
+                let stays = heap::stays();
+                let (key, plan) = (Arc::from(&*key), plan.anew());
                 match self.crews.get_mut(&key) {
-                    Some(crew) => crew.replan(*plan, now, &self.hands),
+                    Some(crew) => crew.replan(plan, now, &self.hands),
                     None => {
-                        let crew = Crew::new(Arc::clone(&key), *plan, &self.hands, now);
+                        let crew = Crew::new(Arc::clone(&key), plan, &self.hands, now);
                         self.crews.insert(Arc::clone(&key), Box::new(crew));
                     }
                 }
+                drop(stays);
                 self.settle(&key, now);
             }
             Mail::Declare(..) => {} // too late: we are leaving

@@ -86,6 +86,13 @@ pub struct Plan {
     pub reachable: bool,
 }
 
+impl Plan {
+    /// The same in pieces of its own.
+    fn anew(&self) -> Self {
+        Self { instance: Arc::new((*self.instance).clone()), ..self.clone() }
+    }
+}
+
 /// Instances against cold starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spare {

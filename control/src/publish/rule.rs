@@ -51,6 +51,19 @@ pub struct Share {
     pub edits: Edits,
 }
 
+/// The same in pieces of their own, where those of the table stand.
+pub(super) fn anew(rules: &[HostRule]) -> Vec<HostRule> {
+    let mut hash: Option<Arc<str>> = None; // of all rules of a route mostly the same
+    let mut anew = rules.to_vec();
+    for rule in &mut anew {
+        if rule.hash != hash {
+            hash = rule.hash.as_deref().map(Arc::from);
+        }
+        rule.hash.clone_from(&hash);
+    }
+    anew
+}
+
 impl HostRule {
     /// All requests of `hosts` by these shares.
     #[must_use]

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dataplane::heap;
+
 use super::block::{Block, Folder, Row};
 use super::{Event, Stored};
 
@@ -56,7 +58,9 @@ impl Chapter {
             return None;
         }
         let last = events[marks.len() - 1].revision();
-        Some(Self { last, versions: folder.fold(&versions), marks: marks.into() })
+        let versions = folder.fold(&versions);
+        let _stays = heap::stays();
+        Some(Self { last, versions, marks: marks.as_slice().into() })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -84,6 +84,13 @@ impl Key {
     fn lowest() -> Self {
         Self { resource: "".into(), namespace: "".into(), name: "".into() }
     }
+
+    /// The same in pieces of its own.
+    fn anew(&self) -> Self {
+        let [resource, namespace, name] =
+            [&self.resource, &self.namespace, &self.name].map(|word| Arc::from(&**word));
+        Self { resource, namespace, name }
+    }
 }
 
 /// What a writer wants done.

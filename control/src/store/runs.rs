@@ -6,6 +6,8 @@
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
+use dataplane::heap;
+
 use super::block::{BLOCK_OBJECTS_MAX, Block, Folder, SHARING_BYTES_MAX};
 use super::cold::{Fold, place, places};
 use super::sums::uid;
@@ -152,6 +154,7 @@ impl Memory {
     /// Puts blocks in the place of what they were made of, but for what was written or deleted since. Answers what is not needed any
     /// more.
     pub(super) fn put(&mut self, folded: Folded) -> impl Sized + use<> {
+        let _stays = heap::stays();
         let (mut gone, mut folds) = (Vec::new(), Vec::new());
         for (members, block) in folded.blocks {
             let mut there = 0;
@@ -173,7 +176,7 @@ impl Memory {
             if let (Some(first), Some(last)) = (members.first(), members.last())
                 && there != 0
             {
-                let (first, last) = (first.object.key.clone(), last.object.key.clone());
+                let (first, last) = (first.object.key.anew(), last.object.key.anew());
                 folds.push((Fold { first, last, block: Arc::new(block), there }, gone.len()));
             }
             gone.push(members);

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dataplane::heap;
 use kube::Resource;
 use serde::Serialize;
 
@@ -225,7 +226,10 @@ impl<K> Kept<K> {
             self.unlist(&key, before);
         }
         let words = self.words_of(&object);
-        self.names.extend(words.iter().map(|word| joined([word, &key])));
+        {
+            let _stays = heap::stays();
+            self.names.extend(words.iter().map(|word| joined([word, &key])));
+        }
         self.put(key, object);
     }
 

@@ -1,0 +1,49 @@
+//! Alone in its process, because it looks at the memory of all of it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use sluicegate_ring::heap::{Heap, let_go, stays};
+
+#[global_allocator]
+static HEAP: Heap = Heap;
+
+const MIB: usize = 1024 * 1024;
+
+/// What the process holds that is no file's.
+fn held() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+fn what_stays_keeps_no_page_of_what_goes() {
+    let before = held();
+    let (mut stay, mut go) = (Vec::new(), Vec::new());
+    for n in 0..16_000_usize {
+        go.extend((0..20).map(|_| vec![1_u8; 200]));
+        let _stays = stays();
+        let mut words = vec![n; 4];
+        words.extend([n; 9]); // it moves, and stays
+        stay.push((format!("name-{n}"), words, vec![0_u64; 30]));
+    }
+    assert!(held() > before + 64 * MIB);
+    drop(go);
+    let_go();
+    let after = held() - before;
+    assert!(after < 12 * MIB, "{after} bytes are held of 6 MB that stay");
+
+    // Grown, shrunk and dropped by another thread, that says nothing of what stays.
+    let moved = std::thread::spawn(move || {
+        for (n, (name, words, zeros)) in stay.iter_mut().enumerate() {
+            name.push_str(" and more of it, so that it is in another place");
+            words.truncate(2);
+            words.shrink_to_fit();
+            assert!(name.starts_with(&format!("name-{n} and")) && *words == [n, n]);
+            assert!(zeros.iter().all(|zero| *zero == 0));
+        }
+        stay.len()
+    });
+    assert_eq!(moved.join().unwrap(), 16_000);
+    let_go();
+    assert!(held() < before + 4 * MIB, "{} bytes before, {} when all is gone", before, held());
+}
