@@ -13,15 +13,13 @@ mod streams;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use dataplane::access::RequestLog;
 use dataplane::events::admission::Admission;
 use dataplane::events::types::Seen;
-use dataplane::heap::{self, Stays};
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
 use dataplane::table::{
@@ -32,7 +30,7 @@ use dataplane::tls::{Certificates, Trust};
 use tokio::sync::Notify;
 
 use crate::fleet::EndpointSink;
-use model::{Model, REST_MIN};
+use model::{Held, Model, REST_MIN};
 pub use quotas::{QuotaRules, Quotas};
 pub use rule::{HostRule, PathRule, Share, Shown};
 
@@ -103,26 +101,6 @@ pub struct Dropped {
     pub label: String,
     /// By reason, as in [`dataplane::load::SubscriberTally::DROP_REASONS`].
     pub events: [u64; 4],
-}
-
-/// The model, locked. What is made meanwhile is mostly part of it or of a table, and stays.
-struct Held<'a> {
-    model: MutexGuard<'a, Model>,
-    _stays: Stays,
-}
-
-impl Deref for Held<'_> {
-    type Target = Model;
-
-    fn deref(&self) -> &Model {
-        &self.model
-    }
-}
-
-impl DerefMut for Held<'_> {
-    fn deref_mut(&mut self) -> &mut Model {
-        &mut self.model
-    }
 }
 
 impl Publisher {
@@ -464,9 +442,7 @@ impl Publisher {
     }
 
     fn lock(&self) -> Held<'_> {
-        // A panic elsewhere leaves the model as whole as before: every edit is a few map operations.
-        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        Held { model, _stays: heap::stays() }
+        Held::of(&self.model)
     }
 }
 

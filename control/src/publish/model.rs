@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use dataplane::heap::{self, Stays};
 use dataplane::load::BackendLoad;
 use dataplane::table::{Backend, Endpoint, Route, Table};
 use dataplane::tls::{Certificates, Trust};
@@ -55,6 +57,34 @@ pub(super) struct Model {
     /// Hosts that their owners let go.
     pub(super) gone: Vec<String>,
     pub(super) streams_stale: bool,
+}
+
+/// The model, locked. What is made meanwhile is mostly part of it or of a table, and stays.
+pub(super) struct Held<'a> {
+    model: MutexGuard<'a, Model>,
+    _stays: Stays,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn of(model: &'a Mutex<Model>) -> Self {
+        // A panic elsewhere leaves the model as whole as before: every edit is a few map operations.
+        let model = model.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { model, _stays: heap::stays() }
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
 }
 
 impl Model {
