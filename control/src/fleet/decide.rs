@@ -141,15 +141,13 @@ impl Delay {
 
     /// Forgets what was over before `now - span`.
     pub fn largest(&mut self, now: Instant, span: Duration) -> u32 {
-        if span.is_zero() {
-            return 0;
-        }
         while self.values.get(1).is_some_and(|(next, _)| now.duration_since(*next) >= span) {
             self.values.pop_front();
         }
-        let largest = self.values.iter().map(|(_, value)| *value).max().unwrap_or(0);
+        let held = self.values.iter().map(|(_, value)| *value).max();
+        let largest = held.filter(|_| !span.is_zero()).unwrap_or(0);
         if largest == 0 {
-            self.values = VecDeque::new(); // of one that sleeps there is nothing to keep
+            self.values = VecDeque::new(); // of a thousand that sleep, or whose counts nobody delays, no list stays
         }
         largest
     }
@@ -324,6 +322,9 @@ mod tests {
             assert_eq!(delay.largest(at(second), span), largest, "second {second}");
         }
         assert_eq!(delay.largest(at(100), Duration::ZERO), 0);
+        assert_eq!(delay.values.capacity(), 0, "nobody delays, so nothing is kept");
+        delay.add(at(101), 0);
+        assert_eq!((delay.largest(at(102), span), delay.values.capacity()), (0, 0), "it sleeps");
     }
 
     /// X-AS-02, X-AS-03 and X-AS-07 with the numbers of upstream's own documentation, as (stable, panic, ready,

@@ -51,7 +51,7 @@ pub struct Share {
     pub edits: Edits,
 }
 
-/// The same in pieces of their own, where those of the table stand.
+/// The same in pieces of their own: those that came stand among what their maker has thrown away since.
 pub(super) fn anew(rules: &[HostRule]) -> Vec<HostRule> {
     let mut hash: Option<Arc<str>> = None; // of all rules of a route mostly the same
     let mut anew = rules.to_vec();
@@ -83,5 +83,26 @@ impl Share {
     #[must_use]
     pub fn new(backend: impl Into<String>, weight: u32) -> Self {
         Self { backend: backend.into(), weight, edits: Edits::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_made_anew_say_the_same_and_share_nothing_with_those_that_came() {
+        let hash: Arc<str> = "h".into();
+        let share = Share::new("ns/r", 100);
+        let rule = |host: &str, hash: Option<&Arc<str>>| HostRule {
+            hash: hash.cloned(),
+            ..HostRule::new(vec![host.to_owned()], vec![share.clone()])
+        };
+        let came = [rule("a", Some(&hash)), rule("b", Some(&hash)), rule("c", None), rule("d", Some(&hash))];
+        let made = anew(&came);
+        assert_eq!(made, came);
+        let hashes: Vec<_> = made.iter().filter_map(|rule| rule.hash.as_ref()).collect();
+        assert!(hashes.iter().all(|made| !Arc::ptr_eq(made, &hash)));
+        assert!(Arc::ptr_eq(hashes[0], hashes[1]), "rules of a route have one");
     }
 }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::shelf::{PAGE, PLACE_MAX, Page, Shelf};
 
-/// Bytes of addresses for pieces that stay, of which only what is used takes memory. A million Services take a gigabyte or two; what
-/// does not fit stands in the usual heap.
+/// Bytes of addresses for pieces that stay, of which only what is used takes memory. 1,000 Services take 5 MB; what does not fit
+/// stands in the usual heap.
 const SHELF_MAX: usize = 4 << 30;
 /// How many pages that is.
 const PAGES: usize = SHELF_MAX / PAGE;
@@ -56,17 +56,20 @@ pub(super) fn room(piece: *mut u8) -> usize {
     offset_of(piece).and_then(|offset| locked(|shelf| Some(shelf.room(offset)))).unwrap_or(0)
 }
 
-/// Gives empty pages back to the kernel.
+/// Gives empty pages back to the kernel. One at a time under the lock: a core that lets a table go waits for one page and not for
+/// thousands.
 pub(super) fn let_go() {
-    locked(|shelf| {
-        let first = FIRST.load(Acquire);
-        while let Some(offset) = shelf.give_back() {
-            // SAFETY: a page of the mapping, in which no place is taken: nobody has an address in it, and nobody gets one while the lock is
-            // held. It reads as zeros from here on.
-            unsafe { libc::madvise(first.wrapping_add(offset).cast(), PAGE, libc::MADV_DONTNEED) };
-        }
-        Some(())
-    });
+    let first = FIRST.load(Acquire);
+    if first.is_null() {
+        return;
+    }
+    let give_back = |shelf: &mut Shelf<'static>| {
+        let page = first.wrapping_add(shelf.give_back()?);
+        // SAFETY: a page of the mapping, in which no place is taken: nobody has an address in it, and nobody gets one while the lock is
+        // held. It reads as zeros from here on.
+        Some(unsafe { libc::madvise(page.cast(), PAGE, libc::MADV_DONTNEED) })
+    };
+    while locked(give_back).is_some() {}
 }
 
 fn offset_of(piece: *mut u8) -> Option<usize> {
@@ -75,6 +78,7 @@ fn offset_of(piece: *mut u8) -> Option<usize> {
     (offset < SHELF_MAX && !first.is_null()).then_some(offset)
 }
 
+/// A lock, because a piece may go on any thread. Cores come here only when a table goes, with pieces of what has changed.
 fn locked<T>(work: impl FnOnce(&mut Shelf<'static>) -> Option<T>) -> Option<T> {
     let mut state: MutexGuard<'_, State> = SHELF.lock().unwrap_or_else(PoisonError::into_inner);
     if matches!(*state, State::Unused) {
@@ -86,7 +90,7 @@ fn locked<T>(work: impl FnOnce(&mut Shelf<'static>) -> Option<T>) -> Option<T> {
     }
 }
 
-/// Addresses for the pages and for what is known of them, which is 13 bytes in a thousand.
+/// Addresses for the pages and for what is known of them, which is 11 bytes in a thousand.
 fn reserve() -> Option<Shelf<'static>> {
     let known = PAGES * size_of::<Page>();
     // SAFETY: a new mapping wherever the kernel likes, whose pages are zeros and take memory when they are first written to.
