@@ -206,7 +206,7 @@ impl Publisher {
     /// Whether a host is `owner`'s.
     #[must_use]
     pub fn has_host(&self, owner: &str, host: &str) -> bool {
-        self.lock().owners.get(host).is_some_and(|known| known == owner)
+        self.lock().owners.get(host).is_some_and(|known| **known == *owner)
     }
 
     /// Whether those vouch for a host.
@@ -266,29 +266,29 @@ impl Publisher {
         let mut model = self.lock();
         for host in rules.iter().flat_map(|rule| &rule.hosts) {
             if let Some(other) = model.owners.get(host)
-                && other != owner
+                && **other != *owner
             {
-                return Err(HostTaken { host: host.clone(), owner: other.clone() });
+                return Err(HostTaken { host: host.to_string(), owner: other.to_string() });
             }
         }
         if model.routes.get(owner) == Some(&rules) {
             return Ok(false);
         }
         let before = model.take_rules(owner).unwrap_or_default();
+        let (rules, name) = (rule::anew(&rules), Arc::<str>::from(owner));
         for rule in &rules {
             for host in &rule.hosts {
-                model.owners.insert(host.clone(), owner.to_owned());
+                model.owners.insert(Arc::clone(host), Arc::clone(&name));
             }
             for key in rule.backends() {
                 model.note_user(key, owner);
             }
         }
-        let rules = rule::anew(&rules);
-        model.routes.insert(owner.to_owned(), rules);
+        model.routes.insert(name, rules);
         model.stale.insert(owner.to_owned());
         model.drop_unused(&before);
         model.changes += 1;
-        let is_free = |host: &String| !model.owners.contains_key(host);
+        let is_free = |host: &Arc<str>| !model.owners.contains_key(host);
         Ok(before.iter().flat_map(|rule| &rule.hosts).any(is_free))
     }
 

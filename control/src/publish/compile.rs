@@ -16,15 +16,15 @@ const ANY: &str = "*";
 /// The table as the model has it now.
 pub(super) fn refresh(model: &mut Model) -> Table {
     for host in take(&mut model.gone) {
-        if !model.fixed.contains_key(&host) {
+        if !model.fixed.contains_key(&*host) {
             put(&mut model.table, &host, None);
         }
     }
     for owner in take(&mut model.stale) {
         let Model { routes, backends, table, fixed, .. } = model;
-        for rule in routes.get(&owner).into_iter().flatten() {
+        for rule in routes.get(&*owner).into_iter().flatten() {
             let route = compiled(rule, backends).map(Arc::new);
-            for host in rule.hosts.iter().filter(|host| !fixed.contains_key(*host)) {
+            for host in rule.hosts.iter().filter(|host| !fixed.contains_key(&***host)) {
                 put(table, host, route.clone());
             }
         }

@@ -9,7 +9,7 @@ use dataplane::tls::Identity;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostRule {
     /// Lower case, without port; `*.PARENT` and `*` too.
-    pub hosts: Vec<String>,
+    pub hosts: Vec<Arc<str>>,
     /// Tried before `splits`.
     pub paths: Vec<PathRule>,
     /// Of what no path takes.
@@ -60,6 +60,7 @@ pub(super) fn anew(rules: &[HostRule]) -> Vec<HostRule> {
             hash = rule.hash.as_deref().map(Arc::from);
         }
         rule.hash.clone_from(&hash);
+        rule.hosts.iter_mut().for_each(|host| *host = Arc::from(&**host));
     }
     anew
 }
@@ -67,8 +68,8 @@ pub(super) fn anew(rules: &[HostRule]) -> Vec<HostRule> {
 impl HostRule {
     /// All requests of `hosts` by these shares.
     #[must_use]
-    pub fn new(hosts: Vec<String>, splits: Vec<Share>) -> Self {
-        Self { hosts, splits, ..Self::default() }
+    pub fn new(hosts: impl IntoIterator<Item = impl Into<Arc<str>>>, splits: Vec<Share>) -> Self {
+        Self { hosts: hosts.into_iter().map(Into::into).collect(), splits, ..Self::default() }
     }
 
     /// The keys of all its backends.
@@ -96,12 +97,13 @@ mod tests {
         let share = Share::new("ns/r", 100);
         let rule = |host: &str, hash: Option<&Arc<str>>| HostRule {
             hash: hash.cloned(),
-            ..HostRule::new(vec![host.to_owned()], vec![share.clone()])
+            ..HostRule::new([host], vec![share.clone()])
         };
         let came = [rule("a", Some(&hash)), rule("b", Some(&hash)), rule("c", None), rule("d", Some(&hash))];
         let made = anew(&came);
         assert_eq!(made, came);
         let hashes: Vec<_> = made.iter().filter_map(|rule| rule.hash.as_ref()).collect();
+        assert!(came.iter().zip(&made).all(|(came, made)| !Arc::ptr_eq(&came.hosts[0], &made.hosts[0])));
         assert!(hashes.iter().all(|made| !Arc::ptr_eq(made, &hash)));
         assert!(Arc::ptr_eq(hashes[0], hashes[1]), "rules of a route have one");
     }

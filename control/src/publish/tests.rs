@@ -18,7 +18,7 @@ fn spec() -> BackendSpec {
 }
 
 fn rule(host: &str, key: &str) -> Vec<HostRule> {
-    vec![HostRule::new(vec![host.into()], vec![Share::new(key, 100)])]
+    vec![HostRule::new([host], vec![Share::new(key, 100)])]
 }
 
 /// APP-16: nothing leaves before everything stored is in.

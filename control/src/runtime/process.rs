@@ -20,6 +20,7 @@ use std::process::Child;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
+use dataplane::heap;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -97,6 +98,9 @@ impl ProcessRuntime {
     }
 }
 
+/// Instances that leave enough behind to be looked after when the last of them has ended.
+const MANY_LIVES: u32 = 64;
+
 /// Below the data folder: logs and records of instances.
 const FOLDER: &str = "instances";
 
@@ -153,17 +157,26 @@ struct Life {
 }
 
 async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
-    let mut lives = JoinSet::new();
+    let (mut lives, mut lived) = (JoinSet::new(), 0);
     drop(spawn_local(seats::keep(Rc::clone(&room)))); // these end with this thread
     room.cgroups.iter().for_each(|cgroups| drop(spawn_local(strays::clear(cgroups.clone()))));
     loop {
         let job = tokio::select! {
             job = jobs.recv() => job,
             // A life that has ended holds 5.6 KB until it is asked how that went.
-            Some(_) = lives.join_next() => continue,
+            Some(_) = lives.join_next() => {
+                if lives.is_empty() && lived >= MANY_LIVES {
+                    lived = 0;
+                    heap::give_cache_back();
+                }
+                continue;
+            }
         };
         match job {
-            Some(Job::Live(life)) => drop(lives.spawn_local(live(Rc::clone(&room), life))),
+            Some(Job::Live(life)) => {
+                lived += 1;
+                drop(lives.spawn_local(live(Rc::clone(&room), life)));
+            }
             Some(Job::Refresh(spec)) => refresh(&room, &spec),
             Some(Job::Forget { namespace, revision }) => room.records.clear(&namespace, &revision),
             Some(Job::Rest) => seats::dismiss(&room),

@@ -17,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dataplane::heap;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::backend::{Faults, Noted};
@@ -133,6 +134,8 @@ impl Disk {
     }
 
     fn try_commit(&self, revision: u64, events: &[Event]) -> Result<(), redb::Error> {
+        // The database's own notes, of which some outlive this commit by thousands: beside them are pages of 4 KiB, that go.
+        let _stays = heap::stays();
         let transaction = self.database()?.begin_write()?;
         {
             let mut objects = transaction.open_table(OBJECTS)?;

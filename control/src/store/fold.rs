@@ -85,13 +85,13 @@ pub async fn fold_settled(store: Arc<Store>) {
     loop {
         let Some(settled) = settle(&mut newest).await else { return };
         let Some(store) = weak.upgrade() else { return };
-        let work = move || {
-            if store.fold(settled) >= OBJECTS_MIN {
-                drop(store);
-                heap::let_go();
-            }
-        };
-        let _ = tokio::task::spawn_blocking(work).await; // it does not panic
+        let folding = Arc::clone(&store);
+        let folded = tokio::task::spawn_blocking(move || folding.fold(settled)).await;
+        if folded.is_ok_and(|count| count >= OBJECTS_MIN) {
+            let cached = [store.cached().await, heap::cached()];
+            drop(store);
+            let _ = tokio::task::spawn_blocking(|| heap::let_go(cached)).await; // it does not panic
+        }
         if *newest.borrow() == settled && newest.changed().await.is_err() {
             return;
         }

@@ -209,7 +209,8 @@ pub async fn forget_old(store: Arc<Store>) {
             }
             drop(store);
             if forgotten >= HISTORY_OLD_MAX {
-                let _ = tokio::task::spawn_blocking(heap::let_go).await; // it does not panic
+                let cached = heap::cached();
+                let _ = tokio::task::spawn_blocking(|| heap::let_go([cached])).await; // it does not panic
             }
         }
         if newest.changed().await.is_err() {

@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
+use dataplane::heap;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -225,6 +226,19 @@ impl Store {
     /// Why no writes are taken at the moment, if so.
     pub fn health(&self) -> Result<(), StoreError> {
         self.failure.now().map_or(Ok(()), Err)
+    }
+
+    /// What the writer's thread has of freed pieces.
+    pub(super) async fn cached(&self) -> heap::Cached {
+        let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(jobs) = jobs else { return heap::Cached::default() };
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(|_| {
+            let _ = answer.send(heap::cached()); // whoever asked may have gone
+            None
+        });
+        let _ = jobs.send(job).await; // a writer that has ended has no cache
+        answered.await.unwrap_or_default()
     }
 
     /// Lets `decide` choose a change on the writer's thread, against the newest state, and returns

@@ -1,6 +1,9 @@
 //! Alone in its process, because it looks at the memory of all of it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[cfg(target_env = "gnu")]
+use sluicegate_ring::heap::{Cached, cached, let_go};
+
 const MIB: usize = 1024 * 1024;
 
 /// What the process holds that is no file's.
@@ -10,9 +13,27 @@ fn held() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
+/// Of each small size as many as the C library caches, all far from each other.
+#[cfg(target_env = "gnu")]
+fn what_a_threads_cache_holds_is_given_back_with_it() {
+    let far: Vec<_> = (24..=1032)
+        .step_by(16)
+        .flat_map(|size| [size; 7])
+        .map(|size| (vec![1_u8; 16 * 1024], vec![1_u8; size]))
+        .collect();
+    let (large, small): (Vec<_>, Vec<_>) = far.into_iter().unzip();
+    drop((large, small));
+    let elsewhere = |of_this: Option<Cached>| std::thread::spawn(move || let_go(of_this)).join().unwrap();
+    elsewhere(None);
+    let before = held();
+    elsewhere(Some(cached()));
+    assert!(held() + MIB < before, "{before} bytes before, {} after", held());
+}
+
 #[cfg(target_env = "gnu")]
 #[test]
 fn what_was_freed_between_things_that_stay_is_given_back() {
+    what_a_threads_cache_holds_is_given_back_with_it();
     let mut stays = Vec::new();
     let large: Vec<Vec<u8>> = (0..1024)
         .map(|_| {
@@ -23,7 +44,7 @@ fn what_was_freed_between_things_that_stay_is_given_back() {
     drop(large);
     let before = held();
     assert!(before > 32 * MIB, "nothing is kept, so there is nothing to let go: {before}");
-    sluicegate_ring::heap::let_go();
+    let_go([]);
     assert!(held() + 32 * MIB < before, "{before} bytes before, {} after", held());
     assert!(stays.iter().all(|one| one[31] == 1));
 }

@@ -28,7 +28,7 @@ fn what_stays_keeps_no_page_of_what_goes() {
     }
     assert!(held() > before + 64 * MIB);
     drop(go);
-    let_go();
+    let_go([]);
     let after = held() - before;
     assert!(after < 12 * MIB, "{after} bytes are held of 6 MB that stay");
 
@@ -44,6 +44,6 @@ fn what_stays_keeps_no_page_of_what_goes() {
         stay.len()
     });
     assert_eq!(moved.join().unwrap(), 16_000);
-    let_go();
+    let_go([]);
     assert!(held() < before + 4 * MIB, "{} bytes before, {} when all is gone", before, held());
 }

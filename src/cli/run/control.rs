@@ -283,7 +283,8 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
         let writes = now.saturating_sub(seen);
         if writes >= WRITES_MIN {
             seen = now;
-            let _ = tokio::task::spawn_blocking(dataplane::heap::let_go).await; // it does not panic
+            let cached = dataplane::heap::cached();
+            let _ = tokio::task::spawn_blocking(|| dataplane::heap::let_go([cached])).await; // it does not panic
         }
         if writes >= MANY_WRITES {
             let_go_of_code();

@@ -63,7 +63,7 @@ pub fn put_in(mut rules: Vec<HostRule>, answers: Vec<(String, PathRule)>) -> (Ve
         } else if let Some(rule) = own_rule(&mut strange, &host) {
             rule.paths.push(path);
         } else {
-            strange.push(HostRule { hosts: vec![host], paths: vec![path], ..HostRule::default() });
+            strange.push(HostRule { hosts: vec![host.into()], paths: vec![path], ..HostRule::default() });
         }
     }
     (rules, strange)
@@ -71,12 +71,12 @@ pub fn put_in(mut rules: Vec<HostRule>, answers: Vec<(String, PathRule)>) -> (Ve
 
 /// The rule that has this host alone: other hosts that share it are not asked.
 fn own_rule<'a>(rules: &'a mut Vec<HostRule>, host: &str) -> Option<&'a mut HostRule> {
-    let at = rules.iter().position(|rule| rule.hosts.iter().any(|one| one == host))?;
+    let at = rules.iter().position(|rule| rule.hosts.iter().any(|one| **one == *host))?;
     if rules[at].hosts.len() == 1 {
         return rules.get_mut(at);
     }
-    rules[at].hosts.retain(|one| one != host);
-    let own = HostRule { hosts: vec![host.to_owned()], ..rules[at].clone() };
+    rules[at].hosts.retain(|one| **one != *host);
+    let own = HostRule { hosts: vec![host.into()], ..rules[at].clone() };
     rules.push(own);
     rules.last_mut()
 }
@@ -108,10 +108,10 @@ mod tests {
     /// X-RTE-07: the host that is asked and no other.
     #[test]
     fn a_challenge_is_put_at_its_host_alone() {
-        let hosts = |hosts: &[&str]| hosts.iter().map(|&host| host.to_owned()).collect::<Vec<_>>();
+        let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let rules = vec![HostRule {
             https_redirect: Some(443),
-            ..HostRule::new(hosts(&["a.ns", "a.test"]), vec![Share::new("one", 100)])
+            ..HostRule::new(["a.ns", "a.test"], vec![Share::new("one", 100)])
         }];
         let answer = |host: &str, path: &str| {
             let path = PathRule { path: path.to_owned(), by_any_scheme: true, ..PathRule::default() };
@@ -122,11 +122,16 @@ mod tests {
         let (rules, strange) = put_in(rules, answers.into());
         let shown = |rules: &[HostRule]| -> Vec<_> {
             let paths = |rule: &HostRule| rule.paths.iter().map(|path| path.path.clone()).collect::<Vec<_>>();
-            rules.iter().map(|rule| (rule.hosts.clone(), paths(rule), rule.splits.len())).collect()
+            rules
+                .iter()
+                .map(|rule| {
+                    (rule.hosts.iter().map(|host| host.to_string()).collect(), paths(rule), rule.splits.len())
+                })
+                .collect()
         };
-        let wanted = [(hosts(&["a.ns"]), vec![], 1), (hosts(&["a.test"]), hosts(&["/1", "/2"]), 1)];
+        let wanted = [(all(&["a.ns"]), vec![], 1), (all(&["a.test"]), all(&["/1", "/2"]), 1)];
         assert_eq!(shown(&rules), wanted);
         assert!(rules.iter().all(|rule| rule.https_redirect == Some(443)));
-        assert_eq!(shown(&strange), [(hosts(&["k.test"]), hosts(&["/3", "/4"]), 0)]);
+        assert_eq!(shown(&strange), [(all(&["k.test"]), all(&["/3", "/4"]), 0)]);
     }
 }

@@ -125,7 +125,7 @@ fn serve(
     let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
     let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
     let rule = HostRule {
-        hosts: vec![domain.to_owned()],
+        hosts: vec![domain.into()],
         https_redirect: route::ports(world).redirect(protocol),
         inside_only: false,
         ..own

@@ -45,11 +45,11 @@ pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>,
     let mut rules: Vec<(Gathered, HostRule)> = Vec::new();
     for (host, gathered) in gathered {
         if let Some((_, rule)) = rules.iter_mut().find(|(known, _)| *known == gathered) {
-            rule.hosts.push(host);
+            rule.hosts.push(host.into());
             continue;
         }
         let rule = HostRule {
-            hosts: vec![host],
+            hosts: vec![host.into()],
             paths: gathered.paths.clone(),
             splits: Vec::new(),
             https_redirect: (redirected && !gathered.inside_only).then_some(HTTPS_PORT),
@@ -176,7 +176,7 @@ mod tests {
             {"hosts": ["a.example.com"], "http": {"paths": [path("", "two")]}}
         ]}));
         let [inside, public] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(inside.hosts, ["a.ns.svc.cluster.local", "a.ns.svc", "a.ns"]);
+        assert_eq!(inside.hosts, ["a.ns.svc.cluster.local", "a.ns.svc", "a.ns"].map(Arc::from));
         assert!(inside.inside_only && !public.inside_only);
         assert_eq!(inside.splits, [Share::new("one", 10_000)]);
         let paths: Vec<_> = public.paths.iter().map(|path| path.path.as_str()).collect();

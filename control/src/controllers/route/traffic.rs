@@ -140,7 +140,7 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
     };
     let tags = || assigned.iter().filter_map(|target| Some((target.tag()?, backend(target)?)));
     let own = HostRule {
-        hosts: hosts::hosts(route, None, ways.naming),
+        hosts: hosts::hosts(route, None, ways.naming).into_iter().map(Arc::from).collect(),
         splits: assigned.iter().filter_map(weighted).collect(),
         paths: tags()
             .filter(|_| ways.by_tag_header)
@@ -157,7 +157,7 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
     let sticky = own.manners.as_ref().filter(|manners| manners.sticky.is_some());
     let tags_manners = sticky.map(|own| Arc::new(Manners { mirror: None, ..(**own).clone() }));
     let tagged = tags().map(|(tag, key)| HostRule {
-        hosts: hosts::hosts(route, Some(tag), ways.naming),
+        hosts: hosts::hosts(route, Some(tag), ways.naming).into_iter().map(Arc::from).collect(),
         splits: vec![Share { weight: 100, edits: ways.marked(TAG_HEADER, tag), backend: key }],
         manners: tags_manners.clone(),
         inside_only: hosts::is_local(route, Some(tag), ways.naming),
@@ -201,7 +201,7 @@ impl Ways<'_> {
 fn by_caller(rule: HostRule, ways: Ways<'_>) -> impl Iterator<Item = HostRule> + use<> {
     let Ways { https_redirect, has_inner_door, .. } = ways;
     let domain = ways.naming.domain.to_ascii_lowercase();
-    let is_public = |host: &String| host.strip_suffix(&domain).is_some_and(|name| name.ends_with('.'));
+    let is_public = |host: &Arc<str>| host.strip_suffix(&domain).is_some_and(|name| name.ends_with('.'));
     let is_divided = https_redirect.is_some() || has_inner_door;
     let HostRule { hosts, inside_only, .. } = rule.clone();
     let (public, inside): (Vec<_>, Vec<_>) =
@@ -320,7 +320,7 @@ mod tests {
         let rules = rules(&route, &assigned, ways());
         assert_eq!(rules.len(), 2);
         assert_eq!(rules[0].splits, [Share::new("ns/app-2", 90), Share::new("ns/app-1", 10)]);
-        assert!(rules[1].hosts.contains(&"old-app.ns.test".to_owned()));
+        assert!(rules[1].hosts.contains(&"old-app.ns.test".into()));
         assert_eq!(rules[1].splits, [Share::new("ns/app-1", 100)]);
     }
 
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(own.paths, [by_header("X-Beta", "yes", "ns/app-2".into(), Edits::default())]);
         let (manners, of_tag) = (own.manners.as_ref().unwrap(), tagged.manners.as_ref().unwrap());
         let mirror = manners.mirror.as_ref().unwrap();
-        assert!(tagged.hosts.contains(&mirror.host.to_string()) && mirror.percent == 10);
+        assert!(tagged.hosts.iter().any(|host| **host == *mirror.host) && mirror.percent == 10);
         assert_eq!((&manners.sticky, &None), (&of_tag.sticky, &of_tag.mirror));
     }
 
@@ -385,12 +385,12 @@ mod tests {
     fn names_inside_are_public_only_where_there_is_one_door() {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        let open = |has_inner_door| -> Vec<String> {
+        let open = |has_inner_door| -> Vec<Arc<str>> {
             let rules = rules(&route, &assigned, Ways { has_inner_door, ..ways() });
             rules.into_iter().filter(|rule| !rule.inside_only).flat_map(|rule| rule.hosts).collect()
         };
-        assert_eq!(open(true), ["app.ns.test", "t-app.ns.test"]);
-        assert!(open(false).contains(&"app.ns.svc.cluster.local".to_owned()));
+        assert_eq!(open(true), ["app.ns.test", "t-app.ns.test"].map(Arc::from));
+        assert!(open(false).contains(&"app.ns.svc.cluster.local".into()));
     }
 
     /// X-RTE-06
@@ -398,7 +398,7 @@ mod tests {
     fn a_redirect_is_for_public_hosts_only() {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        let sent = |https_redirect: Option<u16>| -> Vec<String> {
+        let sent = |https_redirect: Option<u16>| -> Vec<Arc<str>> {
             let rules = rules(&route, &assigned, Ways { https_redirect, ..ways() });
             rules
                 .into_iter()
@@ -406,7 +406,7 @@ mod tests {
                 .flat_map(|rule| rule.hosts)
                 .collect()
         };
-        assert_eq!(sent(Some(8443)), ["app.ns.test", "t-app.ns.test"]);
+        assert_eq!(sent(Some(8443)), ["app.ns.test", "t-app.ns.test"].map(Arc::from));
         assert!(sent(None).is_empty());
     }
 

@@ -10,12 +10,20 @@ mod shelf;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::thread::JoinHandle;
 
 /// What is larger is mapped by itself and given back at once, in bytes. The C library would raise it to the largest piece that was
 /// ever freed, a list of 20 MB, and keep twice as much for the next one.
 const MAPPED_MIN: i32 = 1 << 20;
-/// Empty bytes at the end of the heap that are kept for what comes next.
-const SPARE_MAX: i32 = 2 << 20;
+/// Empty bytes at the end of a heap that are kept for what comes next. Each thread that ever had much to do has a heap of its own, and
+/// nobody but who frees a piece in it gives its end back: of 2 MB each, a thousand sleepers had 4.
+const SPARE_MAX: i32 = 256 << 10;
+
+/// Sizes of pieces that the C library caches for a thread, in bytes, each a step larger; and how many of each.
+const CACHED_MIN: usize = 24;
+const CACHED_STEP: usize = 16;
+const CACHED_MAX: usize = 1032;
+const CACHED_COUNT: usize = 7;
 
 thread_local! {
     /// How many [`Stays`] this thread has.
@@ -118,11 +126,38 @@ pub fn set_bounds() {
     }
 }
 
+/// Pieces that the C library's cache of a thread held, which keeps the last seven of each small size for what comes next.
+#[derive(Debug, Default)]
+#[must_use = "they go into the same cache when the thread that took them out drops them"]
+pub struct Cached {
+    _pieces: Vec<Vec<u8>>,
+}
+
+/// Takes out what this thread's cache holds, for [`let_go`]. After a burst its four hundred pieces lie where the burst has left them,
+/// each on a page of its own with nothing beside it: 1.7 MB of a thousand sleepers. Takes some 20 µs.
+pub fn cached() -> Cached {
+    let sizes = (CACHED_MIN..=CACHED_MAX).step_by(CACHED_STEP);
+    Cached {
+        _pieces: sizes.flat_map(|size| (0..CACHED_COUNT).map(move |_| Vec::with_capacity(size))).collect(),
+    }
+}
+
+/// What this thread's cache holds may join its neighbours, for the next [`let_go`] of whoever.
+pub fn give_cache_back() {
+    give_back(vec![cached()]);
+}
+
+/// Here they would go into this thread's cache; one that ends gives back what it has. Without a thread for it nothing is lost.
+fn give_back(cached: Vec<Cached>) {
+    let _ = std::thread::Builder::new().spawn(move || drop(cached)).map(JoinHandle::join);
+}
+
 /// Gives the kernel those pages of the heap in which nothing is any more. The C library keeps them for as long as something
 /// stands behind them, and after a burst of writes something always does: a fifth of what a thousand new Services leave.
 /// Takes some milliseconds, and who allocates beside what is looked at waits meanwhile: not for a core's thread.
-pub fn let_go() {
+pub fn let_go(of_others: impl IntoIterator<Item = Cached>) {
     kept::let_go();
+    give_back(of_others.into_iter().chain([cached()]).collect());
     #[cfg(target_env = "gnu")]
     // SAFETY: any thread may call it at any time. It looks at free pieces only, under the locks of who hands them out, and
     // changes no byte that anybody was given.
