@@ -19,10 +19,13 @@ const MAPPED_MIN: i32 = 1 << 20;
 /// nobody but who frees a piece in it gives its end back: of 2 MB each, a thousand sleepers had 4.
 const SPARE_MAX: i32 = 256 << 10;
 
-/// Sizes of pieces that the C library caches for a thread, in bytes, each a step larger; and how many of each.
+/// The smallest piece that the C library caches for a thread, in bytes.
 const CACHED_MIN: usize = 24;
-const CACHED_STEP: usize = 16;
+/// The largest.
 const CACHED_MAX: usize = 1032;
+/// Between two sizes that it tells apart.
+const CACHED_STEP: usize = 16;
+/// Pieces of a size that it caches at most.
 const CACHED_COUNT: usize = 7;
 
 thread_local! {
