@@ -134,7 +134,7 @@ impl Disk {
     }
 
     fn try_commit(&self, revision: u64, events: &[Event]) -> Result<(), redb::Error> {
-        // The database's own notes, of which some outlive this commit by thousands: beside them are pages of 4 KiB, that go.
+        // The database's own notes, of which some outlive thousands of commits: beside them are pages of 4 KiB, that go.
         let _stays = heap::stays();
         let transaction = self.database()?.begin_write()?;
         {

@@ -89,9 +89,9 @@ pub async fn fold_settled(store: Arc<Store>) {
         let folded = tokio::task::spawn_blocking(move || folding.fold(settled)).await;
         if folded.is_ok_and(|count| count >= OBJECTS_MIN) {
             let cached = [store.cached().await, heap::cached()];
-            drop(store);
             let _ = tokio::task::spawn_blocking(|| heap::let_go(cached)).await; // it does not panic
         }
+        drop(store); // who waits for the next change keeps no store open
         if *newest.borrow() == settled && newest.changed().await.is_err() {
             return;
         }

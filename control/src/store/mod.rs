@@ -238,6 +238,7 @@ impl Store {
             None
         });
         let _ = jobs.send(job).await; // a writer that has ended has no cache
+        drop(jobs); // the writer ends with the last of them
         answered.await.unwrap_or_default()
     }
 

@@ -235,6 +235,27 @@ async fn many_changes_are_forgotten_sooner_but_for_the_last() {
     assert!(!is_there(HISTORY_OLD_MAX) && is_there(HISTORY_OLD_MAX + 1));
 }
 
+/// Who folds waits for the next change with nothing in hand, whether there was little to fold or much.
+#[tokio::test(start_paused = true)]
+async fn who_folds_keeps_no_store_open() {
+    for objects in [1, 100] {
+        let store = Arc::new(open(&FrailDisk::default()));
+        for n in 0..objects {
+            put(&store, &format!("a{n}"), n).await.unwrap();
+        }
+        let folding = tokio::spawn(super::fold_settled(Arc::clone(&store)));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        // The writer's thread may be asked just now, and the clock that stands still passes no time for it.
+        let begun = std::time::Instant::now();
+        while Arc::strong_count(&store) > 1 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{objects} objects");
+            tokio::task::yield_now().await;
+        }
+        drop(store);
+        folding.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_list_of_a_past_moment_undoes_what_came_after() {
     let store = open(&FrailDisk::default());
