@@ -5,6 +5,7 @@
 //! cargo bench --bench delivery -- publish            one of them
 //! cargo bench --bench delivery -- backlog 10000000   so many events wait for a subscriber that is away
 //! SLUICEGATE_BENCH_BINARY=/old/sluicegate cargo bench --bench delivery    of another version
+//! cargo bench --bench delivery -- versus /old/sluicegate   fan-out of both, in turn
 //! ```
 //!
 //! The appliance has one worker, and all of its threads run on processor 0; load, subscribers and this
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use kit::pulse::STAMP;
 use kit::scene::{BROKER, only};
-use kit::{Call, Event, Pulse};
+use kit::{Call, Event, Pulse, Setup};
 use serde_json::json;
 
 use rig::{Sink, Stage, median, setup, span};
@@ -39,6 +40,9 @@ const WARM: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(3);
 const WARM_AGAIN: Duration = Duration::from_millis(500);
+/// The same where two versions are compared, in shorter turns.
+const VERSUS_ROUNDS: usize = 20;
+const VERSUS_ROUND: Duration = Duration::from_secs(1);
 /// Subscribers that get an event, and those on the same broker that want others.
 const MATCHING: usize = 10;
 const OTHERS: usize = 90;
@@ -66,6 +70,10 @@ fn main() {
     if words.iter().any(|word| word == "backlog") {
         let events = words.iter().find_map(|word| word.parse().ok());
         backlog::run(&mut table, events.unwrap_or(backlog::EVENTS));
+    }
+    if let Some(at) = words.iter().position(|word| word == "versus") {
+        let other = words.get(at + 1).expect("versus whom: the path of another sluicegate comes next");
+        versus(&mut table, other);
     }
     table.print();
 }
@@ -112,11 +120,7 @@ fn publish(table: &mut Table) {
 fn fan_out(table: &mut Table) {
     let sink = Sink::start();
     let door = Stage::start(&setup().route("*", sink.address()));
-    let broker = Stage::start(&setup());
-    for n in 0..MATCHING + OTHERS {
-        let ty = if n < MATCHING { "wanted".to_owned() } else { format!("other-{n}") };
-        broker.subscribe(&format!("t{n}"), &sink, &[only(json!({ "type": ty }))]);
-    }
+    let broker = crowded(&setup(), &sink);
     let [mut bare, mut proxied, mut delivered] = [const { Vec::new() }; 3];
     for _ in 0..ROUNDS {
         bare.push(bare::rate(sink.address(), MATCHING * 64, ROUND));
@@ -128,13 +132,7 @@ fn fan_out(table: &mut Table) {
         pulse.stop();
     }
 
-    let middle = |of: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| {
-        median(&mut of.iter().map(part).collect::<Vec<_>>())
-    };
-    let ratio = |part: fn(&(f64, f64)) -> f64, others: &[(f64, f64)]| {
-        let rounds = delivered.iter().zip(others);
-        median(&mut rounds.map(|(ours, other)| part(ours) / part(other)).collect::<Vec<_>>())
-    };
+    let ratio = |part: Part, others: &[(f64, f64)]| ratio(part, &delivered, others);
     table.note("bare client", "requests/s", middle(&bare, |round| round.0));
     table.note("bare client", "CPU s per million requests", middle(&bare, |round| round.1) * 1e6);
     let name = "proxied request, same event and subscriber";
@@ -147,11 +145,67 @@ fn fan_out(table: &mut Table) {
     table.at_most(&name, "CPU per delivery to a proxied request's", ratio(|round| round.1, &proxied), 1.3);
 }
 
+/// Two versions with the same subscribers, in turn: a shared host's good and bad seconds come to both.
+fn versus(table: &mut Table, other: &str) {
+    let sink = Sink::start();
+    let brokers = [crowded(&setup(), &sink), crowded(&Setup::new(other), &sink)];
+    let mut rates = [const { Vec::new() }; 2];
+    let mut bare = Vec::new();
+    for round in 0..VERSUS_ROUNDS {
+        bare.push(bare::rate(sink.address(), MATCHING * 64, VERSUS_ROUND));
+        for nth in [round % 2, 1 - round % 2] {
+            let pulse = in_step(&brokers[nth], &sink);
+            span(WARM_AGAIN);
+            rates[nth].push(rate_for(VERSUS_ROUND, &brokers[nth], sink.counter()));
+            pulse.stop();
+        }
+    }
+    let [ours, theirs] = &rates;
+    for (name, rounds) in [("this version", ours), (other, theirs)] {
+        table.note(name, "deliveries/s", middle(rounds, |round| round.0));
+        table.note(name, "CPU s per million deliveries", middle(rounds, |round| round.1) * 1e6);
+        table.note(
+            name,
+            "deliveries/s to the bare client's requests/s",
+            ratio(|round| round.0, rounds, &bare),
+        );
+    }
+    table.note("this version", "deliveries/s to the other's", ratio(|round| round.0, ours, theirs));
+    table.note("this version", "CPU per delivery to the other's", ratio(|round| round.1, ours, theirs));
+}
+
+/// A broker with [`MATCHING`] subscribers that want the event and [`OTHERS`] that do not.
+fn crowded(setup: &Setup, sink: &Sink) -> Stage {
+    let broker = Stage::start(setup);
+    for n in 0..MATCHING + OTHERS {
+        let ty = if n < MATCHING { "wanted".to_owned() } else { format!("other-{n}") };
+        broker.subscribe(&format!("t{n}"), sink, &[only(json!({ "type": ty }))]);
+    }
+    broker
+}
+
+/// Of a round: what was counted a second, or the processor seconds for each.
+type Part = fn(&(f64, f64)) -> f64;
+
+fn middle(of: &[(f64, f64)], part: Part) -> f64 {
+    median(&mut of.iter().map(part).collect::<Vec<_>>())
+}
+
+/// Of what was measured in turn, round by round.
+fn ratio(part: Part, these: &[(f64, f64)], others: &[(f64, f64)]) -> f64 {
+    let rounds = these.iter().zip(others);
+    median(&mut rounds.map(|(one, other)| part(one) / part(other)).collect::<Vec<_>>())
+}
+
 /// What is counted a second, and the appliance's processor seconds for each.
 fn rate(stage: &Stage, counted: impl Fn() -> u64) -> (f64, f64) {
     span(WARM_AGAIN);
+    rate_for(ROUND, stage, counted)
+}
+
+fn rate_for(round: Duration, stage: &Stage, counted: impl Fn() -> u64) -> (f64, f64) {
     let before = (counted(), stage.cpu());
-    let took = span(ROUND).as_secs_f64();
+    let took = span(round).as_secs_f64();
     let done = (counted() - before.0) as f64;
     (done / took, (stage.cpu() - before.1) / done)
 }
