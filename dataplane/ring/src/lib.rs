@@ -22,6 +22,7 @@ pub mod heap;
 mod kernel;
 mod limits;
 mod listener;
+mod lull;
 mod op;
 mod pool;
 mod prefetch;

@@ -12,6 +12,7 @@ use crate::driver::{Driver, Patience};
 use crate::executor::Executor;
 use crate::kernel::{self, Unsupported};
 use crate::limits::{Options, POLLS_PER_TURN};
+use crate::lull::Lulls;
 use crate::op::{Closing, Completion, Key, Op};
 use crate::pool::Pool;
 use crate::remote::{Doorbell, Remote};
@@ -45,6 +46,7 @@ impl Ring {
             now: Cell::new(driver.now()),
             awake_until: Cell::new(Tick::ZERO),
             hurried: Cell::default(),
+            lulls: Lulls::default(),
             slab: RefCell::default(),
             timers: RefCell::default(),
             executor: Executor::new(Arc::clone(&doorbell)),
@@ -125,6 +127,13 @@ impl Ring {
         self.core.awake_until.set(at);
     }
 
+    /// Resolves when nobody is runnable and the kernel has nothing to tell: what is to be done for many at a time is best done then.
+    /// A loop that is never idle has no lull, so this goes together with a time.
+    pub async fn lull(&self) {
+        let seen = self.core.lulls.count();
+        poll_fn(|cx| self.core.lulls.poll(seen, cx)).await;
+    }
+
     /// Lets the other runnable tasks go first.
     pub async fn yield_now(&self) {
         let mut yielded = false;
@@ -186,6 +195,7 @@ pub(crate) struct Core {
     awake_until: Cell<Tick>,
     /// Somebody waits for what a turn without a wait tells.
     hurried: Cell<bool>,
+    lulls: Lulls,
     /// Kept between turns for its allocation.
     answers: RefCell<Vec<Completion>>,
 }
@@ -278,6 +288,10 @@ impl Core {
 
     fn patience(&self) -> Patience {
         if self.hurried.take() || !self.executor.is_idle() || self.doorbell.is_rung() {
+            self.lulls.interrupted();
+            return Patience::None;
+        }
+        if !self.lulls.may_sleep() {
             return Patience::None;
         }
         let (now, awake) = (self.now(), self.awake_until.get());

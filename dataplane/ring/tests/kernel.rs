@@ -174,6 +174,23 @@ fn a_loop_that_stays_awake_misses_nothing() {
     ring.shutdown();
 }
 
+/// What a peer has sent already is taken in before.
+#[test]
+fn no_lull_comes_while_the_kernel_has_something() {
+    let ring = ring();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        listener.accept().unwrap().0.write_all(b"x").unwrap();
+        let seen = Rc::new(Cell::new(false));
+        let sees = Rc::clone(&seen);
+        ring.spawn(async move { sees.set(&*stream.recv().await.unwrap() == b"x") });
+        ring.lull().await;
+        assert!(seen.get());
+    });
+    ring.shutdown();
+}
+
 #[test]
 fn a_burst_of_calls_counts_once_and_a_later_call_again() {
     let ring = ring();

@@ -1,6 +1,7 @@
 //! Promises about the simulated machine: its storms must be real ones.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
+use std::cell::Cell;
 use std::fs;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -32,6 +33,40 @@ fn a_task_that_always_wakes_itself_sees_time_pass() {
         while ring.now() < until {
             ring.yield_now().await;
         }
+    });
+}
+
+/// What is done for many at a time is done when everybody has had their turn.
+#[test]
+fn a_lull_comes_when_nobody_runs_and_not_before() {
+    let world = World::new(1, Weather::calm());
+    let ring = world.ring();
+    let (turns, goes_on) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
+    ring.block_on(async {
+        let (other, count) = (ring.clone(), Rc::clone(&turns));
+        ring.spawn(async move {
+            for _ in 0..50 {
+                other.yield_now().await;
+                count.set(count.get() + 1);
+            }
+        });
+        ring.lull().await;
+        assert_eq!(turns.get(), 50);
+
+        // It needs no time to pass, and one follows the other.
+        ring.timeout(Duration::from_millis(1), async { (ring.lull().await, ring.lull().await) })
+            .await
+            .unwrap();
+
+        let (other, busy) = (ring.clone(), Rc::clone(&goes_on));
+        ring.spawn(async move {
+            while busy.get() {
+                other.yield_now().await;
+            }
+        });
+        assert!(ring.timeout(Duration::from_millis(1), ring.lull()).await.is_err(), "somebody always runs");
+        goes_on.set(false);
+        ring.lull().await;
     });
 }
 

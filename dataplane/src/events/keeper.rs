@@ -1,7 +1,7 @@
 //! Owns a log on the ring: takes appends from many tasks, makes them durable, tells who waits.
 //!
-//! One write is out at a time, and whatever is appended meanwhile is the next one: group commit needs
-//! no timer. Bookmarks ride along; alone they wait [`BOOKMARK_EVERY`], because all they save is
+//! One write is out at a time, and whatever is appended meanwhile is the next one; it leaves when the core has nothing else to do,
+//! or [`GATHER_MAX`] later. Bookmarks ride along; alone they wait [`BOOKMARK_EVERY`], because all they save is
 //! duplicates after a crash.
 
 use std::cell::{Cell, Ref, RefCell};
@@ -20,7 +20,9 @@ use super::bell::Bell;
 use super::delivery::Place;
 use super::feed::Feed;
 use super::hand::Hand;
-use super::limits::{BOOKMARK_EVERY, FULL_TOLD_EVERY, RELEASE_AGAIN, UNHURRIED_BYTES_MAX};
+use super::limits::{
+    BOOKMARK_EVERY, FULL_TOLD_EVERY, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_AGAIN, UNHURRIED_BYTES_MAX,
+};
 use super::pager::Pager;
 use super::vigil::Vigil;
 use crate::table::Stream;
@@ -370,6 +372,7 @@ impl Keeper {
                 continue;
             }
             lazy_since = None;
+            self.gather().await;
             hand.help(&mut self.log.borrow_mut());
             self.flush(&mut file, &mut vigil).await;
             self.log.borrow_mut().move_on(); // a bounded step, and only if one is due
@@ -380,6 +383,13 @@ impl Keeper {
     /// Until when the staged events may wait for company.
     fn may_wait(&self) -> Option<Tick> {
         self.due.get().filter(|_| self.log.borrow().staged_bytes() < UNHURRIED_BYTES_MAX)
+    }
+
+    /// Waits until nobody is about to append: all whose requests are here already go with this flush.
+    async fn gather(&self) {
+        if !self.hurry.get() && self.log.borrow().staged_bytes() < GATHERED_BYTES_MAX {
+            let _ = self.ring.timeout(GATHER_MAX, self.ring.lull()).await; // either way: it is time
+        }
     }
 
     fn failure(&self) -> Option<LogFailed> {

@@ -93,6 +93,13 @@ pub const UNHURRIED_FLUSH: Duration = BOOKMARK_EVERY;
 /// small, and larger writes are hardly faster.
 pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
 
+/// How long a flush waits at most for a core to be idle, so that all who are about to append go with it: the kernel's part of one takes
+/// some 60 µs of a processor, however little is in it.
+pub const GATHER_MAX: Duration = Duration::from_millis(2);
+
+/// Events of so many bytes wait for no others: the disk may as well begin.
+pub const GATHERED_BYTES_MAX: usize = 256 << 10;
+
 /// Senders that wait for one flush and count as alone: a core stays awake for them.
 pub const LONE_MAX: usize = 2;
 

@@ -1,15 +1,19 @@
 //! How long events are kept, what a 202 promises, and what is refused for keeping too much.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ring::sim::Weather;
+use ring::sim::{Weather, World};
+use wal::Log;
 
-use super::{PATH, Rig, Step, ends, folder, seconds, trigger};
-use crate::events::limits::UNFINISHED_MAX;
+use super::{PATH, Rig, Step, ends, folder, options, seconds, trigger};
+use crate::events::keeper::Keeper;
+use crate::events::limits::{GATHER_MAX, UNFINISHED_MAX};
 use crate::load::Quota;
 use crate::table::{Durability, Keeping, Sequence, Stream};
 
@@ -278,4 +282,46 @@ fn an_idle_log_gives_its_space_back() {
         rig.rest(seconds(20)).await;
         assert!(bytes() <= 2 << 20, "{}", bytes());
     });
+}
+
+/// A flush costs the same for one event and for a hundred: it waits for those whose turn comes anyway, and on a core that is
+/// never idle no longer than [`GATHER_MAX`].
+#[test]
+fn what_comes_before_the_core_is_idle_is_one_flush() {
+    let folder = folder();
+    let ring = World::new(3, Weather::calm()).ring();
+    let keeper = Keeper::new(&ring, Log::open(folder.path(), options()).unwrap().0);
+    let running = Rc::clone(&keeper);
+    ring.spawn(async move { drop(running.run().await) });
+    let feed = keeper.feed("s").unwrap();
+    ring.block_on(async {
+        ring.sleep(seconds(1)).await;
+        let flushes = || keeper.log().stat().flushes;
+        let append = || keeper.append(&feed, &[&[b"event"]]).unwrap().end;
+        let (before, busy) = (flushes(), Rc::new(Cell::new(true)));
+        for nth in 0..20 {
+            let (ring, keeper, feed) = (ring.clone(), Rc::clone(&keeper), Rc::clone(&feed));
+            ring.clone().spawn(async move {
+                for _ in 0..nth {
+                    ring.yield_now().await;
+                }
+                keeper.append(&feed, &[&[b"event"]]).unwrap();
+            });
+        }
+        keeper.durable(append()).await.unwrap();
+        assert_eq!((flushes(), keeper.log().stat().staged_bytes), (before + 1, 0));
+
+        let (other, goes_on) = (ring.clone(), Rc::clone(&busy));
+        ring.spawn(async move {
+            while goes_on.get() {
+                other.yield_now().await;
+            }
+        });
+        let begun = ring.now();
+        keeper.durable(append()).await.unwrap();
+        let took = ring.now() - begun;
+        assert!((GATHER_MAX..GATHER_MAX * 10).contains(&took), "{took:?}");
+        busy.set(false);
+    });
+    ring.shutdown();
 }
