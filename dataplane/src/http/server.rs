@@ -140,19 +140,11 @@ impl Downstream {
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Sends a whole answer of ours. A small one leaves while the connection goes on to its next request: so one that ends
-    /// without an answer of its own has to [`close`](Self::close).
+    /// Sends a whole answer of ours.
     pub async fn answer(&mut self, answer: &Answer, close: bool) -> io::Result<()> {
         let (to_head, date) = (self.head.method == Method::Head, date::at(self.ring.now()));
         answer.put(&mut self.outflow.buffer, to_head, close, &date);
-        if close {
-            return self.flush().await;
-        }
-        let Err(bytes) = self.outflow.post(&self.stream) else { return Ok(()) };
-        let due = self.stall_due();
-        by(&self.ring, Some(due), self.outflow.send_whole(&self.stream, bytes))
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        self.flush().await
     }
 
     /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client.
@@ -237,7 +229,7 @@ pub async fn serve_buffered(
     loop {
         let bytes = match connection.next_head().await {
             Ok(bytes) => bytes,
-            Err(NoRequest::Gone) => return connection.close().await,
+            Err(NoRequest::Gone) => return,
             Err(NoRequest::Stalled) => {
                 return refuse(connection, 408, "request timeout: the head did not come").await;
             }
@@ -248,7 +240,7 @@ pub async fn serve_buffered(
         }
         let (body, room) = match connection.whole_body(bodies).await {
             Ok(body) => body,
-            Err(NoBody::Gone) => return connection.close().await,
+            Err(NoBody::Gone) => return,
             Err(NoBody::NoRoom(why)) => return refuse_with(connection, &why.answer()).await,
             Err(NoBody::Stalled) => {
                 return refuse(connection, 408, "request timeout: the body stopped coming").await;

@@ -8,7 +8,7 @@ use ring::{Chunk, Ring, Tick, Within};
 
 use super::codec::{Malformed, Parsed};
 use super::limits::{COPY_BYTES_MAX, HEAD_BYTES_MAX, REQUEST_LINE_BYTES_MAX};
-use crate::tls::{Pipe, Wire};
+use crate::tls::Pipe;
 
 /// What has arrived.
 #[derive(Default)]
@@ -126,16 +126,6 @@ impl Outflow {
         let bytes = self.buffer.split().freeze();
         self.bytes += bytes.len() as u64;
         stream.send(bytes.into()).await
-    }
-
-    /// Hands over what is buffered, if it is little: whether it leaves is told by the next send, or when the connection ends in order.
-    /// Else gives it back; see [`Wire::post`].
-    pub fn post(&mut self, stream: &Wire) -> Result<(), Chunk> {
-        let bytes = self.buffer.split().freeze();
-        let count = bytes.len() as u64;
-        stream.post(bytes.into())?;
-        self.bytes += count;
-        Ok(())
     }
 
     /// Adds `chunk`: a small one behind what is buffered, a large one goes from where it lies.

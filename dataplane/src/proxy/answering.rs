@@ -92,10 +92,13 @@ impl Answering<'_> {
         if close || self.out.buffer.is_empty() {
             return self.flush().await;
         }
-        match self.out.post(self.client) {
-            Ok(()) => Ok(()),
-            Err(bytes) => self.send(bytes).await,
+        let bytes = self.out.buffer.split().freeze();
+        let count = bytes.len() as u64;
+        match self.client.post(bytes.into()) {
+            Ok(()) => self.out.bytes += count,
+            Err(bytes) => self.send(bytes).await?,
         }
+        Ok(())
     }
 
     fn tell_timing(&mut self) {
