@@ -12,6 +12,7 @@
 #![allow(unsafe_code)] // one of the two rooms that may; each block carries its own argument
 
 mod address;
+mod bell;
 mod chunk;
 pub mod code;
 mod driver;
@@ -35,6 +36,7 @@ mod tick;
 mod timer;
 mod waiter;
 
+pub use bell::Bell;
 pub use chunk::Chunk;
 pub use file::File;
 pub use kernel::Unsupported;

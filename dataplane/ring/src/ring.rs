@@ -130,8 +130,7 @@ impl Ring {
     /// Resolves when nobody is runnable and the kernel has nothing to tell: what is to be done for many at a time is best done then.
     /// A loop that is never idle has no lull, so this goes together with a time.
     pub async fn lull(&self) {
-        let seen = self.core.lulls.count();
-        poll_fn(|cx| self.core.lulls.poll(seen, cx)).await;
+        self.core.lulls.next().await;
     }
 
     /// Lets the other runnable tasks go first.

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use ring::Bell;
 use wal::{Position, StreamId};
 
-use super::bell::Bell;
 use crate::table::Stream;
 
 /// A stream as its readers see it.

@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use ring::Bell;
 use wal::Position;
 
-use super::bell::Bell;
 use super::keeper::{Keeper, wall_clock_ms};
 use super::limits::{JOURNAL_EVERY, JOURNAL_PAGE_BYTES, UNHURRIED_FLUSH};
 

@@ -13,10 +13,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{File, Ring, Tick, prefetch};
+use ring::{Bell, File, Ring, Tick, prefetch};
 use wal::{AppendError, Bookmark, Log, Position, StreamId, Urgency};
 
-use super::bell::Bell;
 use super::delivery::Place;
 use super::feed::Feed;
 use super::hand::Hand;

@@ -97,7 +97,7 @@ pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
 /// some 60 µs of a processor, however little is in it.
 pub const GATHER_MAX: Duration = Duration::from_millis(2);
 
-/// Events of so many bytes wait for no others: the disk may as well begin.
+/// A flush of so many bytes does not wait for others: the disk may as well begin.
 pub const GATHERED_BYTES_MAX: usize = 256 << 10;
 
 /// Senders that wait for one flush and count as alone: a core stays awake for them.

@@ -6,7 +6,6 @@
 //! [`record`], [`encode`].
 
 pub mod admission;
-mod bell;
 pub mod cloudevent;
 pub mod companions;
 pub mod delivery;

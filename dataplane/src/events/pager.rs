@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 
+use ring::Bell;
 use tokio::sync::oneshot;
 use wal::PageIn;
 
-use super::bell::Bell;
 use super::limits::PAGERS_MAX;
 
 #[derive(Debug, Default)]

@@ -10,9 +10,8 @@ use std::sync::mpsc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Remote, Ring, Tick};
+use ring::{Bell, Remote, Ring, Tick};
 
-use super::bell::Bell;
 use super::limits::{LOOKUPS_MAX, NAMES_MAX, RESOLVED_FOR};
 
 /// How the system is asked; another one in tests.

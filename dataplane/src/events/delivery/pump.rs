@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ring::{Ring, Tick};
+use ring::{Bell, Ring, Tick};
 use wal::{AppendError, Bookmark, Position};
 
 use super::end::End;
@@ -23,7 +23,6 @@ use super::request::{Failure, Moment};
 use super::sight::Sight;
 use super::slot::Errand;
 use super::sorter::{Line, Sorter};
-use crate::events::bell::Bell;
 use crate::events::feed::Feed;
 use crate::events::filter;
 use crate::events::journal::Journal;

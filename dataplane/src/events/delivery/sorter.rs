@@ -10,11 +10,10 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ring::{Ring, Tick};
+use ring::{Bell, Ring, Tick};
 use wal::Position;
 
 use super::sight::{Fresh, Sight};
-use crate::events::bell::Bell;
 use crate::events::feed::Feed;
 use crate::events::filter::index::Index;
 use crate::events::keeper::Keeper;

@@ -13,7 +13,7 @@ use wal::Log;
 
 use super::{PATH, Rig, Step, ends, folder, options, seconds, trigger};
 use crate::events::keeper::Keeper;
-use crate::events::limits::{GATHER_MAX, UNFINISHED_MAX};
+use crate::events::limits::{GATHER_MAX, GATHERED_BYTES_MAX, UNFINISHED_MAX};
 use crate::load::Quota;
 use crate::table::{Durability, Keeping, Sequence, Stream};
 
@@ -285,7 +285,7 @@ fn an_idle_log_gives_its_space_back() {
 }
 
 /// A flush costs the same for one event and for a hundred: it waits for those whose turn comes anyway, and on a core that is
-/// never idle no longer than [`GATHER_MAX`].
+/// never idle no longer than [`GATHER_MAX`], and with [`GATHERED_BYTES_MAX`] not at all.
 #[test]
 fn what_comes_before_the_core_is_idle_is_one_flush() {
     let folder = folder();
@@ -321,6 +321,13 @@ fn what_comes_before_the_core_is_idle_is_one_flush() {
         keeper.durable(append()).await.unwrap();
         let took = ring.now() - begun;
         assert!((GATHER_MAX..GATHER_MAX * 10).contains(&took), "{took:?}");
+
+        let begun = ring.now();
+        for _ in 0..GATHERED_BYTES_MAX / 1024 {
+            keeper.append(&feed, &[&[&[0; 1024]]]).unwrap();
+        }
+        keeper.durable(append()).await.unwrap();
+        assert!(ring.now() - begun < GATHER_MAX, "so much waits for nobody: {:?}", ring.now() - begun);
         busy.set(false);
     });
     ring.shutdown();

@@ -7,8 +7,9 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+/// A task notes the [`count`](Self::count), looks at what may have changed, and waits for a later count.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub struct Bell {
     count: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
     /// Empty, with the room that the last round took: a log rings once a flush, with a waiter for each event in it.
@@ -17,7 +18,7 @@ pub(super) struct Bell {
 
 impl Bell {
     /// Wakes everybody who waits.
-    pub(super) fn ring(&self) {
+    pub fn ring(&self) {
         self.count.set(self.count.get() + 1);
         let mut waiting = self.waiting.replace(self.spare.take());
         waiting.drain(..).for_each(Waker::wake);
@@ -25,17 +26,19 @@ impl Bell {
     }
 
     /// How often it has rung.
-    pub(super) fn count(&self) -> u64 {
+    #[must_use]
+    pub fn count(&self) -> u64 {
         self.count.get()
     }
 
     /// How many wait for it.
-    pub(super) fn waiting(&self) -> usize {
+    #[must_use]
+    pub fn waiting(&self) -> usize {
         self.waiting.borrow().len()
     }
 
     /// Resolves when it has rung more than `seen` times.
-    pub(super) async fn after(&self, seen: u64) {
+    pub async fn after(&self, seen: u64) {
         poll_fn(|cx| {
             if self.count.get() > seen {
                 return Poll::Ready(());
