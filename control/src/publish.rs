@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use dataplane::access::RequestLog;
 use dataplane::events::admission::Admission;
+use dataplane::events::left_behind::Left;
 use dataplane::events::types::Seen;
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
@@ -381,10 +382,10 @@ impl Publisher {
         self.lock().streams.pending(path)
     }
 
-    /// Events that deleted readers had still to get, of each stream that has any.
+    /// Deleted streams and readers that were forgotten with a backlog since the last call.
     #[must_use]
-    pub fn abandoned(&self) -> Vec<(String, u64)> {
-        self.lock().streams.abandoned()
+    pub fn left_behind(&self) -> Vec<Left> {
+        self.lock().table.left_behind.take().collect()
     }
 
     /// Hands down the first table; from now on changes follow.

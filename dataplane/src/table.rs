@@ -20,6 +20,7 @@ use crate::access::RequestLog;
 use crate::events::admission::{Admission, Pass};
 use crate::events::cloudevent::Mode;
 use crate::events::filter::cesql::Expression;
+use crate::events::left_behind::LeftBehind;
 use crate::events::limits::UNHURRIED_FLUSH;
 use crate::events::types::Types;
 use crate::http::headers::Scheme;
@@ -47,6 +48,8 @@ pub struct Table {
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
     pub streams: Map<Arc<Stream>>,
+    /// What streams had still to deliver that are none of these any more; the same in every table.
+    pub left_behind: Arc<LeftBehind>,
     /// By server name, for TLS.
     pub certificates: Arc<Certificates>,
     /// Those for callers inside alone, who are shown the others too.

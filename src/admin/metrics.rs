@@ -324,6 +324,10 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         counter(&mut family, &[("stream", path)], stream.tally.abandoned.load(Relaxed))?;
     }
 
+    let help = "Events that deleted streams and subscribers had still to get";
+    let mut family = out.encode_descriptor("abandoned", help, None, MetricType::Counter)?;
+    counter(&mut family, &[], table.left_behind.events())?;
+
     let each = streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (&***path, r)));
     type Pick = fn(&SubscriberTally) -> u64;
     let counts: [(&str, &str, Pick); 8] = [

@@ -1,12 +1,16 @@
 //! Tells owners of events that were dropped: a Kubernetes Event on the Trigger or Subscription for each reason,
-//! counted up while it goes on, and one on the Broker or channel for what deleted readers left behind. The
-//! counters are the cores'; here they are only looked at.
+//! counted up while it goes on, and one on the Broker or channel for what deleted readers left behind, or what it
+//! left behind itself. The counters are the cores'; here they are only looked at.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use dataplane::events::left_behind::Left;
+
 use super::world::{World, now};
 use crate::events_recorder::{Level, News};
+use crate::kinds::eventing::broker::{Broker, BrokerSpec};
+use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 use crate::publish::Dropped;
 
 /// How often is looked: a person who wonders has not got further than `kubectl describe` by then.
@@ -21,13 +25,14 @@ const WHY: [&str; 4] = [
     "Events were dropped before they were delivered: retention-time or retention-bytes of the stream says so.",
     "Events were dropped because the disk lost or changed their records: see the log of the process.",
 ];
-const LEFT_BEHIND: &str = "A deleted Trigger or Subscription had events still to get: they were dropped. \
+const READER_LEFT: &str = "A deleted Trigger or Subscription had events still to get: they were dropped. \
     The counter sluicegate_stream_abandoned_total says how many.";
+const ALL_LEFT: &str = "It was deleted while its subscribers had events still to get: they were dropped. \
+    The counter sluicegate_abandoned_total says how many, for all that was deleted.";
 
 /// Runs for ever.
 pub(super) async fn tell(world: &World) {
     let mut told: HashMap<String, [u64; 4]> = HashMap::new();
-    let mut abandoned: HashMap<String, u64> = HashMap::new();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let drops = world.publisher.drops();
@@ -40,12 +45,8 @@ pub(super) async fn tell(world: &World) {
                 }
             }
         }
-        let left = world.publisher.abandoned();
-        abandoned.retain(|path, _| left.iter().any(|(known, _)| known == path));
-        for (path, events) in left {
-            if abandoned.insert(path.clone(), events) != Some(events) {
-                record_abandoned(world, &path).await;
-            }
+        for left in world.publisher.left_behind() {
+            record_left(world, &left).await;
         }
     }
 }
@@ -65,17 +66,22 @@ async fn record(world: &World, Dropped { uid, label, .. }: &Dropped, why: &str) 
     }
 }
 
-/// `path` is that of the stream on the events listener.
-async fn record_abandoned(world: &World, path: &str) {
-    let mut parts = path.trim_start_matches('/').splitn(3, '/');
-    let (Some(kind), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+/// On the Broker or channel, which may be gone.
+async fn record_left(world: &World, left: &Left) {
+    let mut parts = left.stream.split('/').map(str::to_owned);
+    let (Some(kind), Some(ns), Some(name), Some(uid)) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
         return;
     };
-    let news = news("BacklogDropped", LEFT_BEHIND);
-    if let Some(broker) = world.brokers.get(namespace, name).filter(|_| kind == "brokers") {
-        world.recorder.record(&*broker, &news, now()).await;
-    } else if let Some(channel) = world.in_memory_channels.get(namespace, name).filter(|_| kind == "channels")
-    {
-        world.recorder.record(&*channel, &news, now()).await;
+    let news = news("BacklogDropped", if left.is_whole { ALL_LEFT } else { READER_LEFT });
+    if kind == "broker" {
+        let mut broker = Broker::new(&ns, &name, BrokerSpec::default());
+        broker.metadata.uid = Some(uid);
+        world.recorder.record(&broker, &news, now()).await;
+    } else {
+        let mut channel = InMemoryChannel::new(&ns, &name, InMemoryChannelSpec::default());
+        channel.metadata.uid = Some(uid);
+        world.recorder.record(&channel, &news, now()).await;
     }
 }

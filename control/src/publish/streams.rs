@@ -134,11 +134,6 @@ impl Streams {
         names.filter_map(|name| self.subscribers.get(name)).map(|reader| reader.made.tally.pending()).sum()
     }
 
-    pub(super) fn abandoned(&self) -> Vec<(String, u64)> {
-        let each = self.streams.iter().map(|(path, entry)| (path, entry.tally.abandoned.load(Relaxed)));
-        each.filter(|(_, events)| *events > 0).map(|(path, events)| (path.clone(), events)).collect()
-    }
-
     /// Makes the table's streams these.
     pub(super) fn fill(&mut self, table: &mut Table) {
         table.streams.clear();
@@ -220,9 +215,6 @@ mod tests {
         tally.offered.store(5, Relaxed);
         tally.dropped.store(2, Relaxed);
         assert_eq!((streams.pending("/a"), streams.pending("/b")), (3, 0));
-        assert!(streams.abandoned().is_empty());
-        third.streams["/a"].tally.abandoned.store(7, Relaxed);
-        assert_eq!(streams.abandoned(), [("/a".to_owned(), 7)]);
     }
 
     fn made(streams: &mut Streams) -> Table {

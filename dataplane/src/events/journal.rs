@@ -48,10 +48,13 @@ pub enum What {
     Dropped = 5,
     /// Retention dropped what the subscriber had not read yet before this position: one note for all of it.
     Expired = 6,
+    /// Its subscriber or the whole stream was deleted, and with it what it had not got until then: one note for all of
+    /// it, with [`left_name`] for the subscriber, since the table knows neither any more.
+    LeftBehind = 7,
 }
 
 impl What {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Asked,
         Self::ReplySent,
         Self::ReplyStored,
@@ -59,6 +62,7 @@ impl What {
         Self::DeadLettered,
         Self::Dropped,
         Self::Expired,
+        Self::LeftBehind,
     ];
 
     /// For people and programs.
@@ -72,6 +76,7 @@ impl What {
             Self::DeadLettered => "dead-lettered",
             Self::Dropped => "dropped",
             Self::Expired => "dropped by retention",
+            Self::LeftBehind => "not delivered: the subscriber was deleted",
         }
     }
 }
@@ -81,7 +86,8 @@ impl What {
 pub struct Note<'a> {
     pub what: What,
     pub subscriber: &'a str,
-    /// The event, by its place in this log; of [`What::Expired`], the first one that was kept.
+    /// The event, by its place in this log; of [`What::Expired`], the first one that was kept; of
+    /// [`What::LeftBehind`] none.
     pub position: Position,
     pub at_ms: u64,
     /// Below 100 there was no answer, and [`super::delivery::PostError::told`] says why; 0 also where nothing was asked.
@@ -89,6 +95,32 @@ pub struct Note<'a> {
     /// From 0.
     pub attempt: u16,
     pub took: Duration,
+}
+
+impl<'a> Note<'a> {
+    /// Of one that was deleted, by its [`left_name`].
+    pub(super) fn left_behind(name: &'a str) -> Self {
+        Note {
+            what: What::LeftBehind,
+            subscriber: name,
+            position: Position::new(0),
+            at_ms: 0, // the journal's to say
+            status: 0,
+            attempt: 0,
+            took: Duration::ZERO,
+        }
+    }
+}
+
+/// A stream and one of its subscribers, by their names in the log: neither has spaces.
+pub(super) fn left_name(stream: &str, subscriber: &str) -> String {
+    format!("{stream} {subscriber}")
+}
+
+/// What [`left_name`] was made of.
+#[must_use]
+pub fn who_left(name: &str) -> Option<(&str, &str)> {
+    name.split_once(' ')
 }
 
 #[derive(Debug, Default)]
@@ -238,7 +270,7 @@ mod tests {
     #[test]
     fn a_page_gives_back_its_notes() {
         let note = |subscriber, n: u16| Note {
-            what: What::ALL[usize::from(n) % 7],
+            what: What::ALL[usize::from(n) % What::ALL.len()],
             subscriber,
             position: Position::new(u64::from(n) << 40),
             at_ms: 1_000_000 + u64::from(n),

@@ -189,3 +189,6 @@ pub const TOKENS_KNOWN_MAX: usize = 4096;
 /// How often a delivery looks whether there is a token for its target: only at a start, or after a long failure to
 /// renew one.
 pub const PASS_LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Deleted streams and subscribers with a backlog that wait to be told of. They are fetched every two seconds.
+pub const LEFT_TOLD_MAX: usize = 256;

@@ -17,6 +17,7 @@ pub mod house;
 pub mod ingress;
 pub mod journal;
 pub mod keeper;
+pub mod left_behind;
 pub mod limits;
 mod pager;
 pub mod record;

@@ -4,6 +4,7 @@
 //! `attempt` one request and what its answer leads to, [`retry`] the arithmetic, `place` how far
 //! a subscriber has come.
 
+mod absent;
 mod ahead;
 mod attempt;
 mod end;
@@ -23,7 +24,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -34,13 +34,13 @@ pub use place::Place;
 pub use post::{Post, PostError};
 pub use request::claims_reply;
 
+use self::absent::Absent;
 use self::made::Made;
 use self::pump::{Order, Pump, Shop};
 use self::sorter::Sorter;
 use super::feed::Feed;
-use super::journal::{self, Journal};
-use super::keeper::{HISTORY, Keeper};
-use super::limits::{ABSENT_PATIENCE, TIDY_EVERY};
+use super::journal::Journal;
+use super::keeper::Keeper;
 use crate::table::{Stream, Table};
 
 type Pumps<P> = HashMap<Box<str>, Rc<Pump<P>>, RandomState>;
@@ -59,12 +59,6 @@ pub struct Desk<P> {
     version: Cell<u64>,
     /// What the log knows and the table does not, and since when.
     absent: RefCell<HashMap<Absent, Tick, RandomState>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Absent {
-    Stream(Box<str>),
-    Subscriber(StreamId, Box<str>),
 }
 
 impl<P: Post> Desk<P> {
@@ -222,81 +216,5 @@ impl<P: Post> Desk<P> {
         for pump in &pumps {
             pump.idle().await;
         }
-    }
-
-    /// Forgets what nobody names any more. Runs for ever.
-    pub async fn tidy(&self) {
-        loop {
-            self.shop.ring.sleep(TIDY_EVERY).await;
-            if self.version.get() > 0 {
-                self.forget_absent(self.shop.ring.now());
-            }
-        }
-    }
-
-    fn forget_absent(&self, now: Tick) {
-        let mut since = std::mem::take(&mut *self.absent.borrow_mut());
-        let mut still = HashMap::default();
-        for absent in self.find_absent() {
-            let from = since.remove(&absent).unwrap_or(now);
-            if now - from < ABSENT_PATIENCE {
-                still.insert(absent, from);
-                continue;
-            }
-            let abandoned = self.abandoned(&absent);
-            tracing::info!(
-                ?absent,
-                abandoned,
-                "forgotten with its backlog: the table has not named it for {ABSENT_PATIENCE:?}"
-            );
-            match absent {
-                Absent::Stream(name) => self.shop.keeper.forget_stream(&name),
-                Absent::Subscriber(stream, name) => self.shop.keeper.forget_subscriber(stream, &name),
-            }
-        }
-        self.absent.replace(still);
-    }
-
-    /// The backlog that goes with it, counted where somebody can still see it: at its stream.
-    fn abandoned(&self, absent: &Absent) -> u64 {
-        let log = self.shop.keeper.log();
-        let all = |id: StreamId| {
-            let subscribers = log.bookmarks(id).filter(|(name, _)| *name != HISTORY);
-            subscribers.map(|(_, mark)| log.open_events(id, mark)).sum::<u64>()
-        };
-        match absent {
-            Absent::Stream(name) => {
-                log.streams().find(|(_, known)| *known == &**name).map_or(0, |(id, _)| all(id))
-            }
-            Absent::Subscriber(id, name) => {
-                let events = log.how_far(*id, name).map_or(0, |mark| log.open_events(*id, mark));
-                if let Some(stream) = self.carried_out.borrow().get(id) {
-                    stream.tally.abandoned.fetch_add(events, Relaxed);
-                }
-                events
-            }
-        }
-    }
-
-    fn find_absent(&self) -> Vec<Absent> {
-        let table = self.table.borrow();
-        let named: HashSet<&str> = table.streams.values().map(|stream| &*stream.name).collect();
-        let pumps = self.pumps.borrow();
-        let log = self.shop.keeper.log();
-        let mut absent = Vec::new();
-        for (id, name) in log.streams() {
-            if name == journal::STREAM {
-                continue; // nobody's, and no subscriber holds it
-            }
-            if !named.contains(name) {
-                absent.push(Absent::Stream(name.into()));
-                continue;
-            }
-            let runs = |subscriber: &str| pumps.get(&id).is_some_and(|pumps| pumps.contains_key(subscriber));
-            let lost =
-                log.bookmarks(id).filter(|(subscriber, _)| *subscriber != HISTORY && !runs(subscriber));
-            absent.extend(lost.map(|(subscriber, _)| Absent::Subscriber(id, subscriber.into())));
-        }
-        absent
     }
 }

@@ -1,6 +1,8 @@
 //! Many subscribers: each by itself, within its window, told of exactly its events.
 
 use super::*;
+use crate::events::journal::{self, What};
+use crate::events::left_behind::Left;
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
 use crate::table::{Begin, Sequence};
 
@@ -253,6 +255,9 @@ fn a_removed_subscriber_is_forgotten_after_a_while() {
             assert_eq!(rig.ids("http://s/"), ["1"], "EV-TRG-14: nothing is sent while it is away");
             let abandoned = without.tally.abandoned.load(Relaxed);
             assert_eq!(abandoned, u64::from(away > 120), "what it had still to get is counted");
+            let (told, events) = rig.left_behind();
+            assert_eq!((told.len() as u64, events), (abandoned, abandoned));
+            assert!(told.iter().all(|left| !left.is_whole && &*left.stream == "broker/ns/b/1"));
             let stream = rig.publish(vec![trigger("t", "http://s/"), trigger("other", "http://o/")]);
             rig.sync();
             rig.rest(seconds(1)).await;
@@ -260,6 +265,57 @@ fn a_removed_subscriber_is_forgotten_after_a_while() {
             assert_eq!(ends(&stream, 0)[0], expected.len() as u64 - 1);
         });
     }
+}
+
+/// A stream that is deleted with a backlog says so: how much, whose it was, and in the journal which subscribers'.
+#[test]
+fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let patient = |name| {
+        let mut one = trigger(name, "http://away/");
+        one.delivery.retries_max = 1_000;
+        one
+    };
+    rig.publish(vec![
+        patient("a"),
+        patient("b"),
+        trigger("done", "http://s/"),
+        of_type(patient("none"), "x"),
+    ]);
+    rig.rule(|call| Step::Status(if call.url == "http://away/" { 503 } else { 202 }));
+    rig.run(async {
+        for id in ["1", "2", "3"] {
+            rig.post(id, "t").await;
+        }
+        rig.rest(seconds(1)).await;
+        rig.publish_as("broker/ns/b/2", Vec::new());
+        rig.sync();
+        rig.rest(seconds(100)).await;
+        assert_eq!(rig.left_behind(), (Vec::new(), 0), "it may yet come back");
+        rig.rest(seconds(100)).await;
+    });
+    let left = Left { stream: "broker/ns/b/1".into(), is_whole: true, events: 6 };
+    assert_eq!(rig.left_behind(), (vec![left], 6));
+    assert_eq!(rig.left_behind(), (Vec::new(), 6), "it is told once");
+
+    let mut named = Vec::new();
+    let mut look = |entry: &wal::Entry<'_>| {
+        if entry.stream == Some(journal::STREAM) && entry.kind == "event" {
+            journal::read(entry.payload, |note| {
+                if note.what == What::LeftBehind {
+                    named.push(
+                        journal::who_left(note.subscriber).map(|(s, by)| (s.to_owned(), by.to_owned())),
+                    );
+                }
+            });
+        }
+        Ok(())
+    };
+    wal::dump(folder.path(), &mut |_, _| {}, &mut look).unwrap();
+    named.sort();
+    let of = |name: &str| Some(("broker/ns/b/1".to_owned(), name.to_owned()));
+    assert_eq!(named, [of("a"), of("b")]);
 }
 
 /// EV-RTE-09, EV-RTE-25: the data arrives as the bytes that were sent.

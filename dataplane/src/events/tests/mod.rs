@@ -31,6 +31,7 @@ use super::encode::Outgoing;
 use super::house::Events;
 use super::types::Types;
 use crate::counters::CoreCounters;
+use crate::events::left_behind::Left;
 use crate::load::Quota;
 use crate::signal::Signals;
 use crate::table::{Backoff, Begin, Delivery, Filter, Keeping, Reply, Stream, Subscriber, Table, Target};
@@ -234,7 +235,8 @@ impl Rig {
             tally: Arc::default(),
         });
         self.version.set(self.version.get() + 1);
-        let mut table = Table { version: self.version.get(), ..Table::default() };
+        let left_behind = Arc::clone(&self.table.borrow().left_behind);
+        let mut table = Table { version: self.version.get(), left_behind, ..Table::default() };
         table.streams.insert(PATH.into(), Arc::clone(&stream));
         let quiet = Stream {
             name: "broker/ns/quiet/1".into(),
@@ -252,6 +254,12 @@ impl Rig {
         table.streams.insert(QUIET_PATH.into(), Arc::new(quiet));
         self.table.replace(Arc::new(table));
         stream
+    }
+
+    /// What was forgotten with a backlog since the last call, and how much that was in all.
+    pub(super) fn left_behind(&self) -> (Vec<Left>, u64) {
+        let table = self.table.borrow();
+        (table.left_behind.take().collect(), table.left_behind.events())
     }
 
     pub(super) fn sync(&self) {
