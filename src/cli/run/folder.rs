@@ -10,7 +10,16 @@ use rustix::fs::{FlockOperation, flock};
 /// Held as long as the process lives; the kernel lets go of it however the process ends.
 #[derive(Debug)]
 pub(in crate::cli) struct Folder {
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Folder {
+    /// Closing would not do: a child that is just being started has the descriptor as well, until its exec.
+    fn drop(&mut self) {
+        if let Err(why) = flock(&self.lock, FlockOperation::Unlock) {
+            tracing::warn!(%why, "the data folder's lock is held until this process ends");
+        }
+    }
 }
 
 /// Makes the folder if need be and takes it.
@@ -39,12 +48,23 @@ pub(in crate::cli) fn take(folder: &Path) -> Result<Folder> {
     }
     lock.set_len(0)?;
     write!(lock, "{}", std::process::id())?;
-    Ok(Folder { _lock: lock })
+    Ok(Folder { lock })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Between fork and exec the child of any thread has every descriptor, and a successor cannot wait for its exec.
+    #[test]
+    fn a_child_that_is_being_started_does_not_hold_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = take(folder.path()).unwrap();
+        let inherited = first.lock.try_clone().unwrap();
+        drop(first);
+        take(folder.path()).unwrap();
+        drop(inherited);
+    }
 
     #[test]
     fn the_second_owner_is_refused_with_the_first_ones_number_until_it_lets_go() {
