@@ -328,7 +328,17 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     let mut family = out.encode_descriptor("abandoned", help, None, MetricType::Counter)?;
     counter(&mut family, &[], table.left_behind.events())?;
 
-    let each = streams.iter().flat_map(|(path, s)| s.subscribers.iter().map(move |r| (&***path, r)));
+    subscribers(
+        out,
+        streams.iter().flat_map(|(path, stream)| stream.subscribers.iter().map(move |one| (&***path, one))),
+    )
+}
+
+/// What became of events, by stream and subscriber.
+fn subscribers<'a>(
+    out: &mut DescriptorEncoder<'_>,
+    each: impl Iterator<Item = (&'a str, &'a Arc<Subscriber>)> + Clone,
+) -> fmt::Result {
     type Pick = fn(&SubscriberTally) -> u64;
     let counts: [(&str, &str, Pick); 8] = [
         ("subscriber_offered", "Events that the subscriber was to be asked about", |t| {
