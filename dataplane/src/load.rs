@@ -16,27 +16,41 @@ use crate::outcomes::{Durations, Outcomes};
 /// Requests inside one instance, over all cores.
 #[derive(Debug, Default)]
 pub struct EndpointLoad {
-    in_flight: CachePadded<AtomicU32>,
+    inside: CachePadded<Inside>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    in_flight: AtomicU32,
+    /// Of them: those that have become WebSockets.
+    tunnels: AtomicU32,
 }
 
 impl EndpointLoad {
     /// Requests inside the instance now.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Relaxed)
+        self.inside.in_flight.load(Relaxed)
+    }
+
+    /// Of them, those that will have an answer's end: not the WebSockets.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        self.in_flight().saturating_sub(self.inside.tunnels.load(Relaxed))
     }
 
     /// Takes one of `slots_max` places (0 = no limit) unless all are taken. The place is given back
     /// when the guard is dropped.
     #[must_use]
     pub fn try_enter(self: &Arc<Self>, slots_max: u32) -> Option<InFlight> {
-        let mut held = self.in_flight.load(Relaxed);
+        let in_flight = &self.inside.in_flight;
+        let mut held = in_flight.load(Relaxed);
         loop {
             if slots_max != 0 && held >= slots_max {
                 return None;
             }
-            match self.in_flight.compare_exchange_weak(held, held + 1, Relaxed, Relaxed) {
-                Ok(_) => return Some(InFlight { load: Arc::clone(self) }),
+            match in_flight.compare_exchange_weak(held, held + 1, Relaxed, Relaxed) {
+                Ok(_) => return Some(InFlight { load: Arc::clone(self), is_tunnel: false }),
                 Err(now) => held = now,
             }
         }
@@ -47,11 +61,25 @@ impl EndpointLoad {
 #[derive(Debug)]
 pub struct InFlight {
     load: Arc<EndpointLoad>,
+    is_tunnel: bool,
+}
+
+impl InFlight {
+    /// The request has become a WebSocket, which keeps the place.
+    pub fn becomes_tunnel(&mut self) {
+        if !self.is_tunnel {
+            self.is_tunnel = true;
+            self.load.inside.tunnels.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let before = self.load.in_flight.fetch_sub(1, Relaxed);
+        if self.is_tunnel {
+            self.load.inside.tunnels.fetch_sub(1, Relaxed);
+        }
+        let before = self.load.inside.in_flight.fetch_sub(1, Relaxed);
         assert!(before > 0, "a place is given back once");
     }
 }
@@ -263,6 +291,21 @@ mod tests {
         assert!(load.try_enter(1).is_none());
         drop(first);
         assert!(load.try_enter(1).is_some());
+    }
+
+    #[test]
+    fn a_tunnel_has_a_place_and_is_no_request() {
+        let load = Arc::new(EndpointLoad::default());
+        let (mut tunnel, request) = (load.try_enter(2).unwrap(), load.try_enter(2).unwrap());
+        tunnel.becomes_tunnel();
+        tunnel.becomes_tunnel();
+        assert_eq!((load.in_flight(), load.requests()), (2, 1));
+        assert!(load.try_enter(2).is_none());
+        drop(request);
+        assert_eq!((load.in_flight(), load.requests()), (1, 0));
+        drop(tunnel);
+        let _other = load.try_enter(2).unwrap();
+        assert_eq!((load.in_flight(), load.requests()), (1, 1));
     }
 
     #[test]

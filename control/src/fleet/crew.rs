@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use super::decide::{Delay, View, decide, is_roomy, restart_delay};
-use super::limits::{DRAIN_MAX, DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
+use super::limits::{DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::member::{Member, Phase};
 use super::seen::{Roll, Seen, Stage};
 use super::window::Window;
@@ -344,7 +344,8 @@ impl Crew {
         }
     }
 
-    /// RT-LIFE-03: an instance with a request inside is not ended by scaling.
+    /// RT-LIFE-03: an instance with a request inside is not ended by scaling; one with nothing but WebSockets is told, and they
+    /// go on while it says goodbye.
     fn finish_drains(&mut self, now: Instant) {
         let mut room = self.frozen_max().saturating_sub(self.count(|phase| phase == Phase::Frozen));
         for member in &mut self.members {
@@ -361,7 +362,7 @@ impl Crew {
                 member.phase = Phase::Frozen;
                 member.instance.freeze();
                 tracing::info!(revision = %self.key, instance = member.id, "instance frozen");
-            } else if member.in_flight() == 0 || now.duration_since(since) >= DRAIN_MAX {
+            } else if member.has_drained(now.duration_since(since)) {
                 member.stop();
             } else {
                 member.phase = Phase::Draining { since, look_at: now + DRAIN_STEP, for_good };

@@ -17,6 +17,9 @@ pub const DRAIN_STEP: Duration = Duration::from_millis(100);
 /// A draining instance gets its SIGTERM after this even if a request is still in it; upstream's largest
 /// `timeoutSeconds`.
 pub const DRAIN_MAX: Duration = Duration::from_secs(600);
+/// A draining instance that has nothing but WebSockets inside gets its SIGTERM after this: they have no end of their own, and a
+/// program can say goodbye only once it knows. Upstream's wait for requests that may still come.
+pub const DRAIN_TUNNELS: Duration = Duration::from_secs(30);
 
 /// Before the second start after a failure; the first failure of an instance that had been ready is
 /// answered at once.

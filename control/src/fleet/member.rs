@@ -1,11 +1,12 @@
 //! One instance of a revision, and what it is doing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dataplane::table::Endpoint;
 use tokio::time::Instant;
 
-use super::limits::DRAIN_STEP;
+use super::limits::{DRAIN_MAX, DRAIN_STEP, DRAIN_TUNNELS};
 use crate::runtime::{Beside, Instance, InstanceSpec};
 
 pub(super) struct Member {
@@ -31,7 +32,7 @@ pub(super) enum Phase {
     Doubted {
         since: Instant,
     },
-    /// Out of the table; ends when its last request has.
+    /// Out of the table; ends when its last request has ([`Member::has_drained`]).
     Draining {
         since: Instant,
         look_at: Instant,
@@ -71,6 +72,12 @@ impl Member {
 
     pub(super) fn in_flight(&self) -> u32 {
         self.endpoint.as_ref().map_or(0, |endpoint| endpoint.load.in_flight())
+    }
+
+    /// A draining one waits for its requests, and for WebSockets only so long; for nothing beyond [`DRAIN_MAX`].
+    pub(super) fn has_drained(&self, waited: Duration) -> bool {
+        let requests = self.endpoint.as_ref().map_or(0, |endpoint| endpoint.load.requests());
+        self.in_flight() == 0 || requests == 0 && waited >= DRAIN_TUNNELS || waited >= DRAIN_MAX
     }
 
     /// Unready ones go before ready ones, idle ones before busy ones, young ones before old ones.

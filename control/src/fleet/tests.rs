@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::crew::{Crew, Hands};
-use super::limits::{DRAIN_MAX, DRAIN_STEP, RESTART_MIN, STARTING_MAX, TICK};
+use super::limits::{DRAIN_MAX, DRAIN_STEP, DRAIN_TUNNELS, RESTART_MIN, STARTING_MAX, TICK};
 use super::{EndpointSink, Fleet, Metric, Plan, State};
 use crate::runtime::scripted::{Note, Script, Scripted};
 
@@ -153,6 +153,30 @@ async fn a_request_inside_holds_its_instance() {
     assert_eq!((stage.endpoints().len(), stage.runtime.living()), (0, 1), "draining");
     drop(guard);
     sleep(DRAIN_STEP * 2).await;
+    assert_eq!(stage.runtime.living(), 0);
+}
+
+/// X-QP-07: a program that has nothing but WebSockets left hears of its end, so that it can close them.
+#[tokio::test(start_paused = true)]
+async fn websockets_do_not_keep_the_end_from_their_instance() {
+    let stage = Stage::with(plan(), at_once).await;
+    let load = Arc::clone(&stage.endpoints()[0].load);
+    let (mut tunnel, request) = (load.try_enter(0).unwrap(), load.try_enter(0).unwrap());
+    tunnel.becomes_tunnel();
+    stage.fleet.retire(KEY);
+    sleep(DRAIN_TUNNELS + TICK).await;
+    assert_eq!(stage.runtime.living(), 1, "there is a request yet");
+    drop(request);
+    sleep(DRAIN_STEP * 2).await;
+    assert_eq!(stage.runtime.living(), 0);
+
+    let stage = Stage::with(plan(), at_once).await;
+    let mut tunnel = stage.endpoints()[0].load.try_enter(0).unwrap();
+    tunnel.becomes_tunnel();
+    stage.fleet.retire(KEY);
+    sleep(DRAIN_TUNNELS - TICK).await;
+    assert_eq!(stage.runtime.living(), 1);
+    sleep(TICK * 2).await;
     assert_eq!(stage.runtime.living(), 0);
 }
 

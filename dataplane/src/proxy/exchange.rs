@@ -149,6 +149,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
             Attempt::Refused(refusal) => return Ending::Refused(refusal),
             Attempt::Switched => {
                 connection.open.sheet.turn(State::Tunnel);
+                request.place.iter_mut().for_each(Place::becomes_tunnel);
                 Box::pin(tunnel(connection, upstream, request.due)).await;
                 return Ending::Tunnelled;
             }

@@ -69,6 +69,13 @@ impl Place {
     pub fn edits(&self) -> Option<&Edits> {
         self.choice.edits.as_deref()
     }
+
+    /// Its request has become a WebSocket. Who waits for the end of requests need not wait for it.
+    pub fn becomes_tunnel(&mut self) {
+        if let Some(inside) = &mut self.inside {
+            inside.becomes_tunnel();
+        }
+    }
 }
 
 impl Drop for Place {

@@ -39,12 +39,15 @@ fn a_tunnel_lives_while_something_passes() {
     on_every_machine(&limits, async |house: House| {
         let address = echo(&house);
         let load = Arc::<BackendLoad>::default();
-        house.publish("app", Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) });
+        let backend = Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) };
+        let instance = Arc::clone(&backend.endpoints[0].load);
+        house.publish("app", backend);
 
         let mut client = house.client().await;
         client.send(ASK).await;
         let head = client.take_through(b"\r\n\r\n").await.unwrap();
         assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        assert_eq!((instance.in_flight(), instance.requests()), (1, 0), "X-QP-07: nobody waits for its end");
         // Together longer than the limit, each pause shorter.
         for _ in 0..6 {
             house.pause(300).await;

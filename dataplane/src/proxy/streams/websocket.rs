@@ -61,7 +61,8 @@ pub(super) async fn stream(
         note.end(proxy, &End { client, protocol: "HTTP/2", status, bytes, reason });
     };
     match opened {
-        Ok(Opened { place, upstream, due }) => {
+        Ok(Opened { mut place, upstream, due }) => {
+            place.becomes_tunnel();
             // A seat of its own: that of the connection wakes only the connection.
             let (Some(to), Some(seat)) = (reply.stream.take(), proxy.roster.enter(usize::MAX)) else {
                 return;
