@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
@@ -409,4 +410,43 @@ fn a_refusal_is_not_swallowed_by_the_reset_behind_it() {
             assert_eq!(response.await.unwrap().status(), 404);
         }
     });
+}
+
+/// A program of others, if this host has it and it speaks HTTP/2.
+fn program(name: &str) -> Option<Command> {
+    let told = Command::new(name).arg("--version").output().ok()?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    if name == "curl" && !told.contains("HTTP2") {
+        return None;
+    }
+    Some(Command::new(name))
+}
+
+/// Clients that everybody has: curl, and h2load with many streams on few connections.
+#[test]
+fn programs_of_others_are_served() {
+    let upstream = Upstream::start("one");
+    let appliance = Setup::new(BIN).route("*", upstream.address()).flag("workers", "2").start();
+    let url = format!("http://{}/mirror", appliance.http());
+    match program("curl") {
+        Some(mut curl) => {
+            let body = "x".repeat(1_000_000);
+            let file = appliance.setup().write_file("body", &body);
+            let data = format!("@{}", file.display());
+            curl.args(["--silent", "--http2-prior-knowledge", "--max-time", "30", "--data-binary", &data]);
+            let said = curl.args(["--write-out", " %{http_code} %{http_version}", &url]).output().unwrap();
+            let said = String::from_utf8(said.stdout).unwrap();
+            assert_eq!(said.strip_prefix(&body), Some(" 200 2"), "{} bytes", said.len());
+        }
+        None => eprintln!("skipped: no curl with HTTP/2 here"),
+    }
+    match program("h2load") {
+        Some(mut h2load) => {
+            let said = h2load.args(["-n", "2000", "-c", "4", "-m", "50", &url]).output().unwrap();
+            let said = String::from_utf8(said.stdout).unwrap();
+            let all = "2000 total, 2000 started, 2000 done, 2000 succeeded, 0 failed, 0 errored, 0 timeout";
+            assert!(said.contains(all), "{said}");
+        }
+        None => eprintln!("skipped: no h2load here"),
+    }
 }

@@ -8,6 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use kit::{Appliance, Call, PATIENCE, Setup, Upstream, http2, wait};
+use tungstenite::Message;
+use tungstenite::protocol::CloseFrame;
+use tungstenite::protocol::frame::coding::CloseCode;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
@@ -100,6 +103,52 @@ fn a_websocket_passes_everything_both_ways() {
     for line in ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"] {
         assert!(head.lines().any(|found| found.eq_ignore_ascii_case(line)), "{line} in {head}");
     }
+}
+
+/// A server of a library that is not ours: says back what it is told, until its client closes.
+fn library_echo() -> (SocketAddr, thread::JoinHandle<Option<CloseFrame>>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut socket = tungstenite::accept(stream).unwrap();
+        let mut said = None;
+        loop {
+            match socket.read() {
+                Ok(Message::Close(frame)) => said = frame,
+                Ok(message @ (Message::Text(_) | Message::Binary(_))) => socket.send(message).unwrap(),
+                Ok(_) => {} // pings are answered by the library
+                Err(tungstenite::Error::ConnectionClosed) => return said,
+                Err(why) => panic!("the server's side: {why}"),
+            }
+        }
+    });
+    (address, thread)
+}
+
+/// X-KI-11: a client's library and a server's understand each other: texts, a message in many frames' size, pings and a
+/// close with its code and reason.
+#[test]
+fn libraries_on_both_sides_understand_each_other() {
+    let (address, instance) = library_echo();
+    let appliance = gateway(address);
+    let stream = TcpStream::connect(appliance.http()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut socket, answer) = tungstenite::client(format!("ws://{HOST}/chat?x=1"), stream).unwrap();
+    assert_eq!(answer.status(), 101);
+    let large: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();
+    for message in [Message::text("gr\u{fc}\u{df}e"), Message::binary(large), Message::binary(Vec::new())] {
+        socket.send(message.clone()).unwrap();
+        assert!(socket.read().unwrap() == message, "not what was said");
+    }
+    socket.send(Message::Ping(vec![1, 2, 3].into())).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::Pong(vec![1, 2, 3].into()));
+    let goodbye = CloseFrame { code: CloseCode::Normal, reason: "done".into() };
+    socket.close(Some(goodbye.clone())).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::Close(Some(goodbye.clone())));
+    assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
+    assert_eq!(instance.join().unwrap(), Some(goodbye));
 }
 
 /// APP-09: a stop says goodbye at the end of the frame that is under way, to both sides.
