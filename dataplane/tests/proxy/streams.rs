@@ -390,3 +390,28 @@ fn a_stream_becomes_a_websocket_by_a_101_alone() {
         }
     });
 }
+
+/// X-QP-07: a stream that has become a WebSocket keeps its place, and is no request whose end is waited for.
+#[test]
+fn a_websocket_in_a_stream_is_no_request() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let backend = backend(&[crate::tunnels::echo(&house)], 0, None);
+        let instance = Arc::clone(&backend.endpoints[0].load);
+        house.publish("app", backend);
+        let sender = connect(&house).await.unwrap();
+        while !sender.is_extended_connect_protocol_enabled() {
+            house.pause(1).await;
+        }
+        let mut request = put();
+        *request.method_mut() = http::Method::CONNECT;
+        *request.uri_mut() = "http://app/".parse().unwrap();
+        request.extensions_mut().insert(h2::ext::Protocol::from("websocket"));
+        let (answer, open) = sender.ready().await.unwrap().send_request(request, false).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!((instance.in_flight(), instance.requests()), (1, 0));
+        drop(open);
+        while instance.in_flight() > 0 {
+            house.pause(1).await;
+        }
+    });
+}

@@ -16,7 +16,7 @@ const FRAME: &[u8] = &[0x81, 0x82, 0, 0, 0, 0, b'h', b'i'];
 const GOING_AWAY: &[u8] = &[0x88, 0x02, 0x03, 0xe9];
 
 /// An instance that takes the upgrade and says back what it hears.
-fn echo(house: &House) -> SocketAddr {
+pub(crate) fn echo(house: &House) -> SocketAddr {
     raw_instance(&house.ring, |stream| {
         Box::pin(async move {
             read_through(&stream, b"\r\n\r\n").await;
