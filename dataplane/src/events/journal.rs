@@ -49,7 +49,7 @@ pub enum What {
     /// Retention dropped what the subscriber had not read yet before this position: one note for all of it.
     Expired = 6,
     /// Its subscriber or the whole stream was deleted, and with it what it had not got until then: one note for all of
-    /// it, with [`left_name`] for the subscriber, since the table knows neither any more.
+    /// it, by a name for [`who_left`], since the table knows neither any more.
     LeftBehind = 7,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn left_name(stream: &str, subscriber: &str) -> String {
     format!("{stream} {subscriber}")
 }
 
-/// What [`left_name`] was made of.
+/// Stream and subscriber, by their names in the log, of a note of [`What::LeftBehind`].
 #[must_use]
 pub fn who_left(name: &str) -> Option<(&str, &str)> {
     name.split_once(' ')
