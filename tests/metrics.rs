@@ -53,6 +53,7 @@ fn events_are_measured_by_upstreams_names() {
     api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
     accepted(&Event::new("3").binary("/channels/default/c"), &appliance);
 
+    comes_to(&appliance, "sluicegate_abandoned_total", &[], 0.0); // nothing was deleted
     const COUNT: &str = "kn_eventing_dispatch_duration_seconds_count";
     let owner = [("kn_broker_name", "main"), ("kn_broker_namespace", NAMESPACE)];
     let dispatched = |rest: &[(&str, &str)], wanted| {

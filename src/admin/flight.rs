@@ -3,6 +3,7 @@
 //!
 //! A log's files are read while the cores write them, and history reaches back as far as they do.
 
+mod gone;
 mod letters;
 mod replay;
 mod whom;
@@ -21,12 +22,13 @@ use dataplane::events::delivery::PostError;
 use dataplane::events::filter::wants;
 use dataplane::events::journal::{self, What};
 use dataplane::events::record::{Place, Record};
-use dataplane::table::{Stream, Subscriber, Table};
+use dataplane::table::{Subscriber, Table};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Admin;
+use gone::{Arrival, Left};
 use letters::{Due, Wish};
 pub(super) use replay::replay;
 
@@ -136,20 +138,22 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
         Ok(())
     })?;
     let mut notes = BTreeMap::<Place, Vec<Told>>::new();
-    let (mut expired, mut left) = (Vec::new(), Vec::new());
+    let streams: BTreeSet<&str> = found.values().map(|event| &*event.stream).collect();
+    let mut sweeping = Sweeping::default();
     each_note(&admin.logs, |place, note| {
         if note.what == What::Expired {
             if found.range((place.0, 0)..place).next().is_none() {
                 return; // none of what was asked for
             }
-            expired.push(Expired {
+            sweeping.expired.push(Expired {
                 core: place.0,
                 kept: place.1,
                 subscriber: note.subscriber.to_owned(),
                 line: line(&note),
             });
         } else if note.what == What::LeftBehind {
-            left.extend(Left::read(place.0, &note));
+            let left = Left::read(place.0, &note).filter(|left| streams.contains(&*left.stream));
+            sweeping.left.extend(left);
         } else if found.contains_key(&place) {
             notes.entry(place).or_default().push((note.subscriber.to_owned(), line(&note), end(&note)));
         }
@@ -158,14 +162,7 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
     let events: Vec<_> = found
         .iter()
         .map(|(place, event)| {
-            let notes = notes.get(place).map_or(&[][..], Vec::as_slice);
-            let mut told = told(&table, *place, event, notes, &expired);
-            let known = table.streams.values().find(|stream| stream.name == event.stream);
-            told["subscribers"].as_array_mut().into_iter().for_each(|all| {
-                let arrival = Arrival { core: place.0, stream: &event.stream, at_ms: event.at_ms };
-                all.extend(gone(known.map(|stream| &**stream), &arrival, notes, &left));
-            });
-            told
+            told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &sweeping)
         })
         .collect();
     Ok(json!({ "events": events }))
@@ -185,32 +182,11 @@ impl Expired {
     }
 }
 
-/// A subscriber that was deleted, and with it whatever its stream had taken in until then.
-struct Left {
-    core: usize,
-    stream: String,
-    subscriber: String,
-    at_ms: u64,
-    line: Value,
-}
-
-impl Left {
-    fn read(core: usize, note: &journal::Note<'_>) -> Option<Self> {
-        let (stream, subscriber) = journal::who_left(note.subscriber)?;
-        let (stream, subscriber) = (stream.to_owned(), subscriber.to_owned());
-        Some(Self { core, stream, subscriber, at_ms: note.at_ms, line: line(note) })
-    }
-
-    fn covers(&self, event: &Arrival<'_>) -> bool {
-        (self.core, &*self.stream) == (event.core, event.stream) && event.at_ms <= self.at_ms
-    }
-}
-
-/// Where and when an event came in.
-struct Arrival<'a> {
-    core: usize,
-    stream: &'a str,
-    at_ms: u64,
+/// What single notes tell of many events.
+#[derive(Default)]
+struct Sweeping {
+    expired: Vec<Expired>,
+    left: Vec<Left>,
 }
 
 fn line(note: &journal::Note<'_>) -> Value {
@@ -241,7 +217,7 @@ fn end(note: &journal::Note<'_>) -> Option<&'static str> {
 type Told = (String, Value, Option<&'static str>);
 
 /// One event and what each subscriber made of it.
-fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[Expired]) -> Value {
+fn told(table: &Table, place: Place, event: &Found, notes: &[Told], sweeping: &Sweeping) -> Value {
     let stream = table.streams.iter().find(|(_, stream)| stream.name == event.stream);
     let seen = match stream {
         Some((_, stream)) if stream.guards_loops => event.record.clone().arrived_at(event.at_ms),
@@ -250,17 +226,17 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[E
     let of = |one: &Subscriber| -> Vec<&Told> {
         notes.iter().filter(|(subscriber, ..)| **subscriber == *one.name).collect()
     };
+    let addressee = event.record.addressee();
     let mut subscribers = Vec::new();
     for subscriber in stream.iter().flat_map(|(_, stream)| &stream.subscribers) {
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
-        let addressee = event.record.addressee();
         let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is tried again after a 200
         let verdict = match (&addressee, ended) {
             (Some(other), _) if **other != *subscriber.name => continue, // a replay for somebody else
             (_, Some(end)) => end,
             (None, None) if lines.is_empty() && !wants(&subscriber.filter, &seen) => "filtered",
-            _ => match expired.iter().find(|one| one.covers(place, &subscriber.name)) {
+            _ => match sweeping.expired.iter().find(|one| one.covers(place, &subscriber.name)) {
                 Some(expired) => {
                     lines.push(expired.line.clone());
                     "dropped"
@@ -270,6 +246,9 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[E
         };
         subscribers.push(json!({ "subscriber": subscriber.label, "verdict": verdict, "notes": lines }));
     }
+    let arrival =
+        Arrival { core: place.0, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
+    subscribers.extend(gone::rows(stream.map(|(_, stream)| &**stream), &arrival, notes, &sweeping.left));
     let attributes: serde_json::Map<_, _> = event
         .record
         .attributes()
@@ -280,26 +259,6 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], expired: &[E
         "core": place.0, "position": place.1, "accepted": shown(event.at_ms),
         "replay": event.record.is_addressed, "attributes": attributes, "subscribers": subscribers,
     })
-}
-
-/// What subscribers made of an event that are there no more.
-fn gone(known: Option<&Stream>, event: &Arrival<'_>, notes: &[Told], left: &[Left]) -> Vec<Value> {
-    let is_gone =
-        |name: &str| known.is_none_or(|stream| stream.subscribers.iter().all(|one| *one.name != *name));
-    let mut all = BTreeMap::<&str, (Vec<&Value>, Option<&str>)>::new();
-    for (name, line, end) in notes.iter().filter(|(name, ..)| is_gone(name)) {
-        let (lines, ended) = all.entry(name).or_default();
-        lines.push(line);
-        *ended = end.or(*ended);
-    }
-    for one in left.iter().filter(|one| one.covers(event) && is_gone(&one.subscriber)) {
-        let (lines, ended) = all.entry(&one.subscriber).or_default();
-        if ended.is_none() {
-            lines.push(&one.line);
-        }
-    }
-    let row = |(name, (lines, ended)): (&str, (Vec<&Value>, Option<&str>))| json!({ "subscriber": name, "verdict": ended.unwrap_or("gone"), "notes": lines });
-    all.into_iter().map(row).collect()
 }
 
 /// The open letters, the newest of them at the end.
@@ -355,31 +314,6 @@ fn letter(table: &Table, given_up: (&Due, u64, What), stream: &str, record: &Rec
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Who is gone had what it has an end of, and not the rest of what came before it was deleted.
-    #[test]
-    fn a_deleted_subscriber_is_told_of() {
-        let event = |core, at_ms| Arrival { core, stream: "broker/ns/b/1", at_ms };
-        let left = |name: &str| {
-            let (stream, line) = ("broker/ns/b/1".to_owned(), json!("left"));
-            Left { core: 0, stream, subscriber: name.into(), at_ms: 1000, line }
-        };
-        let notes = [
-            ("had".to_owned(), json!("failed"), None),
-            ("had".to_owned(), json!("taken"), Some("delivered")),
-            ("lost".to_owned(), json!("failed"), None),
-        ];
-        let left = [left("had"), left("lost"), left("never")];
-        let row = |name, verdict, notes| json!({ "subscriber": name, "verdict": verdict, "notes": notes });
-        let had = || row("had", "delivered", json!(["failed", "taken"]));
-        assert_eq!(
-            gone(None, &event(0, 1000), &notes, &left),
-            [had(), row("lost", "gone", json!(["failed", "left"])), row("never", "gone", json!(["left"]))]
-        );
-        let without = [had(), row("lost", "gone", json!(["failed"]))];
-        assert_eq!(gone(None, &event(0, 1001), &notes, &left), without, "it came later");
-        assert_eq!(gone(None, &event(1, 1000), &notes, &left), without, "another core's");
-    }
 
     #[test]
     fn a_time_is_a_date_or_so_long_ago() {

@@ -1,13 +1,16 @@
 //! Broker and Trigger: from a manifest to a stream with its readers.
 
+use dataplane::events::left_behind::Left;
 use dataplane::table::{Backoff, Filter, Reply};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use sluicegate_control::kinds::eventing::broker::Broker;
 use sluicegate_control::kinds::eventing::trigger::Trigger;
 use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::HasConditions;
 
-use crate::house::{House, NS, in_a_house};
+use crate::house::{House, NS, eventually, in_a_house};
 use crate::serving::hello;
 
 pub(crate) fn broker(spec: Value) -> Value {
@@ -49,6 +52,43 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
         let broker = house.until_ready::<Broker>("b").await;
         let url = broker.status.unwrap().address.unwrap().url.unwrap();
         assert_eq!(url, "http://127.0.0.1:8081/brokers/default/b");
+    });
+}
+
+/// A backlog that is dropped with whoever was to get it is told on the Broker or channel, also when that is gone.
+#[test]
+fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
+    in_a_house(async |house: House| {
+        let here = house.create::<Broker>(broker(json!({}))).await;
+        house.until_ready::<Broker>("b").await;
+        let uid = here.metadata.uid.unwrap();
+        let told = house.table(|table| std::sync::Arc::clone(&table.left_behind));
+        told.tell(Left { stream: format!("broker/default/b/{uid}").into(), is_whole: false, events: 1 });
+        for stream in ["broker/default/gone/1", "channel/default/c/2", "of no kind"] {
+            told.tell(Left { stream: stream.into(), is_whole: true, events: 3 });
+        }
+        let found = eventually(async || {
+            let events = house.api::<Event>().list(&ListParams::default()).await.unwrap().items;
+            let dropped = events.into_iter().filter(|one| one.reason.as_deref() == Some("BacklogDropped"));
+            let mut dropped: Vec<_> = dropped
+                .map(|one| {
+                    let of = one.involved_object;
+                    let says = one.message.unwrap().contains("It was deleted");
+                    (of.kind.unwrap(), of.name.unwrap(), of.uid.unwrap(), says)
+                })
+                .collect();
+            dropped.sort();
+            (dropped.len() == 3).then_some(dropped)
+        });
+        let of = |kind: &str, name: &str, uid: &str, whole| (kind.into(), name.into(), uid.into(), whole);
+        assert_eq!(
+            found.await.expect("three are told"),
+            [
+                of("Broker", "b", &uid, false),
+                of("Broker", "gone", "1", true),
+                of("InMemoryChannel", "c", "2", true)
+            ]
+        );
     });
 }
 

@@ -32,7 +32,8 @@ impl Default for LeftBehind {
 }
 
 impl LeftBehind {
-    pub(super) fn tell(&self, left: Left) {
+    /// Counts it, and keeps it for the next [`take`](Self::take).
+    pub fn tell(&self, left: Left) {
         self.events.fetch_add(left.events, Relaxed);
         let _ = self.news.push(left);
     }
@@ -52,5 +53,19 @@ impl LeftBehind {
 impl fmt::Debug for LeftBehind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeftBehind").field("events", &self.events).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_there_is_room_for_is_counted_all_the_same() {
+        let all = LeftBehind::default();
+        let left = Left { stream: "broker/ns/b/1".into(), is_whole: true, events: 2 };
+        (0..LEFT_TOLD_MAX + 3).for_each(|_| all.tell(left.clone()));
+        assert_eq!(all.events(), 2 * (LEFT_TOLD_MAX as u64 + 3));
+        assert_eq!((all.take().count(), all.take().count()), (LEFT_TOLD_MAX, 0));
     }
 }

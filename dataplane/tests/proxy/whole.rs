@@ -83,6 +83,44 @@ fn a_whole_message_goes_there_and_back_on_one_connection() {
     });
 }
 
+/// No answer is cut off by its connection's end, however slowly the network takes it: the window is less than an answer.
+#[test]
+fn a_client_that_has_said_all_gets_all_its_answers() {
+    for (seed, said) in (0..20).flat_map(|seed| [1, 2, 5].map(|said| (seed, said))) {
+        let weather = Weather {
+            segment_bytes_max: 7,
+            latency: Duration::from_micros(10)..=Duration::from_micros(300),
+            window_bytes: 100, // less than an answer
+            ..Weather::calm()
+        };
+        let ring = World::new(seed, weather).ring();
+        ring.block_on(async {
+            let stream = Rc::new(Stream::connect(&ring, server(&ring)).await.unwrap());
+            let (talks, pauses) = (Rc::clone(&stream), ring.clone());
+            ring.spawn(async move {
+                for nth in 0..said {
+                    let text = format!("POST /{nth} HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc");
+                    talks.send(text.into_bytes()).await.unwrap();
+                    if seed % 2 == 0 {
+                        pauses.sleep(Duration::from_millis(5)).await; // one after the other
+                    }
+                }
+                talks.shutdown_write().await.unwrap();
+            });
+            let mut heard = Vec::new();
+            while let Ok(chunk) = stream.recv().await
+                && !chunk.is_empty()
+            {
+                heard.extend_from_slice(&chunk);
+            }
+            let heard = String::from_utf8(heard).unwrap();
+            assert_eq!(heard.matches("HTTP/1.1 200 OK\r\n").count(), said, "seed {seed}: {heard}");
+            assert!(heard.ends_with("\r\n\r\nabc"), "seed {seed}: {heard}");
+        });
+        ring.shutdown();
+    }
+}
+
 /// Bodies that do not end hold only so much of a core, and nobody else longer than they last.
 #[test]
 fn all_bodies_together_have_a_limit_too() {
