@@ -47,7 +47,7 @@ const VERSUS_ROUND: Duration = Duration::from_secs(1);
 const MATCHING: usize = 10;
 const OTHERS: usize = 90;
 /// Events that are published and not yet with all who want them: four windows of a subscriber, because some are being written and
-/// a connection that waits looks once a millisecond.
+/// the publishers look for room once a millisecond.
 const AHEAD: u64 = 256;
 /// Events per second when the time of the way is taken.
 const CALM_RATE: u32 = 1000;

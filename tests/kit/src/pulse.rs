@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
 use monoio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use crate::Call;
 use crate::message::Response;
@@ -38,7 +39,7 @@ pub fn since(stamp: &str) -> Option<Duration> {
     Some(Duration::from_nanos(clock().saturating_sub(left)))
 }
 
-/// Before one whose turn has not come looks again.
+/// Between two looks at whether more may be sent.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// When a connection sends its next request, if its last is answered.
@@ -46,8 +47,35 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 enum Pace {
     AtOnce,
     Every(Duration),
-    /// When this is so for the number of requests that all connections have sent.
-    When(Arc<dyn Fn(u64) -> bool + Send + Sync>),
+    InTurn(Arc<Gate>),
+}
+
+/// Lets one request pass after the other. One task looks for all connections: were each to look for itself, 64 of them would take
+/// a tenth of the processor that they share with what they measure.
+struct Gate {
+    /// Whether one more may be sent beside so many.
+    may_send: Box<dyn Fn(u64) -> bool + Send + Sync>,
+    turns: Semaphore,
+}
+
+impl Gate {
+    /// Until the load is stopped. Of turns that nobody has taken there are `connections` at most.
+    async fn keep(&self, shared: &Shared, connections: u32) {
+        let mut given = 0;
+        while !shared.stop.load(SeqCst) {
+            while self.turns.available_permits() < connections as usize && (self.may_send)(given) {
+                self.turns.add_permits(1);
+                given += 1;
+            }
+            monoio::time::sleep(LOOK_AGAIN).await;
+        }
+        self.turns.close();
+    }
+
+    /// Waits for a turn; `false`: there are no more.
+    async fn pass(&self) -> bool {
+        self.turns.acquire().await.map(tokio::sync::SemaphorePermit::forget).is_ok()
+    }
 }
 
 /// Load under way.
@@ -60,7 +88,6 @@ pub struct Pulse {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    sent: AtomicU64,
     accepted: AtomicU64,
     refused: AtomicU64,
     broken: AtomicU64,
@@ -79,14 +106,15 @@ impl Pulse {
         Self::start(target, call, connections, Pace::Every(every))
     }
 
-    /// Each connection sends when its last request is answered and `may_send` says so of the number of requests that were sent.
+    /// Each connection sends when its last request is answered and `may_send` says so of the number of requests before it.
     pub fn while_so(
         target: SocketAddr,
         call: &Call,
         connections: u32,
         may_send: impl Fn(u64) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self::start(target, call, connections, Pace::When(Arc::new(may_send)))
+        let gate = Gate { may_send: Box::new(may_send), turns: Semaphore::new(0) };
+        Self::start(target, call, connections, Pace::InTurn(Arc::new(gate)))
     }
 
     fn start(target: SocketAddr, call: &Call, connections: u32, pace: Pace) -> Self {
@@ -99,11 +127,14 @@ impl Pulse {
                     // Spread over the time between two requests of one connection.
                     let first = match &pace {
                         Pace::Every(every) => *every * nth / connections,
-                        Pace::AtOnce | Pace::When(_) => Duration::ZERO,
+                        Pace::AtOnce | Pace::InTurn(_) => Duration::ZERO,
                     };
                     monoio::spawn(client(target, request.clone(), first, pace.clone(), Arc::clone(&told)))
                 };
                 let clients: Vec<_> = (0..connections).map(one).collect();
+                if let Pace::InTurn(gate) = &pace {
+                    gate.keep(&told, connections).await;
+                }
                 for client in clients {
                     client.await;
                 }
@@ -173,13 +204,9 @@ async fn client(target: SocketAddr, mut request: Vec<u8>, first: Duration, pace:
                 }
                 next += *every;
             }
-            Pace::When(may_send) if may_send(shared.sent.load(SeqCst)) => {}
-            Pace::When(_) => {
-                monoio::time::sleep(LOOK_AGAIN).await;
-                continue;
-            }
+            Pace::InTurn(gate) if gate.pass().await => {}
+            Pace::InTurn(_) => return,
         }
-        shared.sent.fetch_add(1, SeqCst);
         let Some(mut stream) = connected(open.take(), target).await else {
             shared.broken.fetch_add(1, SeqCst);
             monoio::time::sleep(REOPEN).await;
