@@ -1,7 +1,7 @@
 //! The flight recorder through the built binary: what became of an event, and sending it again.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -365,4 +365,59 @@ fn a_replay_begins_at_the_place_that_a_trace_shows() {
         let refused = from(&place);
         assert!(!refused.status.success() && text(&refused).contains(why), "{}", text(&refused));
     }
+}
+
+/// DP-REPLY-10: an answer is no end while what it brought is not taken; and what came before a subscriber is not to come.
+#[test]
+fn a_trace_tells_what_is_to_come_from_what_never_will() {
+    let malformed = EventSink::answering(|_| Answer::status(200).header("ce-id", "half an event"));
+    let appliance = appliance();
+    let patient = json!({ "retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT10S" });
+    subscribe(appliance.api(), "half", &malformed.url(), &[("/spec/delivery", patient)]);
+    post(&appliance, &Event::new("one"));
+    malformed.wait_for(1, PATIENCE);
+    let late = EventSink::start();
+    subscribe(appliance.api(), "late", &late.url(), &[]);
+    let noted =
+        |event: &Value| of(event, "default/half")["notes"].as_array().is_some_and(|all| !all.is_empty());
+    let event_one = traced(&appliance, "one", noted);
+    assert_eq!(of(&event_one, "default/half")["verdict"], "pending", "{event_one:#}");
+    traced(&appliance, "one", |event| of(event, "default/late")["verdict"] == "passed over");
+    post(&appliance, &Event::new("two"));
+    traced(&appliance, "two", |event| of(event, "default/late")["verdict"] == "delivered");
+}
+
+/// Nothing is said to be sent that nobody gets, and nothing is done by an order that is not understood.
+#[test]
+fn a_replay_ends_with_its_subscriber_and_a_bad_order_before_it_begins() {
+    let sink = EventSink::start();
+    let appliance = appliance();
+    subscribe(appliance.api(), "t", &sink.url(), &[]);
+    for n in 0..20 {
+        post(&appliance, &Event::new(&n.to_string()));
+    }
+    sink.wait_for(20, PATIENCE);
+    for (order, status) in [
+        ("trigger=default/t&from=nonsense", 400),
+        ("trigger=default/t&from=earliest&dryrun=true", 400),
+        ("trigger=default/t&from=earliest&dry_run=true", 200),
+    ] {
+        let call = Call::post(&format!("/debug/events/replay?{order}"));
+        assert_eq!(call.send(appliance.admin()).status, status, "{order}");
+    }
+    wait::nothing(SILENCE, "a replay", || (sink.received().len() > 20).then_some(()));
+
+    let admin = appliance.admin().to_string();
+    let words = ["event", "replay", "--trigger", "default/t", "--from", "earliest", "--rate", "2"];
+    let mut replay = Command::new(BIN);
+    replay.args(words).args(["--admin", &admin]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let replay = replay.spawn().unwrap();
+    sink.wait_for(21, PATIENCE);
+    appliance.api().delete("Trigger", NAMESPACE, "t");
+    let ended = replay.wait_with_output().unwrap();
+    assert!(
+        !ended.status.success() && text(&ended).contains("the subscriber was deleted"),
+        "{}",
+        text(&ended)
+    );
 }

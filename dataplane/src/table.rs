@@ -282,7 +282,7 @@ pub enum Verdict {
     NoFilter,
 }
 
-/// The port of a [`Target`] whose URL is neither `http` nor `https`: every attempt to send there fails.
+/// The port of a [`Target`] whose URL is neither `http` nor `https`, or has a port that is none: every attempt to send there fails.
 pub const NO_PORT: u16 = 0;
 
 /// An absolute URL, parsed once.

@@ -5,12 +5,14 @@
 
 mod gone;
 mod letters;
+mod marks;
 mod replay;
 mod whom;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use axum::Json;
@@ -30,6 +32,7 @@ use serde_json::{Value, json};
 use super::Admin;
 use gone::{Arrival, Left};
 use letters::{Due, Wish};
+use marks::{Looks, Marks, NOTED_AFTER};
 pub(super) use replay::replay;
 
 /// Events that a trace shows when its asker does not say.
@@ -38,6 +41,7 @@ const EVENTS_DEFAULT: usize = 100;
 const EVENTS_MAX: usize = 10_000;
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
     id: Option<String>,
     source: Option<String>,
@@ -86,37 +90,41 @@ fn shown(at_ms: u64) -> String {
     at.map_or_else(|| at_ms.to_string(), |at| format!("{at:.3}"))
 }
 
-/// Every event of the logs, in no order across them; one that was moved may come twice.
+/// Every event of the logs, in no order across them; one that was moved may come twice. What each log holds.
 fn each_event(
     folders: &[PathBuf],
     mut look: impl FnMut(Place, &str, u64, &[u8]) -> std::io::Result<()>,
-) -> Result<()> {
-    for (nth, folder) in folders.iter().enumerate() {
+) -> Result<Vec<wal::Inspection>> {
+    let read = folders.iter().enumerate().map(|(nth, folder)| {
         let mut show = |entry: &wal::Entry<'_>| match (entry.stream, entry.kind) {
             (Some(stream), "event" | "moved") if stream != journal::STREAM => {
                 look((nth, entry.position.get()), stream, entry.at_ms, entry.payload)
             }
             _ => Ok(()),
         };
-        wal::dump(folder, &mut |_, _| {}, &mut show).with_context(|| format!("{}", folder.display()))?;
-    }
-    Ok(())
+        wal::dump(folder, &mut |_, _| {}, &mut show).with_context(|| format!("{}", folder.display()))
+    });
+    read.collect()
 }
 
-/// Every note of the flight recorder.
-fn each_note(folders: &[PathBuf], mut look: impl FnMut(Place, journal::Note<'_>)) -> Result<()> {
-    for (nth, folder) in folders.iter().enumerate() {
+/// Every note of the flight recorder. What each log holds.
+fn each_note(
+    folders: &[PathBuf],
+    mut look: impl FnMut(Place, journal::Note<'_>),
+) -> Result<Vec<wal::Inspection>> {
+    let read = folders.iter().enumerate().map(|(nth, folder)| {
         let mut show = |entry: &wal::Entry<'_>| {
             if entry.stream == Some(journal::STREAM) && entry.kind == "event" {
                 journal::read(entry.payload, |note| look((nth, note.position.get()), note));
             }
             Ok(())
         };
-        wal::dump(folder, &mut |_, _| {}, &mut show).with_context(|| format!("{}", folder.display()))?;
-    }
-    Ok(())
+        wal::dump(folder, &mut |_, _| {}, &mut show).with_context(|| format!("{}", folder.display()))
+    });
+    read.collect()
 }
 
+/// Runs on a thread that may wait.
 fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
     if wanted.id.is_none() && wanted.source.is_none() {
         bail!("name an event: id, or source, or both");
@@ -126,8 +134,8 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
     let is = |record: &Record, name: &str, value: &Option<String>| {
         value.as_deref().is_none_or(|value| record.attribute(name) == Some(value))
     };
-    let mut found = BTreeMap::<Place, Found>::new();
-    each_event(&admin.logs, |place, stream, at_ms, payload| {
+    let (mut found, began) = (BTreeMap::<Place, Found>::new(), Instant::now());
+    let before = each_event(&admin.logs, |place, stream, at_ms, payload| {
         let Ok(record) = Record::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
         if at_ms >= since && is(&record, "id", &wanted.id) && is(&record, "source", &wanted.source) {
             found.insert(place, Found { stream: stream.into(), at_ms, record });
@@ -140,7 +148,8 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
     let mut notes = BTreeMap::<Place, Vec<Told>>::new();
     let streams: BTreeSet<&str> = found.values().map(|event| &*event.stream).collect();
     let mut sweeping = Sweeping::default();
-    each_note(&admin.logs, |place, note| {
+    std::thread::sleep(NOTED_AFTER.saturating_sub(began.elapsed()));
+    let after = each_note(&admin.logs, |place, note| {
         if note.what == What::Expired {
             if found.range((place.0, 0)..place).next().is_none() {
                 return; // none of what was asked for
@@ -159,10 +168,11 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
         }
     })?;
     let table = admin.tables.load();
+    let known = Known { looks: Looks { before: Marks::of(before), after: Marks::of(after) }, sweeping };
     let events: Vec<_> = found
         .iter()
         .map(|(place, event)| {
-            told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &sweeping)
+            told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &known)
         })
         .collect();
     Ok(json!({ "events": events }))
@@ -187,6 +197,18 @@ impl Expired {
 struct Sweeping {
     expired: Vec<Expired>,
     left: Vec<Left>,
+}
+
+impl Sweeping {
+    fn expired(&self, place: Place, subscriber: &str) -> Option<&Expired> {
+        self.expired.iter().find(|one| one.covers(place, subscriber))
+    }
+}
+
+/// What is known beside the notes of single events.
+struct Known {
+    looks: Looks,
+    sweeping: Sweeping,
 }
 
 fn line(note: &journal::Note<'_>) -> Value {
@@ -217,7 +239,7 @@ fn end(note: &journal::Note<'_>) -> Option<&'static str> {
 type Told = (String, Value, Option<&'static str>);
 
 /// One event and what each subscriber made of it.
-fn told(table: &Table, place: Place, event: &Found, notes: &[Told], sweeping: &Sweeping) -> Value {
+fn told(table: &Table, place: Place, event: &Found, notes: &[Told], known: &Known) -> Value {
     let stream = table.streams.iter().find(|(_, stream)| stream.name == event.stream);
     let seen = match stream {
         Some((_, stream)) if stream.guards_loops => event.record.clone().arrived_at(event.at_ms),
@@ -229,26 +251,28 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], sweeping: &S
     let addressee = event.record.addressee();
     let mut subscribers = Vec::new();
     for subscriber in stream.iter().flat_map(|(_, stream)| &stream.subscribers) {
+        if addressee.as_ref().is_some_and(|only| **only != *subscriber.name) {
+            continue; // a replay for somebody else
+        }
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
-        let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is tried again after a 200
-        let verdict = match (&addressee, ended) {
-            (Some(other), _) if **other != *subscriber.name => continue, // a replay for somebody else
-            (_, Some(end)) => end,
-            (None, None) if lines.is_empty() && !wants(&subscriber.filter, &seen) => "filtered",
-            _ => match sweeping.expired.iter().find(|one| one.covers(place, &subscriber.name)) {
-                Some(expired) => {
-                    lines.push(expired.line.clone());
-                    "dropped"
-                }
-                None => "pending",
-            },
-        };
+        let is_wanted = || addressee.is_some() || wants(&subscriber.filter, &seen);
+        let verdict = verdict(place, event, &subscriber.name, &notes, known, is_wanted);
+        if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(place, &subscriber.name))
+            && notes.iter().all(|(.., end)| end.is_none())
+        {
+            lines.push(expired.line.clone());
+        }
         subscribers.push(json!({ "subscriber": subscriber.label, "verdict": verdict, "notes": lines }));
     }
     let arrival =
         Arrival { core: place.0, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
-    subscribers.extend(gone::rows(stream.map(|(_, stream)| &**stream), &arrival, notes, &sweeping.left));
+    subscribers.extend(gone::rows(
+        stream.map(|(_, stream)| &**stream),
+        &arrival,
+        notes,
+        &known.sweeping.left,
+    ));
     let attributes: serde_json::Map<_, _> = event
         .record
         .attributes()
@@ -259,6 +283,28 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], sweeping: &S
         "core": place.0, "position": place.1, "accepted": shown(event.at_ms),
         "replay": event.record.is_addressed, "attributes": attributes, "subscribers": subscribers,
     })
+}
+
+/// How far it has come with one subscriber. The bookmark says whether it is done, the notes how.
+fn verdict(
+    place: Place,
+    event: &Found,
+    subscriber: &str,
+    notes: &[&Told],
+    known: &Known,
+    is_wanted: impl Fn() -> bool,
+) -> &'static str {
+    let looks = &known.looks;
+    let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is tried again after a 200
+    match ended {
+        Some("delivered") if looks.is_open(place, &event.stream, subscriber) => "pending",
+        Some(end) => end,
+        None if notes.is_empty() && !is_wanted() => "filtered",
+        None if known.sweeping.expired(place, subscriber).is_some() => "dropped",
+        // It came before the subscriber did, or the filter of then did not want it.
+        None if notes.is_empty() && looks.is_passed(place, &event.stream, subscriber) => "passed over",
+        None => "pending",
+    }
 }
 
 /// The open letters, the newest of them at the end.

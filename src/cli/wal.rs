@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use wal::{Entry, Inspection, Position};
+use wal::{BookmarkInspection, Entry, Inspection, Position};
 
 /// Between two lines of progress: reading is done within it where the log is small.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -157,8 +157,8 @@ fn stat(log: &Path) -> anyhow::Result<bool> {
     writeln!(out, "  positions {first} to {end}")?;
     for (name, stream) in streams {
         writeln!(out, "  stream {name}: {} events", stream.events)?;
-        for (subscriber, low, pending) in &stream.bookmarks {
-            writeln!(out, "    subscriber {subscriber}: at {low}, {pending} pending")?;
+        for BookmarkInspection { subscriber, mark, ahead } in &stream.bookmarks {
+            writeln!(out, "    subscriber {subscriber}: at {}, {ahead} pending", mark.low())?;
         }
     }
     Ok(tell_damage(&found, &mut out)?)

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::bookmark::Bookmark;
 use crate::codec::Kind;
 use crate::error::Error;
 use crate::header::{Door, FORMAT, Header, SEGMENT_HEADER_BYTES};
@@ -64,8 +65,26 @@ pub struct Inspection {
 pub struct StreamInspection {
     /// Events that are there, needed or not.
     pub events: u64,
-    /// Subscriber, low mark, events at or after it.
-    pub bookmarks: Vec<(Arc<str>, Position, u64)>,
+    /// By subscriber, in the order of their names.
+    pub bookmarks: Vec<BookmarkInspection>,
+}
+
+/// How far a subscriber has come, as far as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BookmarkInspection {
+    pub subscriber: Arc<str>,
+    pub mark: Bookmark,
+    /// Events at or after its low mark.
+    pub ahead: u64,
+}
+
+impl StreamInspection {
+    /// That subscriber's, if it has one.
+    #[must_use]
+    pub fn mark(&self, subscriber: &str) -> Option<&Bookmark> {
+        let at = self.bookmarks.binary_search_by(|one| (*one.subscriber).cmp(subscriber)).ok()?;
+        Some(&self.bookmarks[at].mark)
+    }
 }
 
 /// A segment file that was read.
@@ -278,8 +297,8 @@ fn streams(ledger: &mut Ledger) -> BTreeMap<Box<str>, StreamInspection> {
     let streams = ledger.streams.values_mut().map(|stream| {
         stream.settle_copies();
         let bookmarks = stream.bookmarks.iter().map(|(subscriber, kept)| {
-            let low = kept.mark.low();
-            (subscriber.clone(), low, stream.index.count_from(low))
+            let ahead = stream.index.count_from(kept.mark.low());
+            BookmarkInspection { subscriber: subscriber.clone(), mark: kept.mark.clone(), ahead }
         });
         let bookmarks = bookmarks.collect();
         let events = stream.index.count_from(Position::ORIGIN);

@@ -44,7 +44,7 @@ pub use bookmark::Bookmark;
 pub use broken::Broken;
 pub use error::{AppendError, Error};
 pub use flush::{Flush, Urgency};
-pub use inspect::{Entry, Inspection, StreamInspection, dump, inspect, is_log};
+pub use inspect::{BookmarkInspection, Entry, Inspection, StreamInspection, dump, inspect, is_log};
 pub use log::Log;
 pub use options::Options;
 pub use page_in::{Ahead, PageIn};

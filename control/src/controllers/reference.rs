@@ -94,13 +94,19 @@ pub(super) fn target(url: &str) -> Result<(Scheme, Target), String> {
         url: url.into(),
         authority: authority.as_str().into(),
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
-        port: if scheme == Scheme::Other { NO_PORT } else { authority.port_u16().unwrap_or(usual) },
+        port: if scheme == Scheme::Other { NO_PORT } else { port(authority).unwrap_or(usual) },
         path: escaped(&path).into(),
         is_stream: false,
         pass: None,
         trust: None,
     };
     Ok((scheme, target))
+}
+
+/// The port that is written out; [`NO_PORT`] where that is none, because the usual one is somebody else's.
+fn port(authority: &http::uri::Authority) -> Option<u16> {
+    let (_, written) = authority.as_str().rsplit_once(':').filter(|(_, port)| !port.ends_with(']'))?;
+    if written.is_empty() { None } else { Some(written.parse().unwrap_or(NO_PORT)) }
 }
 
 /// A path and query as they may stand in a request: what RFC 3986 has no place for is percent-encoded. A percent sign is
@@ -157,6 +163,17 @@ mod tests {
         }
         for bad in ["https://", "https://u@a/", "a", "/x", "http://", "http://u:p@a/"] {
             assert!(target(bad).is_err(), "{bad}");
+        }
+        for (url, port) in [
+            ("http://a:/", 80),
+            ("https://[::1]/", 443),
+            ("http://[::1]:81/", 81),
+            ("http://[::1]:/", 80),
+            ("http://a:65536/", NO_PORT),
+            ("https://a:99999/", NO_PORT),
+            ("http://a:8o/", NO_PORT),
+        ] {
+            assert_eq!(target(url).map(|(_, parsed)| parsed.port), Ok(port), "{url}");
         }
         let (scheme, parsed) = target("bad://uri:80/x").unwrap();
         assert_eq!((scheme, parsed.port), (Scheme::Other, NO_PORT), "nothing is ever sent there");

@@ -4,6 +4,7 @@
 //! The system's are read when the first such URL is met, and again with the next start.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dataplane::table::Target;
@@ -49,6 +50,30 @@ impl std::fmt::Debug for Entry {
     }
 }
 
+/// Whether a host of a URL (lower case) is this machine, in any of the ways in which the system's look-up takes an address.
+fn is_loopback(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    match bare.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost") || is_loopback_number(host),
+    }
+}
+
+/// `127.1`, `0x7f.1` or `2130706433`: numbers of which the last fills the rest of the four bytes (inet_aton(3)).
+fn is_loopback_number(host: &str) -> bool {
+    let number = |part: &str| match (part.strip_prefix("0x"), part.strip_prefix('0')) {
+        (Some(hex), _) => u32::from_str_radix(hex, 16).ok(),
+        (None, Some(octal)) if !octal.is_empty() => u32::from_str_radix(octal, 8).ok(),
+        _ => part.parse().ok(),
+    };
+    let numbers: Option<Vec<u32>> = host.split('.').map(number).collect();
+    match numbers.as_deref() {
+        Some([whole]) => whole >> 24 == 127,
+        Some([127, .., _]) => true,
+        _ => false,
+    }
+}
+
 impl Trusts {
     /// Of an appliance that takes events at these URLs.
     pub fn with_doors<'u>(urls: impl IntoIterator<Item = &'u str>) -> Self {
@@ -68,11 +93,7 @@ impl Trusts {
 
     /// Whether one of our own streams is there, by its address as statuses tell it, or by loopback.
     fn has_door(&self, target: &Target) -> bool {
-        let host = &*target.host;
-        let is_loopback = host == "localhost"
-            || host.ends_with(".localhost")
-            || host.starts_with("127.")
-            || host == "[::1]";
+        let (host, is_loopback) = (&*target.host, is_loopback(&target.host));
         let is_stream = target.path.starts_with("/brokers/") || target.path.starts_with("/channels/");
         is_stream
             && self.doors.iter().any(|(door, port)| *port == target.port && (is_loopback || **door == *host))
@@ -198,6 +219,12 @@ mod tests {
             "http://localhost:8081/brokers/ns/b",
             "http://127.0.0.1:8444/brokers/ns/b",
             "http://[::1]:8081/brokers/ns/b",
+            "http://[::ffff:127.0.0.1]:8081/brokers/ns/b",
+            "http://LOCALHOST.:8081/brokers/ns/b",
+            "http://127.1:8081/brokers/ns/b",
+            "http://0x7f.1:8081/brokers/ns/b",
+            "http://0177.0.0.1:8081/brokers/ns/b",
+            "http://2130706433:8081/brokers/ns/b",
         ] {
             assert!(is_stream(ours), "{ours}");
         }
@@ -207,6 +234,8 @@ mod tests {
             "http://10.0.0.1/brokers/ns/b",
             "http://10.0.0.2:8081/brokers/ns/b",
             "http://brokers.test/channels/ns/c",
+            "http://127.example.com:8081/brokers/ns/b",
+            "http://128.0.0.1:8081/brokers/ns/b",
         ] {
             assert!(!is_stream(other), "{other}");
         }

@@ -8,8 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
-use super::cloudevent::structured::{is_json, json_string};
-use super::cloudevent::{Attribute, Kind, Mode};
+use super::cloudevent::structured::{decoded, is_json, json_string};
+use super::cloudevent::{Attribute, Carriage, Kind, Mode, carriage};
+use super::limits::{BINARY_ATTRIBUTES_MAX, BINARY_FIELDS_BYTES_MAX};
 use super::record::Record;
 
 /// What the fields of most events take, tracing included.
@@ -68,13 +69,24 @@ impl Outgoing {
     }
 }
 
-/// Writes the event with `extra` attributes (which replace its own of the same name).
+/// Writes the event with `extra` attributes (which replace its own of the same name). In an envelope, whatever `mode` says, where header
+/// fields could not carry it.
 #[must_use]
 pub fn encode(record: &Record, mode: Mode, extra: &[Attribute<'_>]) -> Outgoing {
-    match mode {
-        Mode::Binary => binary(record, extra),
-        Mode::Structured => structured(record, extra),
+    if mode == Mode::Binary && can_be_binary(record) {
+        let out = binary(record, extra);
+        if out.fields.len() <= BINARY_FIELDS_BYTES_MAX {
+            return out;
+        }
     }
+    structured(record, extra)
+}
+
+/// Data that is itself said to be an event in an envelope would be taken for the event: the Content-Type tells the mode.
+fn can_be_binary(record: &Record) -> bool {
+    let media = record.attribute("datacontenttype");
+    carriage(media.map(str::as_bytes)) == Carriage::Binary
+        && record.attributes().count() <= BINARY_ATTRIBUTES_MAX
 }
 
 fn attributes<'e>(record: &'e Record, extra: &'e [Attribute<'e>]) -> impl Iterator<Item = Attribute<'e>> {
@@ -110,12 +122,12 @@ fn binary_body(record: &Record) -> (Bytes, bool) {
     }
     let event = record.event();
     let super::cloudevent::Data::Json(text) = event.data else { return (record.data_bytes(), false) };
-    let string = json_string(text);
-    if let (Some(text), Some(_)) = (&string, event.attribute("datacontentencoding"))
-        && let Ok(bytes) = BASE64.decode(text.as_bytes())
+    if event.is_encoded()
+        && let Some(bytes) = decoded(text)
     {
         return (bytes.into(), true);
     }
+    let string = json_string(text);
     let is_text = event.attribute("datacontenttype").is_some_and(|media| !is_json_type(media));
     match string {
         Some(text) if is_text => (Bytes::from(text.into_owned()), false),
@@ -274,6 +286,35 @@ mod tests {
                 Mode::Structured => structured::parse(&out.body),
             };
             assert_eq!(event.unwrap().attribute("knativeerrorcode"), Some("500"));
+        }
+    }
+
+    /// EV-RTE-09: in 1.0 `datacontentencoding` is an extension like any other.
+    #[test]
+    fn a_new_events_encoding_is_an_extension() {
+        let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"text/plain","datacontentencoding":"base64","data":"aGk="}"#;
+        let out = encode(&record(&structured::parse(envelope).unwrap()), Mode::Binary, &[]);
+        assert_eq!((&*out.body, out.header("ce-datacontentencoding")), (&b"aGk="[..], Some(&b"base64"[..])));
+    }
+
+    /// EV-RTE-09: what as header fields would be another event, or too much of a head, goes in an envelope.
+    #[test]
+    fn what_header_fields_cannot_carry_stays_in_an_envelope() {
+        let many: String = (0..BINARY_ATTRIBUTES_MAX).map(|n| format!(r#""x{n}":"","#)).collect();
+        let long = format!(r#""long":"{}","#, "x".repeat(BINARY_FIELDS_BYTES_MAX));
+        for more in [
+            r#""datacontenttype":"application/cloudevents+json","#,
+            r#""datacontenttype":"Application/CloudEvents-Batch+JSON; charset=utf-8","#,
+            r#""datacontenttype":"application/cloudevents+avro","#,
+            &many,
+            &long,
+        ] {
+            let envelope =
+                format!(r#"{{{more}"specversion":"1.0","id":"1","source":"/s","type":"t","data":[]}}"#);
+            let event = structured::parse(envelope.as_bytes()).unwrap();
+            let out = encode(&record(&event), Mode::Binary, &[]);
+            assert_eq!(out.header("content-type").unwrap(), b"application/cloudevents+json");
+            assert_eq!(structured::parse(&out.body).unwrap(), event, "{more}");
         }
     }
 }

@@ -13,7 +13,9 @@ use wal::AppendError;
 
 use super::Answer;
 use super::admission::{BadToken, Stranger};
-use super::cloudevent::{Carriage, Event, Malformed, binary, carriage, structured};
+use super::cloudevent::{
+    Carriage, Event, Malformed, binary, carriage, content_type, is_compressed, structured,
+};
 use super::limits::{HOPS_MAX, RETRY_AFTER_S};
 use super::record::{Companion, encode_head};
 use crate::load::Quota;
@@ -105,19 +107,10 @@ pub fn read<'a>(
     headers: &'a [(&'a str, &'a [u8])],
     body: &'a [u8],
 ) -> Result<Intake<'a>, Refusal> {
-    let encodes = |(name, value): &(&str, &[u8])| {
-        name.eq_ignore_ascii_case("content-encoding") && !value.eq_ignore_ascii_case(b"identity")
-    };
-    if headers.iter().any(encodes) {
+    if is_compressed(headers.iter().copied()) {
         return Err(Refusal::Encoded);
     }
-    let mut content_types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-    let content_type = content_types.next();
-    if content_types.next().is_some() {
-        // One may name an envelope and the other not: whoever stands before us may have believed the other.
-        return Err(Malformed::attribute("datacontenttype", "is given twice").into());
-    }
-    let events = match carriage(content_type.map(|(_, value)| *value)) {
+    let events = match carriage(content_type(headers.iter().copied())?) {
         Carriage::Binary => vec![binary::parse(headers.iter().copied(), body)?],
         Carriage::Structured => vec![structured::parse(body)?],
         Carriage::Batch => structured::parse_batch(body)?,

@@ -5,6 +5,17 @@ use std::time::Duration;
 /// Attributes in one event. Real ones have about ten; every one is looked at for every filter.
 pub const ATTRIBUTES_MAX: usize = 256;
 
+/// Attributes up to which an event goes out in binary mode, each as a header field: there are some more fields, and many servers
+/// (we too) take a hundred. One with more goes in an envelope, whatever was asked for.
+pub const BINARY_ATTRIBUTES_MAX: usize = 80;
+
+/// ... and what these fields may take together, in bytes: servers take heads of some 32 KiB.
+pub const BINARY_FIELDS_BYTES_MAX: usize = 24 << 10;
+
+/// What attributes that streams add (when it came, why it failed) may take without counting against the limit of the next stream, in
+/// bytes: two URLs and [`ERROR_DATA_BYTES_MAX`].
+pub const ADDED_BYTES_MAX: usize = 4 << 10;
+
 /// Longest attribute name, in bytes: its length is one byte in a record. The specification asks
 /// for 20 at most.
 pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
@@ -25,6 +36,10 @@ pub const HOPS_MAX: u8 = 255;
 /// that fails everything stops here and its backlog stays on disk. One that fails some of it goes on: with
 /// the default retries an event that always fails is unfinished for 205 s, so five of them a second fit.
 pub const UNFINISHED_MAX: usize = 1000;
+
+/// A subscriber that answers sooner than this on average is quick, and sent half of its window at a time: 32 are 8,000 events a second
+/// from each core even so.
+pub const QUICK_ANSWER_MAX: Duration = Duration::from_millis(4);
 
 /// Done ranges from which on a bookmark is long: it is written at most every [`BOOKMARK_EVERY`], and not
 /// with each flush, which would cost more than the events.

@@ -34,8 +34,8 @@ pub struct Sender {
 impl Post for Sender {
     async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
         if target.port == NO_PORT {
-            let why = format!("{} begins neither with http:// nor with https://", target.url);
-            return Err(PostError::Transport(why.into()));
+            let what = "begins neither with http:// nor with https://, or its port is none of 1 to 65535";
+            return Err(PostError::Transport(format!("{} {what}", target.url).into()));
         }
         let token = self.token(target, timeout).await?;
         let shown = token.as_ref().map(|token| &***token);

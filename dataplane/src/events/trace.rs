@@ -8,24 +8,27 @@ use crate::http::headers::fresh_trace_parent;
 /// `00-` trace id `-` parent id `-` flags.
 const LENGTH: usize = 55;
 
-/// A `traceparent` of version 00.
+/// A `traceparent` of version 00, as we write it.
 pub type Parent = [u8; LENGTH];
 
-/// Whether a `traceparent` of version 00 is well formed; anything else is replaced, as the standard asks.
+/// Whether a `traceparent` is well formed; anything else is replaced, as the standard asks. What later versions put behind the fields
+/// of version 00 is theirs, and the fields mean the same ("Versioning of traceparent").
 #[must_use]
 pub fn is_valid(value: &[u8]) -> bool {
-    let hex = |range: std::ops::Range<usize>| {
-        value[range].iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
+    let Some(fields) = value.first_chunk::<LENGTH>() else { return false };
+    let is_hex = |range: std::ops::Range<usize>| {
+        fields[range].iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
     };
-    value.len() == LENGTH
-        && value.starts_with(b"00-")
-        && value[35] == b'-'
-        && value[52] == b'-'
-        && hex(3..35)
-        && hex(36..52)
-        && hex(53..55)
-        && value[3..35].iter().any(|byte| *byte != b'0')
-        && value[36..52].iter().any(|byte| *byte != b'0')
+    let may_end_there = match &fields[..2] {
+        b"00" => value.len() == LENGTH,
+        b"ff" => false,
+        _ => value.get(LENGTH).is_none_or(|byte| *byte == b'-'),
+    };
+    may_end_there
+        && [2, 35, 52].into_iter().all(|at| fields[at] == b'-')
+        && [0..2, 3..35, 36..52, 53..55].into_iter().all(is_hex)
+        && fields[3..35].iter().any(|byte| *byte != b'0')
+        && fields[36..52].iter().any(|byte| *byte != b'0')
 }
 
 /// The same trace with a parent id of this attempt.
@@ -34,6 +37,7 @@ pub fn attempt(parent: &[u8], rng: &mut Rng) -> Parent {
     match parent.first_chunk::<LENGTH>() {
         Some(valid) if is_valid(parent) => {
             let mut next = *valid;
+            next[..2].copy_from_slice(b"00"); // the version that we write
             hex::put(&mut next[36..52], rng.u64(1..).into());
             next
         }
@@ -59,6 +63,16 @@ mod tests {
         }
     }
 
+    /// DP-OBS-01
+    #[test]
+    fn a_later_version_is_the_same_trace() {
+        for more in ["", "-extra-fields"] {
+            let incoming = format!("01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01{more}");
+            let next = attempt(incoming.as_bytes(), &mut Rng::with_seed(1));
+            assert!(next.starts_with(b"00-0af7651916cd43dd8448eb211c80319c-") && next.ends_with(b"-01"));
+        }
+    }
+
     #[test]
     fn a_malformed_parent_begins_a_new_trace() {
         for bad in [
@@ -67,6 +81,9 @@ mod tests {
             "00-00000000000000000000000000000000-b7ad6b7169203331-00",
             "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
             "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00-more",
+            "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00.more",
+            "0x-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
             "00-0af7651916cd43dd8448eb211c8031éc-b7ad6b716920333-00",
         ] {
             assert!(!is_valid(bad.as_bytes()), "{bad}");

@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use dataplane::events::filter::wants;
 use dataplane::events::record::{Place, Record, addressed};
-use dataplane::table::Subscriber;
+use dataplane::table::{Subscriber, Table};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -33,6 +33,7 @@ const ATTEMPTS_MAX: u32 = 100;
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Order {
     /// `NAMESPACE/NAME`, also with `trigger/` or `subscription/` before it.
     trigger: String,
@@ -97,19 +98,24 @@ pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<
         Ok(whom) => (whom.path.to_owned(), Arc::clone(whom.stream), Arc::clone(whom.subscriber)),
         Err(why) => return (StatusCode::NOT_FOUND, format!("{why}\n")).into_response(),
     };
+    let from = match From::read(&order.from, admin.logs.len()) {
+        Ok(from) => from,
+        Err(why) => return (StatusCode::BAD_REQUEST, format!("{why:#}\n")).into_response(),
+    };
     let (copies, hear) = mpsc::channel(AHEAD_MAX);
     let (say, lines) = mpsc::channel::<String>(AHEAD_MAX);
-    let (reading, from, name) = (Arc::clone(&admin), order.from.clone(), stream.name.clone());
+    let (reading, name, addressee) = (Arc::clone(&admin), stream.name.clone(), reader.name.clone());
     let arrives = stream.guards_loops;
     let reader_thread = tokio::task::spawn_blocking(move || {
         let copier = Copier { logs: &reading.logs, stream: &name, arrives, reader: &reader, copies };
-        match From::read(&from, reading.logs.len())? {
+        match from {
             From::DeadLetters => copier.letters(),
             from => copier.history(&from),
         }
     });
     tokio::spawn(async move {
-        let told = append(&admin, &order, &path, &stream.name, hear, &say).await;
+        let to = To { path: &path, stream: &stream.name, subscriber: &addressee };
+        let told = append(&admin, &order, &to, hear, &say).await;
         let last = match (told, reader_thread.await) {
             (Some(told), Ok(Ok(()))) => told,
             (None, _) => return, // the asker has gone
@@ -146,7 +152,8 @@ impl Copier<'_> {
             each_event(self.logs, |place, stream, _, payload| match open.remove(&place) {
                 true if *stream == *self.stream => self.copy(place, payload, |_| true),
                 _ => Ok(()),
-            })
+            })?;
+            Ok(())
         })
     }
 
@@ -164,7 +171,8 @@ impl Copier<'_> {
             let is_wanted =
                 |record: &Record| !record.is_addressed && wants(&self.reader.filter, &seen(record));
             self.copy(place, payload, is_wanted)
-        })
+        })?;
+        Ok(())
     }
 
     fn copy(&self, place: Place, payload: &[u8], is_wanted: impl Fn(&Record) -> bool) -> io::Result<()> {
@@ -179,8 +187,7 @@ impl Copier<'_> {
 async fn append(
     admin: &Admin,
     order: &Order,
-    path: &str,
-    stream: &str,
+    to: &To<'_>,
     mut hear: mpsc::Receiver<Vec<u8>>,
     say: &mpsc::Sender<String>,
 ) -> Option<Value> {
@@ -188,7 +195,7 @@ async fn append(
     let tell = |sent: u64, done: bool| json!({ "sent": sent, "dryRun": order.dry_run, "done": done });
     while let Some(copy) = hear.recv().await {
         if !order.dry_run {
-            if let Err(why) = take_in(admin, stream, path, copy).await {
+            if let Err(why) = take_in(admin, to, copy).await {
                 return Some(json!({ "error": format!("{why:#}"), "sent": sent }));
             }
             if order.rate > 0 {
@@ -205,9 +212,28 @@ async fn append(
     Some(tell(sent, true))
 }
 
-async fn take_in(admin: &Admin, stream: &str, path: &str, copy: Vec<u8>) -> Result<()> {
+/// Whom copies are for.
+struct To<'a> {
+    path: &'a str,
+    stream: &'a str,
+    /// By its durable name.
+    subscriber: &'a str,
+}
+
+impl To<'_> {
+    /// A copy that nobody is there for would be taken in, and delivered to nobody.
+    fn is_there(&self, table: &Table) -> bool {
+        let stream = table.streams.get(self.path);
+        stream.is_some_and(|stream| stream.subscribers.iter().any(|one| *one.name == *self.subscriber))
+    }
+}
+
+async fn take_in(admin: &Admin, to: &To<'_>, copy: Vec<u8>) -> Result<()> {
+    if !to.is_there(&admin.tables.load()) {
+        bail!("the subscriber was deleted meanwhile, or is not Ready any more");
+    }
     for _ in 0..ATTEMPTS_MAX {
-        let answer = admin.ways.copy(stream, path, copy.clone()).await;
+        let answer = admin.ways.copy(to.stream, to.path, copy.clone()).await;
         match answer.status {
             202 => return Ok(()),
             503 => tokio::time::sleep(AGAIN_AFTER).await, // full for now

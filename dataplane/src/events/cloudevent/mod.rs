@@ -12,6 +12,8 @@ mod text;
 
 use std::borrow::Cow;
 
+use crate::events::limits::ADDED_BYTES_MAX;
+
 pub use rules::check_name;
 pub(crate) use text::put_header_value;
 
@@ -84,11 +86,31 @@ impl<'a> Event<'a> {
         Some(self.attributes.remove(at))
     }
 
-    /// Attributes and data together, as the limit of a stream counts them.
+    /// Whether its JSON data is base64 of the payload: only in 0.3 does the attribute say so, later it is an extension like others.
+    #[must_use]
+    pub fn is_encoded(&self) -> bool {
+        self.attribute("specversion") == Some("0.3") && self.attribute("datacontentencoding").is_some()
+    }
+
+    /// Attributes and data together, as the limit of a stream counts them. What streams add on the way is not counted, or an event that
+    /// one has just taken could not go on to the next, nor to a dead letter sink (EV-DLV-08).
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let attributes: usize = self.attributes.iter().map(|a| a.name.len() + a.value.len()).sum();
-        attributes + self.data.bytes().len()
+        let bytes = |is_added| {
+            let those = self.attributes.iter().filter(|one| one.is_added() == is_added);
+            those.map(|one| one.name.len() + one.value.len()).sum::<usize>()
+        };
+        bytes(false) + bytes(true).saturating_sub(ADDED_BYTES_MAX) + self.data.bytes().len()
+    }
+}
+
+impl Attribute<'_> {
+    /// Whether it is one of those that streams add (X-BRK-05, EV-DLV-10).
+    fn is_added(&self) -> bool {
+        matches!(
+            &*self.name,
+            "knativearrivaltime" | "knativeerrordest" | "knativeerrorcode" | "knativeerrordata"
+        )
     }
 }
 
@@ -140,6 +162,27 @@ pub fn carriage(content_type: Option<&[u8]>) -> Carriage {
     } else {
         Carriage::Binary
     }
+}
+
+/// The Content-Type of a request or an answer. One may name an envelope and another not: whoever stands before us may have believed the
+/// other.
+pub fn content_type<'a>(
+    fields: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+) -> Result<Option<&'a [u8]>, Malformed> {
+    let mut found = fields.into_iter().filter(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    let first = found.next().map(|(_, value)| value);
+    match found.next() {
+        None => Ok(first),
+        Some(_) => Err(Malformed::attribute("datacontenttype", "is given twice")),
+    }
+}
+
+/// Whether a body is not what it stands for: nobody here undoes that, and who gets the event is not told of it.
+pub fn is_compressed<'a>(fields: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> bool {
+    let says = |(name, value): (&str, &[u8])| {
+        name.eq_ignore_ascii_case("content-encoding") && !value.eq_ignore_ascii_case(b"identity")
+    };
+    fields.into_iter().any(says)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub fn check_name(name: &str) -> Result<(), Malformed> {
 
 /// Refuses an event whose attributes break the rules of its version.
 pub(super) fn check(attributes: &[Attribute<'_>]) -> Result<(), Malformed> {
-    if attributes.len() > ATTRIBUTES_MAX {
+    if attributes.iter().filter(|one| !one.is_added()).count() > ATTRIBUTES_MAX {
         return Err(Malformed::Request { why: "the event has more than 256 attributes" });
     }
     let version = value(attributes, "specversion");

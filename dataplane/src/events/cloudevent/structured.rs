@@ -67,8 +67,18 @@ fn read(members: Members<'_>) -> Result<Event<'_>, Malformed> {
         }
     }
     rules::check(&attributes)?;
-    let data = data(json, base64)?;
-    Ok(Event { mode: Mode::Structured, attributes, data })
+    let event = Event { mode: Mode::Structured, attributes, data: data(json, base64)? };
+    match event.data {
+        Data::Json(text) if event.is_encoded() && decoded(text).is_none() => {
+            Err(Malformed::attribute("data", "is not a string of base64, as datacontentencoding has it"))
+        }
+        _ => Ok(event),
+    }
+}
+
+/// The bytes that a JSON string of base64 stands for.
+pub(crate) fn decoded(raw: &str) -> Option<Vec<u8>> {
+    json_string(raw).and_then(|text| BASE64.decode(text.as_bytes()).ok())
 }
 
 /// `"data_base64": null` is the same as none, as the format's JSON schema has it; `"data": null` is a value.
@@ -77,13 +87,10 @@ fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<Data<'a>, 
         (None, None) => Ok(Data::None),
         (Some(text), None) => Ok(Data::Json(text)),
         (Some(_), Some(_)) => Err(Malformed::attribute("data_base64", "stands beside \"data\"")),
-        (None, Some(text)) => {
-            let bytes = json_string(text).and_then(|text| BASE64.decode(text.as_bytes()).ok());
-            match bytes {
-                Some(bytes) => Ok(Data::Bytes(Cow::Owned(bytes))),
-                None => Err(Malformed::attribute("data_base64", "is not a string of base64")),
-            }
-        }
+        (None, Some(text)) => match decoded(text) {
+            Some(bytes) => Ok(Data::Bytes(Cow::Owned(bytes))),
+            None => Err(Malformed::attribute("data_base64", "is not a string of base64")),
+        },
     }
 }
 
@@ -115,8 +122,8 @@ fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<Attribute<'a
 /// are more than an event can have: a body full of them is looked through, and nothing of it is kept.
 struct Members<'a>(Option<Vec<(Cow<'a, str>, &'a RawValue)>>);
 
-/// Members of an envelope: attributes, `data`, `data_base64`.
-const MEMBERS_MAX: usize = ATTRIBUTES_MAX + 2;
+/// Members of an envelope: attributes, those that streams add, `data`, `data_base64`.
+const MEMBERS_MAX: usize = ATTRIBUTES_MAX + 4 + 2;
 
 impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::events::limits::ATTRIBUTES_MAX;
 
 type Headers<'a> = Vec<(&'a str, &'a [u8])>;
 
@@ -149,6 +150,39 @@ fn a_bad_envelope_is_refused() {
     for body in [&b""[..], b"[]", b"null", b"{", b"\"\"", b"\xff", b"{} x"] {
         assert!(structured::parse(body).is_err());
     }
+}
+
+/// DP-ACK-04: what 0.3 says to be base64 is, before anybody is told that it was taken. In 1.0 the same attribute says nothing.
+#[test]
+fn the_encoding_of_an_old_event_holds() {
+    let read = |version: &str, data: &str| {
+        let body = format!(
+            r#"{{"specversion":"{version}","id":"1","source":"/s","type":"t","datacontentencoding":"base64","data":{data}}}"#
+        );
+        structured::parse(body.as_bytes()).map(|event| event.is_encoded()).map_err(|why| why.to_string())
+    };
+    assert_eq!(read("0.3", r#""AP8=""#), Ok(true));
+    for data in [r#""***""#, "{}", "7"] {
+        assert!(read("0.3", data).unwrap_err().contains("\"data\" is not a string of base64"), "{data}");
+        assert_eq!(read("1.0", data), Ok(false));
+    }
+}
+
+/// EV-DLV-08: an event that was just taken is taken again when it comes from a stream, with what that has added.
+#[test]
+fn what_streams_add_does_not_count() {
+    let added = r#""knativearrivaltime":"2026-11-21T15:00:00.000Z","knativeerrordest":"http://s/","knativeerrorcode":400,"knativeerrordata":"eA==""#;
+    let many: String = (4..ATTRIBUTES_MAX).map(|n| format!(r#","x{n}":"""#)).collect();
+    let read = |more: &str| match structured::parse(format!("{{{ENVELOPE}{more}}}").as_bytes()) {
+        Ok(event) => Ok(event.bytes()),
+        Err(why) => Err(why.to_string()),
+    };
+    let bytes = read(&many).unwrap();
+    assert_eq!(read(&format!("{many},{added}")), Ok(bytes));
+    assert!(read(&format!(r#"{many},"onemore":"""#)).unwrap_err().contains("256"));
+
+    let much = format!(r#","knativeerrordata":"{}""#, "x".repeat(2 * ADDED_BYTES_MAX));
+    assert!(read(&much).unwrap() > read("").unwrap() + ADDED_BYTES_MAX, "nor is it a way around the limit");
 }
 
 /// DP-PROTO-06, AMB-49: a batch is good as a whole or not at all, and the answer says which event.

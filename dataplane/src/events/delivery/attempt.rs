@@ -328,6 +328,9 @@ impl<P: Post> Pump<P> {
         }
         let status = outcome.as_ref().ok().map(|answer| answer.status);
         let took = self.shop.ring.now() - began;
+        if what == What::Asked && outcome.is_ok() {
+            self.pace.note(took);
+        }
         order.subscriber.tally.dispatched.note(&Key::of(status.unwrap_or_default()), took);
         self.note(
             what,

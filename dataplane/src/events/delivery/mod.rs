@@ -10,6 +10,7 @@ mod attempt;
 mod end;
 mod lanes;
 mod made;
+mod pace;
 mod place;
 pub mod post;
 mod pump;

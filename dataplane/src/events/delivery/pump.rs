@@ -17,6 +17,7 @@ use wal::{AppendError, Bookmark, Position};
 use super::end::End;
 use super::lanes::{Lanes, lane};
 use super::made::{Attempts, Made};
+use super::pace::Pace;
 use super::place::Place;
 use super::post::Post;
 use super::request::{Failure, Moment};
@@ -62,6 +63,7 @@ pub(super) struct Pump<P> {
     /// Rung by events that are wanted, ended attempts, a new order and a stop, and now and then.
     pub(super) bell: Rc<Bell>,
     pub(super) in_flight: Cell<u32>,
+    pub(super) pace: Pace,
     /// Attempts that are due at their time: retries, and who waited for its turn in a lane.
     pub(super) retries: RefCell<BinaryHeap<Reverse<Retry>>>,
     lanes: RefCell<Lanes>,
@@ -171,6 +173,7 @@ impl<P: Post> Pump<P> {
             known_damaged: Cell::new(0),
             bell,
             in_flight: Cell::new(0),
+            pace: Pace::default(),
             retries: RefCell::default(),
             lanes: RefCell::default(),
             made: RefCell::new(made),
@@ -292,7 +295,7 @@ impl<P: Post> Pump<P> {
         if delivery.sequence == Sequence::Strict {
             return in_flight == 0;
         }
-        let window = delivery.window.max(1) as usize;
+        let window = self.pace.window(delivery.window);
         let more = || self.shop.post.places(&order.subscriber.target);
         in_flight < window || in_flight < window.saturating_add(more()).min(UNFINISHED_MAX)
     }

@@ -9,7 +9,9 @@ use fastrand::Rng;
 
 use super::post::PostError;
 use super::sight::Sight;
-use crate::events::cloudevent::{Attribute, Carriage, Event, Kind, Malformed, binary, carriage, structured};
+use crate::events::cloudevent::{
+    Attribute, Carriage, Event, Kind, Malformed, binary, carriage, content_type, is_compressed, structured,
+};
 use crate::events::encode::{Outgoing, encode};
 use crate::events::ingress::HOPS_HEADER;
 use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
@@ -147,8 +149,10 @@ pub enum Carried<'a> {
 /// Whether the answer says that it carries an event, right or wrong.
 #[must_use]
 pub fn claims_reply(answer: &Answer) -> bool {
-    let content_type = answer.header("content-type");
-    answer.status == 200 && (carriage(content_type) != Carriage::Binary || binary::is_claimed(fields(answer)))
+    let names_format = |(name, value): (&str, &[u8])| {
+        name.eq_ignore_ascii_case("content-type") && carriage(Some(value)) != Carriage::Binary
+    };
+    answer.status == 200 && (fields(answer).any(names_format) || binary::is_claimed(fields(answer)))
 }
 
 fn fields(answer: &Answer) -> impl Iterator<Item = (&str, &[u8])> {
@@ -157,17 +161,19 @@ fn fields(answer: &Answer) -> impl Iterator<Item = (&str, &[u8])> {
 
 /// Reads a reply. A claim to be an event that does not hold is an error (AMB-34, DP-REPLY-10).
 pub fn carried(answer: &Answer) -> Result<Carried<'_>, Malformed> {
-    match carriage(answer.header("content-type")) {
+    if !claims_reply(answer) {
+        return Ok(if answer.body.is_empty() { Carried::Nothing } else { Carried::NoEvent });
+    }
+    if is_compressed(fields(answer)) {
+        return Err(Malformed::Request { why: "its Content-Encoding is not undone here" });
+    }
+    match carriage(content_type(fields(answer))?) {
         Carriage::Structured => structured::parse(&answer.body).map(Carried::Event),
         Carriage::Batch => Err(Malformed::Request { why: "a reply is one event, not a batch" }),
         Carriage::Unknown => {
             Err(Malformed::Request { why: "the reply has a CloudEvents format that is not JSON" })
         }
-        Carriage::Binary if binary::is_claimed(fields(answer)) => {
-            binary::parse(fields(answer), &answer.body).map(Carried::Event)
-        }
-        Carriage::Binary if answer.body.is_empty() => Ok(Carried::Nothing),
-        Carriage::Binary => Ok(Carried::NoEvent),
+        Carriage::Binary => binary::parse(fields(answer), &answer.body).map(Carried::Event),
     }
 }
 
@@ -213,6 +219,15 @@ mod tests {
         assert_eq!(carried(&answer(&[("content-type", "text/plain")], "thanks")), Ok(Carried::NoEvent));
 
         assert!(carried(&answer(&binary[..3], "x")).is_err());
+        for bad in [
+            &[("content-encoding", "gzip")][..],
+            &[("content-type", "text/plain"), ("content-type", "application/cloudevents+json")],
+        ] {
+            assert!(carried(&answer(&[&binary[..], bad].concat(), "x")).is_err(), "{bad:?}");
+        }
+        for page in [("content-encoding", "gzip"), ("content-type", "text/html")] {
+            assert_eq!(carried(&answer(&[page, ("content-type", "text/plain")], "x")), Ok(Carried::NoEvent));
+        }
         assert!(carried(&answer(&structured, "{}")).is_err());
         assert!(carried(&answer(&[("content-type", "application/cloudevents-batch+json")], "[]")).is_err());
     }

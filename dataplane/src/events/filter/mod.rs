@@ -7,16 +7,19 @@ use super::record::Record;
 use crate::table::{Filter, Rule, Verdict};
 
 /// Attributes that X-FLT-12 counts as always present are empty strings when unset, and no rule is
-/// satisfied by an empty value (X-FLT-10, X-FLT-13): so absent and empty are the same.
+/// satisfied by an empty value (X-FLT-10): so to rules absent and empty are the same.
 #[must_use]
 pub fn wants(filter: &Filter, record: &Record) -> bool {
     match filter {
         Filter::Everything => true,
         Filter::Exact(pairs) => {
-            let is_wanted = |found: &str, wanted: &str| {
-                if wanted.is_empty() { !found.is_empty() } else { found == wanted }
+            let is_wanted = |name: &str, found: &str, wanted: &str| match (wanted, found) {
+                ("", "") => record.attribute(name).is_some(), // any value of what is there (EV-OBJ-59)
+                ("", _) => true,
+                _ => found == wanted,
             };
-            pairs.iter().all(|(name, wanted)| with_value(record, name, |found| is_wanted(found, wanted)))
+            let mut pairs = pairs.iter();
+            pairs.all(|(name, wanted)| with_value(record, name, |found| is_wanted(name, found, wanted)))
         }
         Filter::Rules(rules) => all(rules, record) != Verdict::Fail,
     }

@@ -29,10 +29,10 @@ const PASS: Rule = Rule::Always(Verdict::Pass);
 const FAIL: Rule = Rule::Always(Verdict::Fail);
 const NONE: Rule = Rule::Always(Verdict::NoFilter);
 
-/// EV-RTE-04, EV-RTE-16, AMB-44, AMB-45, X-FLT-13.
+/// EV-RTE-04, EV-RTE-16, EV-OBJ-59, AMB-44, AMB-45, X-FLT-13.
 #[test]
 fn every_named_attribute_must_have_exactly_the_value() {
-    let cases: [(&[(&str, &str)], bool); 13] = [
+    let cases: [(&[(&str, &str)], bool); 14] = [
         (&[], true),
         (&[("type", "a.b")], true),
         (&[("type", "a.b"), ("source", "/s")], true),
@@ -44,8 +44,9 @@ fn every_named_attribute_must_have_exactly_the_value() {
         (&[("b", "true")], true),
         (&[("time", "2018-04-05T17:31:00Z")], true),
         (&[("type", "")], true),
-        (&[("empty", "")], false),
+        (&[("empty", "")], true),
         (&[("absent", "")], false),
+        (&[("subject", "")], false),
     ];
     for (named, expected) in cases {
         assert_eq!(wants(&Filter::Exact(pairs(named)), &record()), expected, "{named:?}");
