@@ -114,6 +114,54 @@ fn a_cluster_local_rule_is_for_the_private_listener() {
     assert_eq!((status(HOST, appliance.http()), status(HOST, appliance.private())), (200, 200));
 }
 
+/// X-KI-03: what of a host is for callers inside is nobody else's, though the public has the host too, in whatever order
+/// the rules come.
+#[test]
+fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
+    let appliance = appliance();
+    let [inside, public] = ["inside", "public"].map(Upstream::start);
+    for (name, upstream) in [("inside", &inside), ("public", &public)] {
+        backend(appliance.api(), name, "http", &[upstream.address()]);
+    }
+    let local = |host: &str, path: Value| with(rule(host, &[path]), "/visibility", json!("ClusterLocal"));
+    let tagged = with(path("", "inside"), "/headers", json!({ "X-Ring": { "exact": "beta" } }));
+    let rules = json!([
+        local("admin.example.com", path("/admin", "inside")),
+        rule("admin.example.com", &[path("", "public")]),
+        rule("pub.example.com", &[path("/pub", "public")]),
+        local("pub.example.com", path("", "inside")),
+        rule("beta.example.com", &[path("", "public")]),
+        local("beta.example.com", tagged),
+        rule("short.ns", &[path("/pub", "public")]),
+        local("short.ns.svc.cluster.local", path("", "inside")),
+    ]);
+    serve(appliance.api(), &ingress("mixed", rules));
+
+    for (host, target, outside, within) in [
+        ("admin.example.com", "/admin", "public", "inside"),
+        ("admin.example.com", "/", "public", "public"),
+        ("pub.example.com", "/pub", "public", "public"),
+        ("pub.example.com", "/secret", "404", "inside"),
+        ("beta.example.com", "/", "public", "inside"),
+        ("short.ns", "/pub", "public", "public"),
+        ("short.ns", "/secret", "404", "inside"),
+    ] {
+        let met = |to| {
+            let answer = Call::get(target).host(host).header("X-Ring", "beta").send(to);
+            match answer.status {
+                200 => answer.json()["name"].as_str().unwrap().to_owned(),
+                status => status.to_string(),
+            }
+        };
+        let met = (met(appliance.http()), met(appliance.private()));
+        assert_eq!((met.0.as_str(), met.1.as_str()), (outside, within), "{host}{target}");
+    }
+    let shown = Call::get("/debug/routes?host=admin.example.com").send(appliance.admin()).json();
+    let ways = shown["routes"][0]["ways"].as_array().unwrap();
+    let shown: Vec<_> = ways.iter().map(|way| (&way["path"], &way["private"])).collect();
+    assert_eq!(shown, [(&json!("/admin"), &json!(true)), (&json!(""), &json!(false))]);
+}
+
 /// X-KI-15, X-KI-16: probes are answered with the hash of what is routed, and never reach a backend.
 #[test]
 fn a_probe_is_told_the_hash_of_what_is_routed() {

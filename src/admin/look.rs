@@ -114,10 +114,16 @@ fn route(host: &str, route: &Route) -> Value {
     for branch in &route.branches {
         let headers: BTreeMap<&str, &str> =
             branch.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
-        ways.push(json!({ "path": branch.path, "headers": headers, "splits": splits(&branch.splits) }));
+        ways.push(json!({
+            "path": branch.path,
+            "headers": headers,
+            "private": route.inside_only || branch.inside_only,
+            "splits": splits(&branch.splits),
+        }));
     }
     if !route.splits.is_empty() {
-        ways.push(json!({ "path": "", "headers": {}, "splits": splits(&route.splits) }));
+        let private = route.inside_only;
+        ways.push(json!({ "path": "", "headers": {}, "private": private, "splits": splits(&route.splits) }));
     }
     json!({
         "host": host,

@@ -62,6 +62,7 @@ fn compiled(rule: &HostRule, backends: &mut Backends) -> Option<Route> {
             headers: path.headers.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect(),
             splits: shares(&path.splits, backends),
             by_any_scheme: path.by_any_scheme,
+            inside_only: path.inside_only,
         })
         .filter(|branch| !branch.splits.is_empty())
         .collect();

@@ -40,6 +40,8 @@ pub struct PathRule {
     pub splits: Vec<Share>,
     /// Whatever `https_redirect` says.
     pub by_any_scheme: bool,
+    /// Not for the public listener, though the hosts are.
+    pub inside_only: bool,
 }
 
 /// A backend's share.

@@ -36,6 +36,8 @@ pub struct Branch {
     pub splits: Vec<Split>,
     /// Clients without TLS are answered too, whatever `https_redirect` says.
     pub by_any_scheme: bool,
+    /// Not for the public, though the route is.
+    pub inside_only: bool,
 }
 
 /// A backend's share.
@@ -200,6 +202,9 @@ impl Route {
 
 impl Branch {
     fn takes(&self, ask: &Ask<'_>) -> bool {
+        if self.inside_only && !ask.inside {
+            return false;
+        }
         let below = ask.path.strip_prefix(&*self.path);
         let whole = |rest: &str| self.path.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']);
         below.is_some_and(whole) && self.headers.iter().all(|(name, value)| ask.says(name, value))
@@ -303,7 +308,7 @@ mod tests {
 
     fn branch(path: &str, headers: &[(&str, &str)]) -> Branch {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Branch { path: path.into(), headers, splits: Vec::new(), by_any_scheme: false }
+        Branch { path: path.into(), headers, splits: Vec::new(), by_any_scheme: false, inside_only: false }
     }
 
     /// The branch, by its place after sorting, that takes a request.
@@ -353,6 +358,25 @@ mod tests {
         ] {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
             assert_eq!(taken(&route, &text), Some((String::new(), of)), "{fields:?}");
+        }
+    }
+
+    /// X-KI-03: the public falls to what is for it, and to nobody where there is no such thing.
+    #[test]
+    fn a_branch_for_callers_inside_takes_nobody_else() {
+        let inside =
+            |path: &str, headers: &[(&str, &str)]| Branch { inside_only: true, ..branch(path, headers) };
+        let backend = Route::to_addresses("a", &[]).splits;
+        let route = Route::new(vec![inside("/a", &[]), branch("/a", &[]), inside("/b", &[])], backend);
+        for (path, is_inside, of) in [
+            ("/a", true, Some(true)),
+            ("/a", false, Some(false)),
+            ("/b", true, Some(true)),
+            ("/b", false, None),
+        ] {
+            let ask = Ask { inside: is_inside, ..Ask::ours("a", path) };
+            let found = route.branches.iter().find(|branch| branch.takes(&ask));
+            assert_eq!(found.map(|branch| branch.inside_only), of, "{path}, inside: {is_inside}");
         }
     }
 

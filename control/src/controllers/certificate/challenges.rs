@@ -20,7 +20,7 @@ pub(in crate::controllers) fn answers(world: &World, namespace: &str, tls: &Tls)
     let each = open.filter(|challenge| challenge.service_namespace == namespace).filter_map(|challenge| {
         let (host, path) = asked(challenge)?;
         let splits = shares(world, challenge)?;
-        Some((host, PathRule { path, headers: Vec::new(), splits, by_any_scheme: true }))
+        Some((host, PathRule { path, splits, by_any_scheme: true, ..PathRule::default() }))
     });
     each.collect()
 }

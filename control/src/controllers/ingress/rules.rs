@@ -14,52 +14,42 @@ use crate::publish::{HostRule, PathRule, Share};
 /// A split's backends with their weights, of which each takes its part of the split's percent.
 pub type Backends<'a> = &'a dyn Fn(&HttpPath, &Split) -> Vec<(String, u32)>;
 
-/// One host's rules, gathered from all of the Ingress's that name it.
-#[derive(PartialEq)]
-struct Gathered {
-    paths: Vec<PathRule>,
-    inside_only: bool,
-}
-
 /// The hosts with their paths, or what is wrong with a header.
 pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>, String> {
-    let mut gathered: Vec<(String, Gathered)> = Vec::new();
+    // X-KI-03: a host that the public has too keeps of each path for whom it is.
+    let mut gathered: Vec<(String, Vec<PathRule>)> = Vec::new();
     for rule in &ingress.spec.rules {
+        let local = rule.is_local();
         let paths: Vec<_> =
-            rule.paths().iter().map(|path| path_rule(path, backends)).collect::<Result<_, _>>()?;
-        for host in rule.hosts.iter().flat_map(|host| spellings(host, rule.is_local())) {
+            rule.paths().iter().map(|path| path_rule(path, local, backends)).collect::<Result<_, _>>()?;
+        for host in rule.hosts.iter().flat_map(|host| spellings(host, local)) {
             match gathered.iter_mut().find(|(known, _)| *known == host) {
-                Some((_, known)) => {
-                    known.paths.extend(paths.iter().cloned());
-                    known.inside_only &= rule.is_local();
-                }
-                None => {
-                    gathered.push((host, Gathered { paths: paths.clone(), inside_only: rule.is_local() }));
-                }
+                Some((_, known)) => known.extend(paths.iter().cloned()),
+                None => gathered.push((host, paths.clone())),
             }
         }
     }
 
     let hash: Arc<str> = hash(ingress).into();
     let redirected = ingress.spec.http_option == "Redirected";
-    let mut rules: Vec<(Gathered, HostRule)> = Vec::new();
-    for (host, gathered) in gathered {
-        if let Some((_, rule)) = rules.iter_mut().find(|(known, _)| *known == gathered) {
+    let mut rules: Vec<HostRule> = Vec::new();
+    for (host, paths) in gathered {
+        if let Some(rule) = rules.iter_mut().find(|rule| rule.paths == paths) {
             rule.hosts.push(host.into());
             continue;
         }
-        let rule = HostRule {
+        let inside_only = paths.iter().all(|path| path.inside_only);
+        rules.push(HostRule {
             hosts: vec![host.into()],
-            paths: gathered.paths.clone(),
+            paths,
             splits: Vec::new(),
-            https_redirect: (redirected && !gathered.inside_only).then_some(HTTPS_PORT),
-            inside_only: gathered.inside_only,
+            https_redirect: (redirected && !inside_only).then_some(HTTPS_PORT),
+            inside_only,
             hash: Some(Arc::clone(&hash)),
             manners: None,
-        };
-        rules.push((gathered, rule));
+        });
     }
-    Ok(rules.into_iter().map(|(_, rule)| whole(rule)).collect())
+    Ok(rules.into_iter().map(whole).collect())
 }
 
 /// The hosts that no rule has for the public.
@@ -99,7 +89,7 @@ fn spellings(host: &str, local: bool) -> Vec<String> {
     all
 }
 
-fn path_rule(path: &HttpPath, backends: Backends<'_>) -> Result<PathRule, String> {
+fn path_rule(path: &HttpPath, inside_only: bool, backends: Backends<'_>) -> Result<PathRule, String> {
     let mut splits = Vec::new();
     for split in path.splits.iter().filter(|split| split.percent > 0) {
         let edits = edits(path, split)?;
@@ -113,7 +103,7 @@ fn path_rule(path: &HttpPath, backends: Backends<'_>) -> Result<PathRule, String
         }
     }
     let headers = path.headers.iter().map(|(name, value)| (name.clone(), value.exact.clone())).collect();
-    Ok(PathRule { path: path.path.clone(), headers, splits, ..PathRule::default() })
+    Ok(PathRule { path: path.path.clone(), headers, splits, inside_only, ..PathRule::default() })
 }
 
 /// X-KI-07: the path's headers, then the split's, which win.
@@ -181,6 +171,32 @@ mod tests {
         assert_eq!(inside.splits, [Share::new("one", 10_000)]);
         let paths: Vec<_> = public.paths.iter().map(|path| path.path.as_str()).collect();
         assert_eq!(paths, ["/x", ""]);
+    }
+
+    /// X-KI-03: what is for callers inside stays so, whatever else the host has, under each of its spellings.
+    #[test]
+    fn a_path_for_callers_inside_stays_so_beside_one_for_the_public() {
+        let path = |path: &str, service: &str| json!({"path": path, "splits": [split(service, 100)]});
+        let local = |host: &str, paths: Value| json!({"hosts": [host], "visibility": "ClusterLocal", "http": {"paths": paths}});
+        let public = |host: &str, paths: Value| json!({"hosts": [host], "http": {"paths": paths}});
+        let found = made(json!({"rules": [
+            local("mix.test", json!([path("/admin", "a")])),
+            public("mix.test", json!([path("", "b")])),
+            public("a.ns", json!([path("/pub", "b")])),
+            local("a.ns.svc.cluster.local", json!([path("", "a")])),
+            local("empty.test", json!([path("", "a")])),
+            public("empty.test", json!([])),
+        ]}));
+        let of = |host: &str| found.iter().find(|rule| rule.hosts.iter().any(|own| **own == *host)).unwrap();
+        let paths = |host: &str| -> Vec<_> {
+            of(host).paths.iter().map(|path| (path.path.as_str(), path.inside_only)).collect()
+        };
+        assert_eq!((of("mix.test").inside_only, of("a.ns").inside_only), (false, false));
+        assert_eq!(paths("mix.test"), [("/admin", true), ("", false)]);
+        assert_eq!(paths("a.ns"), [("/pub", false), ("", true)]);
+        for host in ["a.ns.svc", "a.ns.svc.cluster.local", "empty.test"] {
+            assert!(of(host).inside_only, "{host} has nothing for the public");
+        }
     }
 
     /// X-KI-12: which certificates are for callers inside alone.
