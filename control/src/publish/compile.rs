@@ -1,9 +1,11 @@
 //! From the model to a table: only what changed is made anew, so that one change among 100,000 routes costs
 //! some slots of the host map and not the map.
 
+use std::collections::{BTreeMap, HashMap};
 use std::mem::take;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use dataplane::load::BackendLoad;
 use dataplane::table::{Backend, Branch, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
 
 use super::BackendSpec;
@@ -21,9 +23,10 @@ pub(super) fn refresh(model: &mut Model) -> Table {
         }
     }
     for owner in take(&mut model.stale) {
-        let Model { routes, backends, table, fixed, .. } = model;
+        let Model { routes, backends, loads, table, fixed, .. } = model;
+        let mut known = Known { backends, loads };
         for rule in routes.get(&*owner).into_iter().flatten() {
-            let route = compiled(rule, backends).map(Arc::new);
+            let route = compiled(rule, &mut known).map(Arc::new);
             for host in rule.hosts.iter().filter(|host| !fixed.contains_key(&***host)) {
                 put(table, host, route.clone());
             }
@@ -49,22 +52,26 @@ pub(super) fn put(table: &mut Table, host: &str, route: Option<Arc<Route>>) {
     }
 }
 
-type Backends = std::collections::BTreeMap<String, BackendEntry>;
+/// What shares lead to, by its key.
+struct Known<'a> {
+    backends: &'a mut BTreeMap<String, BackendEntry>,
+    /// ... and the counters of what is gone.
+    loads: &'a HashMap<String, Weak<BackendLoad>>,
+}
 
-/// `None` when all its backends are gone: then it answers like a host that nobody has.
-fn compiled(rule: &HostRule, backends: &mut Backends) -> Option<Route> {
-    let splits = shares(&rule.splits, backends);
+/// `None` when no share of it gets traffic: then it answers like a host that nobody has.
+fn compiled(rule: &HostRule, known: &mut Known<'_>) -> Option<Route> {
+    let splits = shares(&rule.splits, known);
     let branches: Vec<_> = rule
         .paths
         .iter()
         .map(|path| Branch {
             path: path.path.trim_end_matches('/').into(),
             headers: path.headers.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect(),
-            splits: shares(&path.splits, backends),
+            splits: shares(&path.splits, known),
             by_any_scheme: path.by_any_scheme,
             inside_only: path.inside_only,
         })
-        .filter(|branch| !branch.splits.is_empty())
         .collect();
     let mut route = Route::new(branches, splits);
     route.https_redirect = rule.https_redirect;
@@ -75,13 +82,24 @@ fn compiled(rule: &HostRule, backends: &mut Backends) -> Option<Route> {
     leads_on.then_some(route)
 }
 
-fn shares(shares: &[Share], backends: &mut Backends) -> Vec<Split> {
+fn shares(shares: &[Share], known: &mut Known<'_>) -> Vec<Split> {
     let split = |share: &Share| {
-        let entry = backends.get_mut(&share.backend)?;
         let edits = (!share.edits.is_empty()).then(|| Arc::new(share.edits.clone()));
-        Some(Split { weight: share.weight, backend: made(&share.backend, entry), edits })
+        Split { weight: share.weight, backend: known.backend(&share.backend), edits }
     };
-    shares.iter().filter_map(split).collect()
+    shares.iter().map(split).collect()
+}
+
+impl Known<'_> {
+    /// What is gone keeps its share and refuses it: were the share taken away, its requests would be answered by another's
+    /// program.
+    fn backend(&mut self, key: &str) -> Arc<Backend> {
+        if let Some(entry) = self.backends.get_mut(key) {
+            return made(key, entry);
+        }
+        let load = self.loads.get(key).and_then(Weak::upgrade).unwrap_or_default();
+        Arc::new(backend(key, &BackendEntry { load, ..BackendEntry::default() }))
+    }
 }
 
 /// The backend as the cores see it; the same for all who share it.
@@ -95,7 +113,7 @@ fn made(key: &str, entry: &mut BackendEntry) -> Arc<Backend> {
 }
 
 fn backend(key: &str, entry: &BackendEntry) -> Backend {
-    // Known to the fleet only: nobody has said yet that it may be started.
+    // Known to the fleet only, or to nobody any more: nothing says that it may be started.
     let spec = entry.spec.unwrap_or(BackendSpec {
         concurrency_max: 0,
         when_empty: WhenEmpty::Refuse,

@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use dataplane::table::Ask;
+
 use super::*;
 
 type Last = Arc<Mutex<Vec<Table>>>;
@@ -106,6 +110,52 @@ fn a_backend_that_comes_back_counts_on() {
 
     publisher.set_backend("ns/r", spec());
     assert!(Arc::ptr_eq(&fleets, &publisher.load("ns/r")));
+}
+
+/// X-KI-05, X-KI-06: a Revision that is deleted while a path, a header, a share or a whole host leads to it. What was its
+/// own meets nobody, and is answered by no other: neither by what is left of the route nor by a wildcard's.
+#[test]
+fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
+    let (publisher, tables) = publisher();
+    publisher.set_backend("ns/r", spec());
+    publisher.set_backend("ns/s", spec());
+    let whole = |key: &str| vec![Share::new(key, 100)];
+    let admin = PathRule { path: "/admin".into(), splits: whole("ns/r"), ..PathRule::default() };
+    let shared = vec![Share::new("ns/r", 90), Share::new("ns/s", 10)];
+    let divided = HostRule { paths: vec![admin], ..HostRule::new(["a"], shared) };
+    publisher.set_route("ns/a", vec![divided]).unwrap();
+    publisher.set_route("ns/b", rule("b.x", "ns/r")).unwrap();
+    publisher.set_route("ns/c", rule("*.x", "ns/s")).unwrap();
+    publisher.open();
+    let before = publisher.load("ns/r");
+    let led = || -> Vec<(String, u32, WhenEmpty)> {
+        publisher.open();
+        let tables = tables.lock().unwrap();
+        let ways = [("a", "/admin"), ("a", "/"), ("b.x", "/")];
+        let splits = ways
+            .iter()
+            .flat_map(|(host, path)| tables.last().unwrap().route(host).unwrap().way(&Ask::ours(host, path)));
+        splits.map(|split| (split.backend.key.to_string(), split.weight, split.backend.when_empty)).collect()
+    };
+    let each = |gone: WhenEmpty| {
+        let split = |key: &str, weight, when| (key.to_owned(), weight, when);
+        let (own, other) = (split("ns/r", 100, gone), split("ns/s", 10, spec().when_empty));
+        [own.clone(), split("ns/r", 90, gone), other, own]
+    };
+
+    publisher.remove_backend("ns/r");
+    assert_eq!(led(), each(WhenEmpty::Refuse));
+    assert!(!publisher.answers("ns/r"), "nobody takes it for a backend");
+    let wakes = WhenEmpty::Wait { patience: Duration::from_secs(1) };
+    publisher.set_backend("ns/r", BackendSpec { when_empty: wakes, ..spec() });
+    assert_eq!(led(), each(wakes));
+    assert!(Arc::ptr_eq(&before, &publisher.load("ns/r")), "it counts on");
+
+    publisher.remove_backend("ns/r");
+    publisher.remove_route("ns/b");
+    publisher.open();
+    let tables = tables.lock().unwrap();
+    assert_eq!(&*tables.last().unwrap().route("b.x").unwrap().splits[0].backend.key, "ns/s");
 }
 
 #[test]
