@@ -16,6 +16,7 @@ use kit::{Api, Appliance, Call, PATIENCE, Setup, Upstream};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const IMAGE: &str = "registry.example.com/hello:v1";
 const HOST: &str = "app.example.com";
 
 fn appliance() -> Appliance {
@@ -160,6 +161,37 @@ fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
     let ways = shown["routes"][0]["ways"].as_array().unwrap();
     let shown: Vec<_> = ways.iter().map(|way| (&way["path"], &way["private"])).collect();
     assert_eq!(shown, [(&json!("/admin"), &json!(true)), (&json!(""), &json!(false))]);
+}
+
+/// X-KI-05, X-KI-06: requests of a Revision that was deleted were answered by whoever else the host had.
+#[test]
+fn requests_of_a_deleted_revision_are_nobody_elses() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    api.create(&service("app", IMAGE, "first"));
+    api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
+    let other = Upstream::start("other");
+    backend(api, "other", "http", &[other.address()]);
+    let shared = json!({ "path": "/shared", "splits": [split("app-00001", 90), split("other", 10)] });
+    let tagged = with(path("", "app-00001"), "/headers", json!({ "X-Ring": { "exact": "beta" } }));
+    let paths = [path("/admin", "app-00001"), shared, tagged, path("", "other")];
+    serve(api, &ingress("of-one", json!([rule(HOST, &paths)])));
+    let call =
+        |target: &str, ring: &str| Call::get(target).host(HOST).header("X-Ring", ring).send(appliance.http());
+    assert_eq!((call("/admin", "").status, call("/", "beta").status), (200, 200));
+    assert_eq!(other.requests(), 0);
+
+    api.delete("Revision", NAMESPACE, "app-00001");
+    let refused = kit::wait::until(PATIENCE, "the Revision to be gone", || {
+        Some(call("/admin", "")).filter(|answer| answer.status != 200)
+    });
+    assert_eq!((refused.status, refused.header("Retry-After")), (503, Some("1")), "{refused}");
+    assert!(refused.text().contains("default/app-00001"), "{refused}");
+    assert_eq!((call("/", "beta").status, other.requests()), (503, 0));
+    let shared: Vec<_> = (0..200).map(|_| call("/shared", "").status).collect();
+    let theirs = shared.iter().filter(|status| **status == 200).count() as u64;
+    assert!((1..=60).contains(&theirs) && theirs == other.requests(), "{theirs} of 200 at 10 %");
+    assert!(shared.iter().all(|status| [200, 503].contains(status)));
 }
 
 /// X-KI-15, X-KI-16: probes are answered with the hash of what is routed, and never reach a backend.
