@@ -6,7 +6,7 @@
 //! `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes through unchanged and in
 //! its order (RT-HDR-01).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
@@ -247,11 +247,13 @@ fn put_list<'a>(out: &mut BytesMut, values: impl Iterator<Item = &'a [u8]>) {
 /// `Forwarded` out of the `X-Forwarded-*` that came: host and proto stand with the first hop.
 fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has: &Has) {
     let authority = request.authority_bytes();
-    let host = match request.values(Name::ForwardedHost).next() {
+    // A list has the first hop's first, on however many lines it came.
+    let first = |name: Name| request.values(name).flat_map(tokens).next();
+    let host = match first(Name::ForwardedHost) {
         Some(host) if has.host && is_authority(host) => host,
         _ => authority,
     };
-    let proto: &[u8] = match request.values(Name::ForwardedProto).next() {
+    let proto: &[u8] = match first(Name::ForwardedProto) {
         Some(proto) if proto.eq_ignore_ascii_case(b"https") => b"https",
         Some(_) => b"http",
         None => peer.scheme.name().as_bytes(),
@@ -261,8 +263,7 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
     if has.chain {
         for hop in request.values(Name::ForwardedFor).flat_map(tokens) {
             // What is no address could break out of the list.
-            let ip = std::str::from_utf8(hop).ok().and_then(|text| text.parse::<IpAddr>().ok());
-            match ip {
+            match std::str::from_utf8(hop).ok().and_then(hop_address) {
                 Some(ip) => put_element(out, &node(ip), origin.take()),
                 None => put_element(out, "unknown", origin.take()),
             }
@@ -270,6 +271,15 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
         }
     }
     put_element(out, &peer.node, origin);
+}
+
+/// The address of a hop: alone, or as `Forwarded` has it (RFC 7239, section 6), in brackets if it is IPv6, with a port or
+/// without, in quotes or not.
+fn hop_address(hop: &str) -> Option<IpAddr> {
+    let hop = hop.strip_prefix('"').map_or(Some(hop), |rest| rest.strip_suffix('"'))?;
+    let in_brackets = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    let alone = hop.parse().ok().or_else(|| in_brackets().map(IpAddr::V6));
+    alone.or_else(|| hop.parse().ok().map(|address: SocketAddr| address.ip()))
 }
 
 fn put_element(out: &mut BytesMut, node: &str, origin: Option<(&[u8], &[u8])>) {

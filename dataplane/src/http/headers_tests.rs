@@ -132,6 +132,52 @@ fn forwarded_is_built_from_the_older_headers() {
     );
 }
 
+/// RT-HDR-05, X-QP-05, RFC 7239 section 6: what the first hop was asked for stands with it, whether the lists came on
+/// one line or on several; of a hop with a port the address is taken.
+#[test]
+fn what_the_first_hop_was_asked_for_stands_with_it() {
+    let head = |proto: &str, host: &str| {
+        sent(&format!("X-Forwarded-For: 1.1.1.1, 2.2.2.2\r\n{proto}{host}"), "10.0.0.9:5")
+    };
+    let (one, two) =
+        ("X-Forwarded-Proto: HTTPS, http\r\n", "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http\r\n");
+    for proto in [one, two] {
+        for host in
+            ["X-Forwarded-Host: outer, inner\r\n", "X-Forwarded-Host: outer\r\nX-Forwarded-Host: inner\r\n"]
+        {
+            let head = head(proto, host);
+            let wanted = "for=1.1.1.1;host=\"outer\";proto=https, for=2.2.2.2, for=10.0.0.9";
+            assert_eq!(values(&head, "forwarded"), [wanted], "{proto}{host}");
+        }
+    }
+    let cleared = head("X-Forwarded-Proto: http, https\r\n", "X-Forwarded-Host: in valid, inner\r\n");
+    let wanted = "for=1.1.1.1;host=\"app.example.com:8080\";proto=http, for=2.2.2.2, for=10.0.0.9";
+    assert_eq!(values(&cleared, "forwarded"), [wanted]);
+}
+
+/// RT-HDR-05, RFC 7239 section 6.
+#[test]
+fn a_hop_is_known_by_its_address_however_it_is_spelled() {
+    for (hop, node) in [
+        ("2.2.2.2", "2.2.2.2"),
+        ("2.2.2.2:80", "2.2.2.2"),
+        ("::2", "\"[::2]\""),
+        ("[::2]", "\"[::2]\""),
+        ("[::2]:80", "\"[::2]\""),
+        ("\"[::2]:80\"", "\"[::2]\""),
+        ("\"2.2.2.2\"", "2.2.2.2"),
+        ("2.2.2.2:x", "unknown"),
+        ("[2.2.2.2]", "unknown"),
+        ("[::2", "unknown"),
+        ("\"[::2]", "unknown"),
+        ("_hidden", "unknown"),
+    ] {
+        let head = sent(&format!("X-Forwarded-For: {hop}\r\n"), "10.0.0.9:5");
+        let wanted = format!("for={node};host=\"app.example.com:8080\";proto=http, for=10.0.0.9");
+        assert_eq!(values(&head, "forwarded"), [wanted.as_str()], "{hop}");
+    }
+}
+
 /// RT-HDR-08: a valid trace goes through, everything else begins a new one.
 #[test]
 fn a_trace_is_passed_or_begun() {
