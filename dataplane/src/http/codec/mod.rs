@@ -83,6 +83,24 @@ pub enum Version {
     Http11,
 }
 
+/// `HTTP/1.2` to `HTTP/1.9` are to be read as the highest version of their kind that is known (RFC 9110 2.5). The parser knows two,
+/// so it is shown a copy that says `HTTP/1.1` where the version stands, at `at`, and judges that like any other: what lies where
+/// is the same in both.
+fn as_version_known(window: &[u8], at: usize) -> Option<Vec<u8>> {
+    let minor = at + b"HTTP/1.".len();
+    let is_later = window.get(at..minor)? == b"HTTP/1." && matches!(window.get(minor)?, b'2'..=b'9');
+    is_later.then(|| {
+        let mut known = window.to_vec(); // nobody says so but to try us
+        known[minor] = b'1';
+        known
+    })
+}
+
+/// Behind the empty lines that may come before a head.
+fn first_line(window: &[u8]) -> Option<usize> {
+    window.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))
+}
+
 /// The position of the first line feed without a carriage return before it.
 fn bare_line_feed(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at == 0 || bytes[at - 1] != b'\r')

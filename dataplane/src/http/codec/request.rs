@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use super::coding::Coding;
 use super::names::trim;
 use super::{
-    Field, Framing, Malformed, Name, Parsed, Span, Version, bare_line_feed, content_length, host,
-    is_cut_by_crlf, text, tokens,
+    Field, Framing, Malformed, Name, Parsed, Span, Version, as_version_known, bare_line_feed, content_length,
+    first_line, host, is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{
     EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX,
@@ -220,7 +220,7 @@ fn offence(read: &[u8]) -> Option<(usize, Malformed)> {
 
 fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
     match split_as_it_is(window, head) {
-        Err(Malformed::Version) => match as_version_known(window) {
+        Err(Malformed::Version) => match version_at(window).and_then(|at| as_version_known(window, at)) {
             Some(known) => split_as_it_is(&known, head),
             None => Err(Malformed::Version),
         },
@@ -228,18 +228,10 @@ fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malform
     }
 }
 
-/// `HTTP/1.2` to `HTTP/1.9` are to be read as the highest version of their kind that is known (RFC 9110 2.5). The parser knows two,
-/// so it is shown a copy that says `HTTP/1.1`, and judges that like any other: what lies where is the same in both.
-fn as_version_known(window: &[u8]) -> Option<Vec<u8>> {
-    let begin = window.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
-    let version = begin + memchr::memchr_iter(b' ', &window[begin..]).nth(1)? + 1;
-    let minor = version + b"HTTP/1.".len();
-    let is_later = window.get(version..minor)? == b"HTTP/1." && matches!(window.get(minor)?, b'2'..=b'9');
-    is_later.then(|| {
-        let mut known = window.to_vec(); // nobody says so but to try us
-        known[minor] = b'1';
-        known
-    })
+/// Where the version stands: behind method and target.
+fn version_at(window: &[u8]) -> Option<usize> {
+    let begin = first_line(window)?;
+    Some(begin + memchr::memchr_iter(b' ', &window[begin..]).nth(1)? + 1)
 }
 
 fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 
 use super::coding::Coding;
 use super::{
-    Field, Framing, Malformed, Method, Name, Parsed, Span, Version, bare_line_feed, content_length,
-    is_cut_by_crlf, text, tokens,
+    Field, Framing, Malformed, Method, Name, Parsed, Span, Version, as_version_known, bare_line_feed,
+    content_length, first_line, is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX};
 
@@ -102,6 +102,18 @@ fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malfor
 }
 
 fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+    match split_as_it_is(window, head) {
+        Err(Malformed::Version) => match first_line(window).and_then(|at| as_version_known(window, at)) {
+            Some(known) => split_as_it_is(&known, head),
+            None => Err(Malformed::Version),
+        },
+        split => split,
+    }
+    // An answer's version is a part of its status line, and told as that.
+    .map_err(|why| if why == Malformed::Version { Malformed::StatusLine } else { why })
+}
+
+fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
     let mut slots = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -115,6 +127,7 @@ fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malfor
         Err(httparse::Error::HeaderName) => return Err(Malformed::FieldName),
         Err(httparse::Error::HeaderValue) => return Err(Malformed::FieldValue),
         Err(httparse::Error::TooManyHeaders) => return Err(Malformed::TooManyFields),
+        Err(httparse::Error::Version) => return Err(Malformed::Version),
         Err(_) => return Err(Malformed::StatusLine),
     };
 
@@ -283,6 +296,35 @@ mod tests {
             ("HTTP/1.1 204 No Content", true),
         ] {
             assert_eq!(parse(&format!("{head}\r\n\r\n"), Method::Get).unwrap().keep_alive, kept, "{head}");
+        }
+    }
+
+    /// RFC 9110 2.5: an answer of a later minor version is one of the highest that is known, whatever its pieces.
+    #[test]
+    fn an_answer_of_a_later_minor_version_is_read_as_the_one_known() {
+        for (text, framing, kept) in [
+            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\n", Framing::Length(5), true),
+            ("\r\nHTTP/1.9 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Framing::Chunked, true),
+            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n", Framing::Length(5), false),
+        ] {
+            let head = parse(text, Method::Get).unwrap();
+            assert_eq!((head.framing, head.keep_alive, head.version), (framing, kept, Version::Http11));
+            assert_eq!(head.view(text.as_bytes()).reason(), b"OK");
+            for end in 0..text.len() {
+                let parsed =
+                    parse_response(&text.as_bytes()[..end], Method::Get, &mut ResponseHead::default());
+                assert_eq!(parsed, Parsed::NeedBytes, "{end} bytes of {text:?}");
+            }
+        }
+        for (text, why) in [
+            ("HTTP/1.25 200 OK\r\n\r\n", Malformed::StatusLine),
+            ("HTTP/2.0 200 OK\r\n\r\n", Malformed::StatusLine),
+            ("HTTP/3 200 OK\r\n\r\n", Malformed::StatusLine),
+            ("HTTP/1.2 20 OK\r\n\r\n", Malformed::StatusLine),
+            ("HTTP/1.2 200 OK\nA: b\r\n\r\n", Malformed::BareLineFeed),
+            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", Malformed::LengthRepeated),
+        ] {
+            assert_eq!(parse(text, Method::Get).unwrap_err(), why, "{text:?}");
         }
     }
 
