@@ -60,6 +60,32 @@ fn an_ingress_brings_its_own_certificate() {
     assert_eq!(plain.header("Location"), Some("https://app.example.com/x?y"));
 }
 
+/// X-KI-13: a client is sent to HTTPS only if its host is served there. Callers inside go on in the clear, whatever host they
+/// ask for.
+#[test]
+fn nobody_is_sent_to_tls_that_is_not_there() {
+    let authority = Authority::new();
+    let bare = "bare.example.com";
+    let start = |setup: Setup| {
+        let appliance = setup.flag("private", "127.0.0.1:0").start();
+        let (api, upstream) = (appliance.api(), Upstream::start("one"));
+        backend(api, "one", "http", &[upstream.address()]);
+        api.create(&secret(&authority, HOST));
+        let mut object =
+            ingress("tls", json!([rule(HOST, &[path("", "one")]), rule(bare, &[path("", "one")])]));
+        object = with(object, "/spec/httpOption", json!("Redirected"));
+        let tls = json!([{ "hosts": [HOST], "secretName": "certificate", "secretNamespace": NAMESPACE }]);
+        api.create(&with(object, "/spec/tls", tls));
+        api.wait_ready("Ingress", NAMESPACE, "tls", PATIENCE);
+        let status = |host: &str, to| Call::get("/").host(host).send(to).status;
+        let [own, other] = [HOST, bare].map(|host| status(host, appliance.http()));
+        assert_eq!([HOST, bare].map(|host| status(host, appliance.private())), [200, 200]);
+        (own, other)
+    };
+    assert_eq!(start(Setup::new(BIN).flag("https", "127.0.0.1:0")), (301, 200));
+    assert_eq!(start(Setup::new(BIN)), (200, 200));
+}
+
 /// X-KI-12: a listener for TLS needs no certificate of its own; and of a thousand that objects bring, each name is
 /// shown its own.
 #[test]

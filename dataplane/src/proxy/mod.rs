@@ -160,9 +160,12 @@ impl Proxy {
                 return Err(answer);
             }
             if ask.plain
+                && !ask.inside
                 && let Some(port) = route.redirect(splits)
-                && !table.certificates.is_empty()
                 && ask.path != "*"
+                // Looked up by who is sent on, or would be: what is known for each host when a table is made would have to be
+                // made anew for as many hosts as one certificate is for.
+                && table.certificates.find(Some(host_name(ask.host))).is_some()
             {
                 return Err(only_by_https(ask, port));
             }

@@ -15,7 +15,8 @@ pub struct Route {
     pub splits: Vec<Split>,
     /// Tried first, in this order; [`Route::new`] sorts them.
     pub branches: Vec<Branch>,
-    /// Clients without TLS are sent to the same host and path by HTTPS, if there is any, at this port.
+    /// The public without TLS is sent to the same host and path by HTTPS, if that has a certificate for the host, at this
+    /// port.
     pub https_redirect: Option<u16>,
     /// Not for the public: only the private listener and deliveries of our own reach it.
     pub inside_only: bool,

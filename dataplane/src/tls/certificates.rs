@@ -111,8 +111,16 @@ impl Certificates {
     /// The same without anybody's.
     #[must_use]
     pub fn named(&self, name: Option<&str>) -> Option<&Identity> {
-        let name = name?.to_ascii_lowercase(); // once a handshake
-        let name = name.strip_suffix('.').unwrap_or(&name);
+        let name = name?;
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return self.nearest(&name.to_ascii_lowercase()); // allocates only for odd clients
+        }
+        self.nearest(name)
+    }
+
+    /// ... of a name in lower case.
+    fn nearest(&self, name: &str) -> Option<&Identity> {
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         self.exact.get(name).or_else(parent)
     }

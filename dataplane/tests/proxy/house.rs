@@ -33,6 +33,8 @@ pub(crate) struct House {
     pub address: SocketAddr,
     /// ... and for TLS.
     pub https: SocketAddr,
+    /// ... and for callers inside.
+    pub private: SocketAddr,
     stop: Arc<Stop>,
 }
 
@@ -106,6 +108,8 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
 ) {
     let http = TcpListener::bind("127.0.0.1:0").unwrap();
     let https = TcpListener::bind("127.0.0.1:0").unwrap();
+    let private = TcpListener::bind("127.0.0.1:0").unwrap();
+    let private_address = private.local_addr().unwrap();
     let tables = Tables::new(Table::default());
     let stop = Arc::new(Stop::default());
     let https_address = https.local_addr().unwrap();
@@ -114,7 +118,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         index: 0,
         events: None,
         https: Some(Https { listener: https, terms: Terms::new(&tables).unwrap() }),
-        private: None,
+        private: Some(private),
         private_https: None,
         events_tls: None,
         inside: None,
@@ -135,6 +139,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         counters: Arc::clone(&config.counters),
         address: config.http.local_addr().unwrap(),
         https: https_address,
+        private: private_address,
         stop: Arc::clone(&stop),
     };
     let done = Rc::new(Cell::new(false));
@@ -172,7 +177,12 @@ impl House {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        Client { stream: Stream::connect(&self.ring, self.address).await.unwrap(), held: Vec::new() }
+        self.client_of(self.address).await
+    }
+
+    /// A client of another of the core's listeners.
+    pub(crate) async fn client_of(&self, address: SocketAddr) -> Client {
+        Client { stream: Stream::connect(&self.ring, address).await.unwrap(), held: Vec::new() }
     }
 
     pub(crate) async fn pause(&self, millis: u64) {

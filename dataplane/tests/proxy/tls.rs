@@ -177,6 +177,48 @@ fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
     });
 }
 
+/// X-KI-13: a redirect leads to where its host is shown a certificate, or nowhere; and callers inside are not sent to it.
+#[test]
+fn only_the_public_is_redirected_and_only_where_its_host_has_a_certificate() {
+    on_every_machine(&CoreLimits::default(), |house| async move {
+        furnish(&house);
+        let before = house.tables.load();
+        let identity = before.certificates.find(Some("app")).unwrap().clone();
+        let named = |name: &str| {
+            let mut certificates = Certificates::default();
+            certificates.insert(name, identity.clone());
+            Arc::new(certificates)
+        };
+        let redirecting = |certificates, inner_certificates| {
+            let mut table = Table { certificates, inner_certificates, ..Table::default() };
+            for host in ["app", "app.test"] {
+                let splits = vec![Split::new(1, Arc::clone(&before.hosts["app"].splits[0].backend))];
+                let route = Route { splits, https_redirect: Some(443), ..Route::default() };
+                table.hosts.insert(host, Arc::new(route));
+            }
+            house.tables.publish(table);
+        };
+        let (mut public, mut inside) = (house.client().await, house.client_of(house.private).await);
+        for (name, host, sent_on) in [
+            ("app.test", "App.Test.:8080", true),
+            ("*.test", "app.test", true),
+            ("*", "app.test", true),
+            ("app.test", "app", false),
+            ("*.test", "app", false),
+            ("other.test", "app.test", false),
+        ] {
+            redirecting(named(name), Arc::default());
+            let answer = public.get(host, "/").await.head;
+            assert_eq!(answer.starts_with("HTTP/1.1 301 "), sent_on, "{name} for {host}: {answer}");
+            assert!(sent_on || answer.starts_with("HTTP/1.1 200 "), "{name} for {host}: {answer}");
+            let answer = inside.get(host, "/").await.head;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{name} for {host}: {answer}");
+        }
+        redirecting(Arc::default(), named("app.test"));
+        assert!(public.get("app.test", "/").await.head.starts_with("HTTP/1.1 200 "), "it is not shown there");
+    });
+}
+
 /// Many clients at once, connections that break at any byte: whoever gets an answer gets the right one, and
 /// nothing of a broken connection stays.
 #[test]

@@ -121,8 +121,9 @@ async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved
         let key = backends::key(split, inner_tls::is_wanted(world, path));
         found.get(&key).cloned().unwrap_or_default()
     };
-    let rules =
-        rules::rules(ingress, &shares).map_err(|message| Unresolved { reason: "InvalidHeader", message })?;
+    let listens = world.config.listeners.https.is_some();
+    let rules = rules::rules(ingress, listens, &shares)
+        .map_err(|message| Unresolved { reason: "InvalidHeader", message })?;
     match world.publisher.set_route(&owner, rules) {
         Ok(true) => route::hosts_are_free(world),
         Ok(false) => {}

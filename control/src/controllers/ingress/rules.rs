@@ -14,8 +14,9 @@ use crate::publish::{HostRule, PathRule, Share};
 /// A split's backends with their weights, of which each takes its part of the split's percent.
 pub type Backends<'a> = &'a dyn Fn(&HttpPath, &Split) -> Vec<(String, u32)>;
 
-/// The hosts with their paths, or what is wrong with a header.
-pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>, String> {
+/// The hosts with their paths, or what is wrong with a header. Clients are sent to HTTPS, if the Ingress wants it, where
+/// `listens`.
+pub fn rules(ingress: &Ingress, listens: bool, backends: Backends<'_>) -> Result<Vec<HostRule>, String> {
     // X-KI-03: a host that the public has too keeps of each path for whom it is.
     let mut gathered: Vec<(String, Vec<PathRule>)> = Vec::new();
     for rule in &ingress.spec.rules {
@@ -43,7 +44,7 @@ pub fn rules(ingress: &Ingress, backends: Backends<'_>) -> Result<Vec<HostRule>,
             hosts: vec![host.into()],
             paths,
             splits: Vec::new(),
-            https_redirect: (redirected && !inside_only).then_some(HTTPS_PORT),
+            https_redirect: (redirected && listens && !inside_only).then_some(HTTPS_PORT),
             inside_only,
             hash: Some(Arc::clone(&hash)),
             manners: None,
@@ -153,7 +154,22 @@ mod tests {
     }
 
     fn made(spec: Value) -> Vec<HostRule> {
-        rules(&ingress(spec), &|_, split| vec![(split.service_name.clone(), 1)]).unwrap()
+        rules(&ingress(spec), true, &|_, split| vec![(split.service_name.clone(), 1)]).unwrap()
+    }
+
+    /// X-KI-13: nobody is sent where nobody listens, and callers inside are sent nowhere.
+    #[test]
+    fn clients_without_tls_are_sent_to_a_listener_that_is_there() {
+        let rule = |host: &str, visibility: &str| json!({"hosts": [host], "visibility": visibility, "http": {"paths": [{"splits": [split("one", 100)]}]}});
+        let all = json!([rule("a.test", "ExternalIP"), rule("b.test", "ClusterLocal")]);
+        let sent = |option: &str, listens: bool| -> Vec<_> {
+            let ingress = ingress(json!({"rules": all, "httpOption": option}));
+            let rules = rules(&ingress, listens, &|_, _| vec![("one".to_owned(), 1)]).unwrap();
+            rules.iter().map(|rule| rule.https_redirect).collect()
+        };
+        assert_eq!(sent("Redirected", true), [Some(443), None]);
+        assert_eq!(sent("Redirected", false), [None, None]);
+        assert_eq!(sent("Enabled", true), [None, None]);
     }
 
     /// X-KI-02, X-KI-03: short names inside; hosts that several rules name have all their paths.
@@ -223,7 +239,7 @@ mod tests {
             "one" => vec![("one".to_owned(), 30), ("uno".to_owned(), 70)],
             other => vec![(other.to_owned(), 100)],
         };
-        let found = rules(&ingress(spec), &backends).unwrap();
+        let found = rules(&ingress(spec), true, &backends).unwrap();
         let shares: Vec<_> = found[0].splits.iter().map(|s| (s.backend.as_str(), s.weight)).collect();
         assert_eq!(shares, [("one", 1_800), ("uno", 4_200), ("two", 4_000)]);
         let edits = |at: usize| found[0].splits[at].edits.headers().collect::<Vec<_>>();
@@ -237,7 +253,7 @@ mod tests {
         let mut bad = split("one", 100);
         bad["appendHeaders"] = json!({"Content-Length": "1"});
         let spec = json!({"rules": [{"hosts": ["a"], "http": {"paths": [{"splits": [bad]}]}}]});
-        let why = rules(&ingress(spec), &|_, _| Vec::new()).unwrap_err();
+        let why = rules(&ingress(spec), true, &|_, _| Vec::new()).unwrap_err();
         assert_eq!(why, "appendHeaders: \"Content-Length\" is a header that the proxy writes itself.");
     }
 

@@ -39,10 +39,11 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Where clients without TLS are sent to: the port that URLs name.
+    /// Where clients without TLS are sent to: the port that URLs name, if it is ours. Whoever has TLS before us has them come in
+    /// the clear.
     #[must_use]
     pub fn redirect(self, protocol: HttpProtocol) -> Option<u16> {
-        (protocol == HttpProtocol::Redirected).then_some(self.https.unwrap_or(HTTPS_PORT))
+        self.https.filter(|_| protocol == HttpProtocol::Redirected)
     }
 
     /// The URL of a host, with what clients need not guess.
@@ -203,6 +204,15 @@ mod tests {
             assert_eq!(url(&route, None, naming), wanted);
             assert_eq!(address(&route, naming).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
         }
+    }
+
+    /// X-RTE-06: whoever has TLS before us would send them here in the clear again, and so on.
+    #[test]
+    fn clients_are_sent_to_a_listener_of_ours_or_nowhere() {
+        let sent = |https, protocol| Ports { http: 8080, https }.redirect(protocol);
+        assert_eq!(sent(Some(8443), HttpProtocol::Redirected), Some(8443));
+        assert_eq!(sent(None, HttpProtocol::Redirected), None);
+        assert_eq!(sent(Some(8443), HttpProtocol::Enabled), None);
     }
 
     #[test]
