@@ -76,7 +76,8 @@ impl Client {
         links.retain(|link| !link.shared.closed.get());
         let full = links.len() >= limits::CONNECTIONS_PER_ENDPOINT_MAX;
         let idlest = links.iter().min_by_key(|link| link.shared.streams.get())?;
-        let has_room = idlest.shared.streams.get() < idlest.sender.current_max_send_streams();
+        let room = idlest.sender.current_max_send_streams().min(limits::INSTANCE_STREAMS_MAX);
+        let has_room = idlest.shared.streams.get() < room;
         (has_room || full).then(|| self.turn(idlest.clone(), true))
     }
 
@@ -142,7 +143,7 @@ fn builder() -> Builder {
     builder
         .enable_push(false)
         .initial_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(limits::INSTANCE_WINDOW_BYTES)
         .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
         .initial_max_send_streams(limits::FIRST_STREAMS_MAX)
         .max_send_buffer_size(limits::SEND_BYTES_MAX);

@@ -8,11 +8,22 @@ pub const WRITE_BYTES_MAX: usize = 64 * 1024;
 /// Requests of one connection at a time; a client holds the next one back itself.
 pub const STREAMS_MAX: u32 = 256;
 
-/// What a client may send on one stream before the instance has taken it.
+/// What a client may send on one stream before the instance has taken it, and an instance before the client has.
 pub const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 
-/// ... and on all streams of a connection together: this bounds what a connection's bodies can hold.
+/// What a client may send on all streams of its connection together: this bounds what its bodies can hold.
 pub const CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
+
+/// Requests on one connection to an instance before another one is opened, however many the instance allows.
+pub const INSTANCE_STREAMS_MAX: usize = 1024;
+
+/// What an instance may send on all streams of a connection together: [`STREAM_WINDOW_BYTES`] for each of
+/// [`INSTANCE_STREAMS_MAX`], because the streams of many clients share it: were it less, those who do not read their
+/// answers would use up the room of those who do. Memory is bounded by the stream's window: a client that reads nothing
+/// holds 128 KiB for each of its requests (32 MiB with all [`STREAMS_MAX`] of a connection), until its stall ends them.
+/// This is the end of it: 128 MiB a connection, 512 MiB on all that one core has to one instance. h2 takes half of it as
+/// what small DATA frames may cost beyond their bytes.
+pub const INSTANCE_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * INSTANCE_STREAMS_MAX as u32;
 
 /// Bodies that a server of whole messages holds for one connection at a time, in bytes: four of the largest, or
 /// all streams with 64 KiB each.

@@ -7,6 +7,7 @@ mod house;
 mod life;
 mod manners;
 mod places;
+mod sharing;
 mod streams;
 mod tls;
 mod tunnels;

@@ -23,7 +23,7 @@ use crate::house::{
     House, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
 };
 
-const STALL_MAX: Duration = Duration::from_secs(2);
+pub(crate) const STALL_MAX: Duration = Duration::from_secs(2);
 /// Streams of a connection in a storm.
 const STREAMS: usize = 8;
 
@@ -48,7 +48,7 @@ async fn count_streams(ring: Ring, stream: Stream) {
     }
 }
 
-async fn whole(mut body: h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
+pub(crate) async fn whole(mut body: h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
     let mut all = Vec::new();
     while let Some(bytes) = body.data().await {
         let bytes = bytes?;
@@ -59,7 +59,7 @@ async fn whole(mut body: h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
 }
 
 /// A client's connection. It lives as long as there are senders or streams.
-async fn connect(house: &House) -> Option<SendRequest<Bytes>> {
+pub(crate) async fn connect(house: &House) -> Option<SendRequest<Bytes>> {
     let stream = Stream::connect(&house.ring, house.address).await.ok()?;
     let io = Io::new(&house.ring, stream, Chunk::empty(), STALL_MAX);
     let (sender, connection) = h2::client::handshake(io).await.ok()?;
