@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use ::h2::client::{Builder, SendRequest};
 use bytes::Bytes;
@@ -29,6 +30,13 @@ pub struct Client {
 pub struct Link {
     sender: SendRequest<Bytes>,
     shared: Rc<Shared>,
+}
+
+impl Link {
+    /// The instance has said GOAWAY, or the connection has ended: there is no other way to ask h2.
+    fn is_leaving(&mut self) -> bool {
+        matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
 }
 
 struct Shared {
@@ -73,7 +81,7 @@ impl Client {
     pub fn kept(&self, endpoint: u64) -> Option<Turn> {
         let mut all = self.links.borrow_mut();
         let links = all.get_mut(&endpoint)?;
-        links.retain(|link| !link.shared.closed.get());
+        links.retain_mut(|link| !link.shared.closed.get() && !link.is_leaving());
         let full = links.len() >= limits::CONNECTIONS_PER_ENDPOINT_MAX;
         let idlest = links.iter().min_by_key(|link| link.shared.streams.get())?;
         let room = idlest.sender.current_max_send_streams().min(limits::INSTANCE_STREAMS_MAX);

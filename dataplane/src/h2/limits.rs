@@ -46,6 +46,10 @@ pub const RESET_BY_US_MAX: usize = 1_000;
 /// Connections from one core to one instance, each with the streams that the instance allows.
 pub const CONNECTIONS_PER_ENDPOINT_MAX: usize = 4;
 
+/// Times that one request is asked because its instance has not looked at it. Each connection may say goodbye, or refuse what
+/// was sent before its limit was known; then there is one whose limit is known.
+pub const TRIES_MAX: usize = CONNECTIONS_PER_ENDPOINT_MAX + 1;
+
 /// Streams opened on a connection before the instance's own limit is known.
 pub const FIRST_STREAMS_MAX: usize = 100;
 

@@ -60,6 +60,8 @@ pub(super) enum Attempt {
     Cut,
     /// A kept connection was closed before any byte of an answer: the instance was about to close it.
     Stale,
+    /// The instance has done nothing about the request: by its own word, or because nothing was sent.
+    Unasked,
 }
 
 /// The moments at which a limit on the answer's time is reached.
@@ -153,7 +155,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
                 Box::pin(tunnel(connection, upstream, request.due)).await;
                 return Ending::Tunnelled;
             }
-            Attempt::Cut => return Ending::Cut,
+            Attempt::Cut | Attempt::Unasked => return Ending::Cut, // only HTTP/2 has a word for the latter
         }
     }
 }

@@ -78,8 +78,24 @@ impl Proxy {
         }
     }
 
+    /// A way in place of one that did not carry its request.
+    pub(super) async fn another_link(
+        &self,
+        backend: &Backend,
+        endpoint: &Endpoint,
+        protocol: Protocol,
+        due: Option<Tick>,
+    ) -> io::Result<Link> {
+        if protocol == Protocol::H2c
+            && let Some(turn) = self.h2_client.kept(endpoint.id)
+        {
+            return Ok(Link::Http2(turn));
+        }
+        self.fresh_link(backend, endpoint, protocol, due).await
+    }
+
     /// A new connection to an instance.
-    pub(super) async fn fresh_link(
+    async fn fresh_link(
         &self,
         backend: &Backend,
         endpoint: &Endpoint,

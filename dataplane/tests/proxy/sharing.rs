@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::server::SendResponse;
-use h2::{RecvStream, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
 use ring::sim::{Weather, World};
 use ring::{Chunk, Options, Ring, Stream};
@@ -18,10 +18,11 @@ use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::h2::io::Io;
 use sluicegate_dataplane::table::{Backend, Protocol};
 
-use crate::house::{House, backend, in_house, raw_instance};
+use crate::house::{House, backend, in_house, on_every_machine, raw_instance};
 use crate::streams::{STALL_MAX, connect, whole};
 
-/// An instance that serves each stream by a task of `answer`, and counts the connections it takes.
+/// An instance that serves each stream by a task of `answer`, and counts the connections it takes. With a request for
+/// `/last` it says GOAWAY, and serves on what it has.
 fn serving<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     opened: &Rc<Cell<usize>>,
@@ -35,6 +36,9 @@ fn serving<F: Future<Output = ()> + 'static>(
             let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let Ok(mut connection) = h2::server::handshake(io).await else { return };
             while let Some(Ok((request, respond))) = connection.accept().await {
+                if request.uri().path() == "/last" {
+                    connection.graceful_shutdown();
+                }
                 ring.spawn(answer(request, respond));
             }
         })
@@ -72,10 +76,18 @@ async fn pour(answer: &mut SendStream<Bytes>, piece: usize, poured: &Cell<usize>
     }
 }
 
-/// A GET by a connection of its own.
+/// A request by a connection of its own.
 async fn get(house: &House, path: &str) -> (u16, Vec<u8>) {
-    let sender = connect(house).await.unwrap();
-    let (answer, _) = sender.ready().await.unwrap().send_request(ask(Method::GET, path), true).unwrap();
+    exchange(connect(house).await.unwrap(), ask(Method::GET, path), "").await
+}
+
+/// One exchange: status and body.
+async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: &'static str) -> (u16, Vec<u8>) {
+    let mut sender = sender.ready().await.unwrap();
+    let (answer, mut sending) = sender.send_request(request, body.is_empty()).unwrap();
+    if !body.is_empty() {
+        sending.send_data(body.into(), true).unwrap();
+    }
     let answer = answer.await.unwrap();
     (answer.status().as_u16(), whole(answer.into_body()).await.unwrap())
 }
@@ -129,6 +141,156 @@ fn who_reads_nothing_holds_back_no_answer_but_its_own() {
             for answer in held {
                 assert_eq!(answer.status(), 200);
             }
+        });
+    }
+}
+
+/// RFC 9113 6.8, RFC 9110 9.2.2: what gRPC's servers do when a connection has become old. Of the next request nothing was
+/// sent yet, and one with a body was refused all the same.
+#[test]
+fn a_connection_that_says_goaway_finishes_its_streams_and_gets_no_more() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let (opened, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let (told, ring) = (Rc::clone(&done), house.ring.clone());
+        let instance = serving(&house.ring, &opened, move |request, mut respond| {
+            let (done, ring) = (Rc::clone(&told), ring.clone());
+            async move {
+                let last = request.uri().path() == "/last";
+                let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+                let _ = answer.send_data("be".into(), false);
+                while last && !done.get() {
+                    ring.sleep(Duration::from_millis(1)).await;
+                }
+                let _ = answer.send_data("gun".into(), true);
+            }
+        });
+        publish(&house, instance);
+
+        let sender = connect(&house).await.unwrap();
+        let last = sender.clone().ready().await.unwrap().send_request(ask(Method::GET, "/last"), true);
+        let last = last.unwrap().0.await.unwrap();
+        house.pause(20).await; // for the GOAWAY
+        for _ in 0..3 {
+            let posted = exchange(sender.clone(), ask(Method::POST, "/"), "body").await;
+            assert_eq!(posted, (200, b"begun".to_vec()));
+            let mut client = house.client().await;
+            client.send("POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 4\r\n\r\nbody").await;
+            assert_eq!(client.message().await.unwrap().body, b"begun");
+        }
+        assert_eq!(opened.get(), 2);
+        done.set(true);
+        assert_eq!(whole(last.into_body()).await.unwrap(), b"begun");
+    });
+}
+
+/// What an instance does with a stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Mood {
+    /// RFC 9113 8.7: it has done nothing about it.
+    Refuses,
+    /// RFC 9113 6.8: it will do nothing about it.
+    Leaves,
+}
+
+/// An instance that looks at no stream, on its first `moody` connections or of the first `moody` on each.
+fn moody(ring: &Ring, opened: &Rc<Cell<usize>>, mood: Mood, moody: usize) -> SocketAddr {
+    let (spawner, opened) = (ring.clone(), Rc::clone(opened));
+    raw_instance(ring, move |stream| {
+        opened.set(opened.get() + 1);
+        let (ring, leaves) = (spawner.clone(), mood == Mood::Leaves && opened.get() <= moody);
+        Box::pin(async move {
+            if leaves {
+                return leave(&stream).await;
+            }
+            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let Ok(mut connection) = h2::server::handshake(io).await else { return };
+            let mut served = 0;
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                served += 1;
+                let refuses = mood == Mood::Refuses && served <= moody;
+                ring.spawn(async move {
+                    if request.uri().path() == "/late" {
+                        let _ = request.into_body().data().await;
+                    }
+                    if refuses {
+                        return respond.send_reset(Reason::REFUSED_STREAM);
+                    }
+                    let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+                    let _ = answer.send_data("done".into(), true);
+                });
+            }
+        })
+    })
+}
+
+/// Says, when the first request has come, that the last stream which will be served is none.
+async fn leave(stream: &Stream) {
+    let _ = stream.send(b"\0\0\0\x04\0\0\0\0\0".to_vec()).await; // SETTINGS, as the first frame has to be
+    let mut came = Vec::new();
+    while !has_headers(&came) {
+        match stream.recv().await {
+            Ok(chunk) if !chunk.is_empty() => came.extend_from_slice(&chunk),
+            _ => return,
+        }
+    }
+    let goaway = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let _ = stream.send(goaway.to_vec()).await;
+    while stream.recv().await.is_ok_and(|chunk| !chunk.is_empty()) {}
+}
+
+fn has_headers(came: &[u8]) -> bool {
+    let mut frames = came.get(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()..).unwrap_or_default();
+    while let [a, b, c, kind, rest @ ..] = frames {
+        if *kind == 1 {
+            return true;
+        }
+        frames = rest.get(5 + u32::from_be_bytes([0, *a, *b, *c]) as usize..).unwrap_or_default();
+    }
+    false
+}
+
+/// RFC 9113 6.8, 8.7: whatever its method, a request that an instance has not looked at is nobody's yet.
+#[test]
+fn a_request_that_an_instance_did_not_look_at_is_asked_again() {
+    for mood in [Mood::Refuses, Mood::Leaves] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            publish(&house, moody(&house.ring, &Rc::default(), mood, 1));
+            let sender = connect(&house).await.unwrap();
+            assert_eq!(exchange(sender, ask(Method::POST, "/"), "").await, (200, b"done".to_vec()));
+
+            // Its body is yet to come.
+            publish(&house, moody(&house.ring, &Rc::default(), mood, 1));
+            let mut client = house.client().await;
+            client.send("POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 4\r\n\r\n").await;
+            house.pause(100).await;
+            client.send("body").await;
+            assert_eq!(client.message().await.unwrap().body, b"done");
+        });
+    }
+}
+
+/// What of its body has been passed on is not kept.
+#[test]
+fn a_request_whose_body_has_begun_is_asked_once() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        publish(&house, moody(&house.ring, &Rc::default(), Mood::Refuses, 1));
+        let sender = connect(&house).await.unwrap();
+        assert_eq!(exchange(sender.clone(), ask(Method::PUT, "/late"), "body").await.0, 502);
+        assert_eq!(exchange(sender, ask(Method::PUT, "/late"), "body").await, (200, b"done".to_vec()));
+    });
+}
+
+/// ... and not for ever.
+#[test]
+fn an_instance_that_looks_at_nothing_is_given_up() {
+    for mood in [Mood::Refuses, Mood::Leaves] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let opened = Rc::default();
+            publish(&house, moody(&house.ring, &opened, mood, usize::MAX));
+            let sender = connect(&house).await.unwrap();
+            let (status, _) = exchange(sender, ask(Method::POST, "/"), "").await;
+            assert_eq!(status, 502);
+            assert!(opened.get() <= 5, "{}", opened.get());
         });
     }
 }

@@ -32,6 +32,7 @@ use super::timing::Timing;
 use super::watch::Silence;
 use super::{Place, Proxy, Refusal};
 use crate::h2::heads;
+use crate::h2::limits::TRIES_MAX;
 use crate::http::codec::{Framing, Malformed, RequestHead};
 use crate::http::headers::Scheme;
 use crate::http::pool::PoolKey;
@@ -81,6 +82,7 @@ trait Reply {
 /// What the two directions of a request know of each other.
 #[derive(Default)]
 struct Course {
+    /// Something of the request's body was read, were it its end.
     body_begun: Cell<bool>,
     /// The request's body was read to its end.
     request_read: Cell<bool>,
@@ -156,8 +158,8 @@ impl From<Gone> for Stop {
     }
 }
 
-/// Carries a request that has its place and its way. A connection that turns out to be closed before
-/// any byte of an answer is replaced once, if the request may be asked twice.
+/// Carries a request that has its place and its way. A connection that turns out to be closed before any byte of an
+/// answer is replaced, if the request may be asked twice; or if nobody was asked and nothing of its body is gone.
 async fn carry(
     job: &Job<'_>,
     place: Place,
@@ -167,19 +169,27 @@ async fn carry(
 ) -> Attempt {
     let repeatable = !job.has_body() && job.head.method.is_idempotent();
     let (endpoint, backend) = (Arc::clone(&place.endpoint), Arc::clone(place.backend()));
+    let mut tries = 0;
     loop {
+        tries += 1;
         let attempt = match &mut link {
             Link::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
             Link::Http2(turn) => over_http2::attempt(job, turn, body, reply).await,
         };
+        let may_repeat = tries < TRIES_MAX
+            && match attempt {
+                Attempt::Stale => repeatable,
+                Attempt::Unasked => !job.course.body_begun.get(),
+                _ => false,
+            };
         match attempt {
-            Attempt::Stale if repeatable => {
-                match job.proxy.fresh_link(&backend, &endpoint, link.protocol(), job.due.first_byte).await {
-                    Ok(fresh) => link = fresh,
+            Attempt::Stale | Attempt::Unasked if may_repeat => {
+                match job.proxy.another_link(&backend, &endpoint, link.protocol(), job.due.first_byte).await {
+                    Ok(another) => link = another,
                     Err(_) => return Attempt::Refused(Refusal::Unreachable(job.backend.clone())),
                 }
             }
-            Attempt::Stale => return job.failed(),
+            Attempt::Stale | Attempt::Unasked => return job.failed(),
             Attempt::Done { status, close } => {
                 if let Link::Http1(upstream) = link
                     && job.course.sent.get()

@@ -69,13 +69,14 @@ async fn send(job: &Job<'_>, up: &Wire, out: &mut BytesMut, body: &mut impl Body
         _ => u64::MAX,
     };
     while job.has_body() {
-        match body.next().await.map_err(Broken::Body)? {
+        let part = body.next().await.map_err(Broken::Body)?;
+        job.course.body_begun.set(true);
+        match part {
             Part::Data(bytes) => {
                 let size = bytes.len();
                 left = left
                     .checked_sub(size as u64)
                     .ok_or(Broken::Body(Fault::Malformed(Malformed::LengthInvalid)))?;
-                job.course.body_begun.set(true);
                 if chunked && size > 0 {
                     put_chunk_line(out, size);
                     out.extend_from_slice(&bytes);

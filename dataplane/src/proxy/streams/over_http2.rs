@@ -32,14 +32,19 @@ pub(super) async fn attempt(
     match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, ready)).await {
         Err(Gone) => return Attempt::Cut,
         Ok(Err(_)) => return Attempt::Refused(Refusal::TimedOut),
-        Ok(Ok(Err(_))) => return lost(job, turn),
+        Ok(Ok(Err(_))) => return Attempt::Unasked,
         Ok(Ok(Ok(()))) => {}
     }
     let Ok((response, stream)) = turn.sender.send_request(request, !job.has_body()) else {
-        return lost(job, turn);
+        return Attempt::Unasked;
     };
 
     let sending = async {
+        // Until the instance has room for the stream its body is not touched: it may have to be asked elsewhere. An error
+        // is for the answer to judge.
+        if job.has_body() {
+            let _ = poll_fn(|cx| turn.sender.poll_ready(cx)).await;
+        }
         match send(job, stream, body).await {
             Ok(()) => {
                 job.course.sent.set(true);
@@ -52,13 +57,13 @@ pub(super) async fn attempt(
             Err(Broken::Body(fault)) => job.broken(fault),
         }
     };
-    beside(answer(job, turn, response, reply), sending).await
-}
-
-/// The connection ended under a request of which nothing was answered.
-fn lost(job: &Job<'_>, turn: &Turn) -> Attempt {
-    turn.give_up();
-    if turn.reused { Attempt::Stale } else { job.failed() }
+    match beside(answer(job, response, reply), sending).await {
+        Attempt::Stale => {
+            turn.give_up();
+            if turn.reused { Attempt::Stale } else { job.failed() }
+        }
+        ended => ended,
+    }
 }
 
 enum Broken {
@@ -69,9 +74,10 @@ enum Broken {
 
 async fn send(job: &Job<'_>, mut stream: SendStream<Bytes>, body: &mut impl Body) -> Result<(), Broken> {
     while job.has_body() {
-        match body.next().await.map_err(Broken::Body)? {
+        let part = body.next().await.map_err(Broken::Body)?;
+        job.course.body_begun.set(true);
+        match part {
             Part::Data(mut bytes) => {
-                job.course.body_begun.set(true);
                 let size = bytes.len();
                 while !bytes.is_empty() {
                     let due = job.proxy.ring.now() + job.proxy.limits.stall_max;
@@ -142,14 +148,15 @@ async fn arrived(response: &mut ResponseFuture) -> Arrived {
     .await
 }
 
-async fn answer(job: &Job<'_>, turn: &Turn, mut response: ResponseFuture, reply: &mut impl Reply) -> Attempt {
+async fn answer(job: &Job<'_>, mut response: ResponseFuture, reply: &mut impl Reply) -> Attempt {
     let mut interim = 0;
     let answer = loop {
         match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, arrived(&mut response))).await {
             Err(Gone) => return Attempt::Cut,
             Ok(Err(_)) => return Attempt::Refused(Refusal::TimedOut),
             Ok(Ok(Arrived::Final(answer))) => break answer,
-            Ok(Ok(Arrived::Failed(why))) if is_untouched(&why) => return lost(job, turn),
+            Ok(Ok(Arrived::Failed(why))) if is_unasked(&why) && interim == 0 => return Attempt::Unasked,
+            Ok(Ok(Arrived::Failed(why))) if why.is_io() || why.is_go_away() => return Attempt::Stale,
             Ok(Ok(Arrived::Failed(_))) => return job.failed(),
             Ok(Ok(Arrived::Interim(_))) if interim == INTERIM_MAX => return job.failed(),
             // HTTP/2 has no 101 (RFC 9113 8.6), and a client of HTTP/1 would take what follows for another protocol.
@@ -182,9 +189,10 @@ async fn answer(job: &Job<'_>, turn: &Turn, mut response: ResponseFuture, reply:
     Attempt::Done { status, close: false }
 }
 
-/// The instance did nothing about the request: it went away, or refused the stream.
-fn is_untouched(why: &::h2::Error) -> bool {
-    why.is_io() || why.is_go_away() || why.reason() == Some(Reason::REFUSED_STREAM)
+/// The instance did nothing about the request: it refused the stream (RFC 9113 8.7), or said GOAWAY and that the stream
+/// is beyond the last it serves (6.8), for h2 tells no other stream of it.
+fn is_unasked(why: &::h2::Error) -> bool {
+    why.is_remote() && (why.is_go_away() || why.reason() == Some(Reason::REFUSED_STREAM))
 }
 
 async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -> Result<(), Stop> {
