@@ -4,13 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ::h2::client::{Builder, SendRequest};
+use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::{Chunk, Ring, Tick};
+use tokio::sync::Notify;
 
 use super::io::Io;
 use super::limits;
@@ -22,26 +24,43 @@ use crate::tls::{Trust, Wire};
 pub struct Client {
     ring: Ring,
     limits: HttpLimits,
-    links: RefCell<HashMap<u64, Vec<Link>, RandomState>>,
+    lines: RefCell<HashMap<u64, Rc<Line>, RandomState>>,
+}
+
+/// All that leads to one instance.
+#[derive(Default)]
+struct Line {
+    /// Those that take requests; with the dial under way, never more than may be.
+    links: RefCell<Vec<Link>>,
+    /// One at a time, and whoever needs a connection waits for it.
+    dial: RefCell<Option<Rc<Dial>>>,
+}
+
+/// A connection that is being opened by a task of its own: it is for all who wait, and none of them may take it along.
+#[derive(Default)]
+struct Dial {
+    failed: RefCell<Option<Failure>>,
+    ended: Notify,
+}
+
+/// An error that many are told.
+struct Failure {
+    kind: io::ErrorKind,
+    why: String,
 }
 
 /// A shared connection. Clones stand for the same one.
 #[derive(Clone)]
-pub struct Link {
+struct Link {
     sender: SendRequest<Bytes>,
     shared: Rc<Shared>,
-}
-
-impl Link {
-    /// The instance has said GOAWAY, or the connection has ended: there is no other way to ask h2.
-    fn is_leaving(&mut self) -> bool {
-        matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
-    }
 }
 
 struct Shared {
     /// The connection has ended, or was given up.
     closed: Cell<bool>,
+    /// A request has been given it.
+    used: Cell<bool>,
     streams: Cell<usize>,
     idle_since: Cell<Tick>,
 }
@@ -49,7 +68,7 @@ struct Shared {
 /// A request's share of a connection.
 pub struct Turn {
     pub sender: SendRequest<Bytes>,
-    /// The connection has carried a request before, so it may have been closed meanwhile.
+    /// The connection was given a request before, so it may have been closed meanwhile.
     pub reused: bool,
     shared: Rc<Shared>,
     ring: Ring,
@@ -72,77 +91,142 @@ impl Drop for Turn {
 impl Client {
     #[must_use]
     pub fn new(ring: &Ring, limits: &HttpLimits) -> Self {
-        Self { ring: ring.clone(), limits: *limits, links: RefCell::default() }
+        Self { ring: ring.clone(), limits: *limits, lines: RefCell::default() }
     }
 
     /// A connection with room for one more request, or the least busy one when there are as many as may
     /// be: h2 then holds the request back until the instance has room.
     #[must_use]
     pub fn kept(&self, endpoint: u64) -> Option<Turn> {
-        let mut all = self.links.borrow_mut();
-        let links = all.get_mut(&endpoint)?;
-        links.retain_mut(|link| !link.shared.closed.get() && !link.is_leaving());
-        let full = links.len() >= limits::CONNECTIONS_PER_ENDPOINT_MAX;
-        let idlest = links.iter().min_by_key(|link| link.shared.streams.get())?;
-        let room = idlest.sender.current_max_send_streams().min(limits::INSTANCE_STREAMS_MAX);
-        let has_room = idlest.shared.streams.get() < room;
-        (has_room || full).then(|| self.turn(idlest.clone(), true))
+        let link = self.lines.borrow().get(&endpoint)?.link()?;
+        Some(self.turn(link))
     }
 
-    /// A new connection, within `connect_max` and before `due`; others may use it as well.
+    /// The same, or a new connection, within `connect_max` and before `due`.
     pub async fn open(
         &self,
         endpoint: u64,
         to: SocketAddr,
-        trust: Option<&Trust>,
+        trust: Option<&Arc<Trust>>,
         due: Option<Tick>,
     ) -> io::Result<Turn> {
+        let line = Rc::clone(self.lines.borrow_mut().entry(endpoint).or_default());
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
-        let connected = async {
-            let stream = Wire::connect(&self.ring, to, trust).await?;
-            let io = Io::new(&self.ring, stream, Chunk::empty(), self.limits.stall_max);
-            builder().handshake::<_, Bytes>(io).await.map_err(io::Error::other)
-        };
-        let (sender, connection) = match by(&self.ring, at, connected).await {
-            Ok(both) => both?,
-            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
-        };
-        let shared = Rc::new(Shared {
-            closed: Cell::new(false),
-            streams: Cell::new(0),
-            idle_since: Cell::new(self.ring.now()),
-        });
-        let link = Link { sender, shared: Rc::clone(&shared) };
-        self.links.borrow_mut().entry(endpoint).or_default().push(link.clone());
-        self.ring.spawn(async move {
-            if let Err(why) = connection.await {
-                tracing::debug!(%why, "a connection to an instance ended");
+        loop {
+            if let Some(link) = line.link() {
+                return Ok(self.turn(link));
             }
-            shared.closed.set(true);
-        });
-        Ok(self.turn(link, false))
+            let under_way = line.dial.borrow().clone();
+            let dial = under_way.unwrap_or_else(|| self.dial(&line, to, trust));
+            if by(&self.ring, at, dial.ended.notified()).await.is_err() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            if let Some(Failure { kind, why }) = &*dial.failed.borrow() {
+                // An instance that takes no further connection serves on those it has.
+                let link = line.idlest().ok_or_else(|| io::Error::new(*kind, why.as_str()))?;
+                return Ok(self.turn(link));
+            }
+        }
     }
 
-    fn turn(&self, link: Link, reused: bool) -> Turn {
-        link.shared.streams.set(link.shared.streams.get() + 1);
-        Turn { sender: link.sender, reused, shared: link.shared, ring: self.ring.clone() }
+    fn dial(&self, line: &Rc<Line>, to: SocketAddr, trust: Option<&Arc<Trust>>) -> Rc<Dial> {
+        let dial = Rc::<Dial>::default();
+        *line.dial.borrow_mut() = Some(Rc::clone(&dial));
+        let dialling = Dialling { line: Rc::clone(line), dial: Rc::clone(&dial) };
+        let (ring, trust, limits) = (self.ring.clone(), trust.cloned(), self.limits);
+        self.ring.spawn(async move {
+            let connected = async {
+                let stream = Wire::connect(&ring, to, trust.as_deref()).await?;
+                let io = Io::new(&ring, stream, Chunk::empty(), limits.stall_max);
+                builder().handshake::<_, Bytes>(io).await.map_err(io::Error::other)
+            };
+            let connected = by(&ring, Some(ring.now() + limits.connect_max), connected).await;
+            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                Ok((sender, connection)) => dialling.line.add(&ring, sender, connection),
+                Err(why) => {
+                    let failure = Failure { kind: why.kind(), why: why.to_string() };
+                    *dialling.dial.failed.borrow_mut() = Some(failure);
+                }
+            }
+        });
+        dial
+    }
+
+    fn turn(&self, link: Link) -> Turn {
+        let Link { sender, shared } = link;
+        shared.streams.set(shared.streams.get() + 1);
+        Turn { sender, reused: shared.used.replace(true), shared, ring: self.ring.clone() }
     }
 
     /// Closes what has been idle for too long and forgets what ended. Called now and then.
     pub fn sweep(&self, now: Tick) {
-        self.links.borrow_mut().retain(|_, links| {
+        self.lines.borrow_mut().retain(|_, line| {
+            let links = &mut *line.links.borrow_mut();
             links.retain(|link| {
                 let idle = link.shared.streams.get() == 0
                     && now - link.shared.idle_since.get() >= self.limits.pool_idle_max;
                 !link.shared.closed.get() && !idle
             });
-            !links.is_empty()
+            !links.is_empty() || line.dial.borrow().is_some()
         });
     }
 
     /// Closes all that carry nothing; the others when they are done.
     pub fn clear(&self) {
-        self.links.take();
+        self.lines.take();
+    }
+}
+
+impl Line {
+    /// See [`Client::kept`].
+    fn link(&self) -> Option<Link> {
+        let idlest = self.idlest()?;
+        let room = idlest.sender.current_max_send_streams().min(limits::INSTANCE_STREAMS_MAX);
+        let full = self.links.borrow().len() >= limits::CONNECTIONS_PER_ENDPOINT_MAX;
+        (full || idlest.shared.streams.get() < room).then_some(idlest)
+    }
+
+    fn idlest(&self) -> Option<Link> {
+        let links = &mut *self.links.borrow_mut();
+        links.retain_mut(|link| !link.shared.closed.get() && !link.is_leaving());
+        links.iter().min_by_key(|link| link.shared.streams.get()).cloned()
+    }
+
+    fn add(&self, ring: &Ring, sender: SendRequest<Bytes>, connection: Connection<Io, Bytes>) {
+        let shared = Rc::new(Shared {
+            closed: Cell::new(false),
+            used: Cell::new(false),
+            streams: Cell::new(0),
+            idle_since: Cell::new(ring.now()),
+        });
+        self.links.borrow_mut().push(Link { sender, shared: Rc::clone(&shared) });
+        assert!(self.links.borrow().len() <= limits::CONNECTIONS_PER_ENDPOINT_MAX);
+        ring.spawn(async move {
+            if let Err(why) = connection.await {
+                tracing::debug!(%why, "a connection to an instance ended");
+            }
+            shared.closed.set(true);
+        });
+    }
+}
+
+impl Link {
+    /// The instance has said GOAWAY, or the connection has ended: there is no other way to ask h2.
+    fn is_leaving(&mut self) -> bool {
+        matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
+}
+
+/// However a dial ends, all who wait for it look again.
+struct Dialling {
+    line: Rc<Line>,
+    dial: Rc<Dial>,
+}
+
+impl Drop for Dialling {
+    fn drop(&mut self) {
+        self.line.dial.take();
+        self.dial.ended.notify_waiters();
     }
 }
 

@@ -43,7 +43,8 @@ pub const RESET_BEFORE_ACCEPT_MAX: usize = 20;
 /// client causes some only before it knows [`STREAMS_MAX`]: what it opens beyond is refused.
 pub const RESET_BY_US_MAX: usize = 1_000;
 
-/// Connections from one core to one instance, each with the streams that the instance allows.
+/// Connections from one core to one instance that take requests or are being opened, each with the streams that the
+/// instance allows. One that said GOAWAY is not among them while it finishes what it has.
 pub const CONNECTIONS_PER_ENDPOINT_MAX: usize = 4;
 
 /// Times that one request is asked because its instance has not looked at it. Each connection may say goodbye, or refuse what

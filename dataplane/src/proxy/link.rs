@@ -2,6 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -26,6 +27,14 @@ impl Link {
         match self {
             Self::Http1(_) => Protocol::Http1,
             Self::Http2(_) => Protocol::H2c,
+        }
+    }
+
+    /// It was given a request before.
+    fn is_reused(&self) -> bool {
+        match self {
+            Self::Http1(upstream) => upstream.reused,
+            Self::Http2(turn) => turn.reused,
         }
     }
 }
@@ -70,49 +79,40 @@ impl Proxy {
             Protocol::H2c => self.h2_client.kept(endpoint.id).map(Link::Http2),
         };
         match kept {
-            Some(link) => {
-                self.counters.reused();
-                Ok(link)
-            }
+            Some(link) => Ok(self.counted(endpoint, link)),
             None => self.fresh_link(place.backend(), endpoint, protocol, due).await,
         }
     }
 
-    /// A way in place of one that did not carry its request.
-    pub(super) async fn another_link(
+    /// A new connection to an instance; in HTTP/2 one that others wait for too, or one that has got room meanwhile.
+    pub(super) async fn fresh_link(
         &self,
         backend: &Backend,
         endpoint: &Endpoint,
         protocol: Protocol,
         due: Option<Tick>,
     ) -> io::Result<Link> {
-        if protocol == Protocol::H2c
-            && let Some(turn) = self.h2_client.kept(endpoint.id)
-        {
-            return Ok(Link::Http2(turn));
-        }
-        self.fresh_link(backend, endpoint, protocol, due).await
-    }
-
-    /// A new connection to an instance.
-    async fn fresh_link(
-        &self,
-        backend: &Backend,
-        endpoint: &Endpoint,
-        protocol: Protocol,
-        due: Option<Tick>,
-    ) -> io::Result<Link> {
-        let (to, trust) = (endpoint.address, backend.trust.as_deref());
+        let (to, trust) = (endpoint.address, backend.trust.as_ref());
         let link = match protocol {
             // Boxed: few requests open a connection, and every one would have room for a handshake by TLS.
-            Protocol::Http1 => Link::Http1(Box::pin(self.client.open(to, trust, due)).await?),
+            Protocol::Http1 => {
+                Link::Http1(Box::pin(self.client.open(to, trust.map(Arc::as_ref), due)).await?)
+            }
             Protocol::H2c => Link::Http2(Box::pin(self.h2_client.open(endpoint.id, to, trust, due)).await?),
         };
+        Ok(self.counted(endpoint, link))
+    }
+
+    fn counted(&self, endpoint: &Endpoint, link: Link) -> Link {
+        if link.is_reused() {
+            self.counters.reused();
+            return link;
+        }
         self.counters.upstream_opened.fetch_add(1, Relaxed);
         if !self.outliers.borrow().is_empty() {
             self.outliers.borrow_mut().accepted(endpoint.id);
         }
-        Ok(link)
+        link
     }
 
     /// A place, waited for if need be, and a way to its instance. An instance that refuses is reported,

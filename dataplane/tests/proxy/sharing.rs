@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::h2::io::Io;
 use sluicegate_dataplane::table::{Backend, Protocol};
 
-use crate::house::{House, backend, in_house, on_every_machine, raw_instance};
+use crate::house::{House, backend, in_house, nobody, on_every_machine, raw_instance};
 use crate::streams::{STALL_MAX, connect, whole};
 
 /// An instance that serves each stream by a task of `answer`, and counts the connections it takes. With a request for
@@ -293,4 +294,70 @@ fn an_instance_that_looks_at_nothing_is_given_up() {
             assert!(opened.get() <= 5, "{}", opened.get());
         });
     }
+}
+
+/// A burst to an instance that nobody was connected to once opened half as many connections as there were requests: those
+/// on their way to be opened were not counted, and nobody waited for one.
+#[test]
+fn a_burst_of_requests_opens_no_more_connections_than_may_be() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let (opened, answered) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        publish(&house, moody(&house.ring, &opened, Mood::Refuses, 0));
+        let sender = connect(&house).await.unwrap();
+        for _ in 0..200 {
+            let (sender, answered) = (sender.clone(), Rc::clone(&answered));
+            house.ring.spawn(async move {
+                let posted = exchange(sender, ask(Method::POST, "/"), "body").await;
+                assert_eq!(posted, (200, b"done".to_vec()));
+                answered.set(answered.get() + 1);
+            });
+        }
+        while answered.get() < 200 {
+            house.pause(1).await;
+        }
+        assert!(opened.get() <= 4, "{}", opened.get());
+        let counted = house.counters.upstream_opened.load(Relaxed) as usize;
+        assert_eq!(counted, opened.get());
+        assert_eq!(house.counters.upstream_reused.load(Relaxed) as usize, 200 - counted);
+    });
+}
+
+/// Far away: a connection takes its time.
+fn far_away(script: impl AsyncFn(House) + Copy + 'static) {
+    let far = Duration::from_millis(20);
+    let world = World::new(1, Weather { latency: far..=far, ..Weather::calm() });
+    in_house(&world.ring(), &CoreLimits::default(), async move |house| script(house).await);
+}
+
+/// Who waits for a connection that others opened waits for nobody who is gone.
+#[test]
+fn a_client_that_leaves_takes_no_connection_with_it() {
+    far_away(async |house: House| {
+        let opened = Rc::new(Cell::new(0));
+        publish(&house, moody(&house.ring, &opened, Mood::Refuses, 0));
+        let mut sender = connect(&house).await.unwrap();
+        let first = sender.send_request(ask(Method::GET, "/"), true).unwrap();
+        let second = sender.send_request(ask(Method::GET, "/"), true).unwrap();
+        house.pause(10).await; // its end comes while the connection is being opened
+        drop(first);
+        assert_eq!(second.0.await.unwrap().status(), 200);
+        assert_eq!(opened.get(), 1);
+    });
+}
+
+/// ... and hears it at once when there is none to be had.
+#[test]
+fn all_who_wait_for_a_connection_hear_that_there_is_none() {
+    far_away(async |house: House| {
+        publish(&house, nobody(&house.ring).await);
+        let mut sender = connect(&house).await.unwrap();
+        let (begun, mut asked) = (house.ring.now(), Vec::new());
+        for _ in 0..30 {
+            asked.push(sender.send_request(ask(Method::GET, "/"), true).unwrap().0);
+        }
+        for answer in asked {
+            assert_eq!(answer.await.unwrap().status(), 502);
+        }
+        assert!(house.ring.now() - begun < Duration::from_millis(500));
+    });
 }

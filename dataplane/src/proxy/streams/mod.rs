@@ -184,8 +184,8 @@ async fn carry(
             };
         match attempt {
             Attempt::Stale | Attempt::Unasked if may_repeat => {
-                match job.proxy.another_link(&backend, &endpoint, link.protocol(), job.due.first_byte).await {
-                    Ok(another) => link = another,
+                match job.proxy.fresh_link(&backend, &endpoint, link.protocol(), job.due.first_byte).await {
+                    Ok(fresh) => link = fresh,
                     Err(_) => return Attempt::Refused(Refusal::Unreachable(job.backend.clone())),
                 }
             }
