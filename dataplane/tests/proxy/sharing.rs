@@ -12,7 +12,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use ring::sim::{Weather, World};
 use ring::{Chunk, Options, Ring, Stream};
 use sluicegate_dataplane::core::CoreLimits;
@@ -360,4 +360,45 @@ fn all_who_wait_for_a_connection_hear_that_there_is_none() {
         }
         assert!(house.ring.now() - begun < Duration::from_millis(500));
     });
+}
+
+/// RFC 9110 10.1.1: an instance that knows no expectation waits for the body, and its client waited for a word until its
+/// patience was up. After `continue_after` the word is ours; one that the instance says is not said twice.
+#[test]
+fn a_client_that_waits_for_100_continue_gets_it_once_whatever_an_http2_instance_knows() {
+    for knows in [false, true] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            let instance = serving(&house.ring, &Rc::default(), move |request, mut respond| async move {
+                assert_eq!(request.headers()["expect"], "100-continue");
+                if knows {
+                    let go_on = Response::builder().status(100).body(()).unwrap();
+                    respond.send_informational(go_on).unwrap();
+                }
+                let Ok(body) = whole(request.into_body()).await else { return };
+                let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+                let _ = answer.send_data(body.into(), true);
+            });
+            publish(&house, instance);
+
+            let mut client = house.client().await;
+            let expects = "Host: app\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+            client.send(format!("POST / HTTP/1.1\r\n{expects}")).await;
+            assert!(client.message().await.unwrap().head.starts_with("HTTP/1.1 100 "));
+            client.send("body").await;
+            let answer = client.message().await.unwrap();
+            assert!(answer.head.starts_with("HTTP/1.1 200 "), "{}", answer.head);
+            assert_eq!(answer.body, b"body");
+
+            let mut request = ask(Method::POST, "/");
+            request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
+            let mut sender = connect(&house).await.unwrap();
+            let (mut answer, mut body) = sender.send_request(request, false).unwrap();
+            let interim = poll_fn(|cx| answer.poll_informational(cx)).await;
+            assert_eq!(interim.unwrap().unwrap().status(), 100);
+            body.send_data("body".into(), true).unwrap();
+            let interim = poll_fn(|cx| answer.poll_informational(cx)).await;
+            assert!(interim.is_none(), "{interim:?}");
+            assert_eq!(whole(answer.await.unwrap().into_body()).await.unwrap(), b"body");
+        });
+    }
 }

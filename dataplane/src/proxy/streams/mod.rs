@@ -4,6 +4,7 @@
 //! the two kinds of client, `over_http1` and `over_http2` the two kinds of instance. [`carry`] brings
 //! them together. HTTP/1 at both ends has a shorter way of its own ([`super::exchange`]).
 
+mod expectation;
 mod from_http1;
 mod from_http2;
 mod over_http1;
@@ -84,6 +85,8 @@ trait Reply {
 struct Course {
     /// Something of the request's body was read, were it its end.
     body_begun: Cell<bool>,
+    /// The client that waits for a word has it.
+    told_to_continue: Cell<bool>,
     /// The request's body was read to its end.
     request_read: Cell<bool>,
     /// ... and all of it was sent.

@@ -6,6 +6,7 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use ring::Chunk;
 
+use super::expectation::Expectation;
 use super::{Attempt, Body, Fault, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
 use crate::h2::trailers;
 use crate::http::codec::{
@@ -155,14 +156,12 @@ impl<R: Reply> Answering<'_, R> {
 
     /// The final answer's head; interim ones are passed on.
     async fn final_head(&mut self) -> Result<Chunk, Attempt> {
-        let (ring, course) = (&self.job.proxy.ring, &self.job.course);
+        let ring = &self.job.proxy.ring;
         let received_before = self.inflow.bytes;
-        let mut told_to_continue = !self.job.head.expects_continue;
-        let continue_at = ring.now() + self.job.proxy.limits.continue_after;
+        let expectation = Expectation::of(self.job);
         let mut interim = 0;
         loop {
-            let waits_for_us = !told_to_continue && !course.body_begun.get();
-            let at = earlier(self.job.due.first_byte, waits_for_us.then_some(continue_at));
+            let at = earlier(self.job.due.first_byte, expectation.due());
             let (asked, head) = (self.job.head.method, &mut *self.head);
             let parsed = self.inflow.head(self.up, |bytes| parse_response(bytes, asked, head));
             let bytes = match unless_gone(self.reply, by(ring, at, parsed)).await {
@@ -177,10 +176,7 @@ impl<R: Reply> Answering<'_, R> {
                     return Err(Attempt::Refused(Refusal::TimedOut));
                 }
                 Ok(Err(_)) => {
-                    told_to_continue = true;
-                    let mut go_on = ::http::Response::new(());
-                    *go_on.status_mut() = ::http::StatusCode::CONTINUE;
-                    self.reply.interim(go_on).await.map_err(|_| Attempt::Cut)?;
+                    expectation.say(self.reply).await.map_err(|_| Attempt::Cut)?;
                     continue;
                 }
             };
@@ -192,8 +188,7 @@ impl<R: Reply> Answering<'_, R> {
             if interim > INTERIM_MAX {
                 return Err(self.job.failed());
             }
-            if self.head.status != 100 || !told_to_continue {
-                told_to_continue |= self.head.status == 100;
+            if expectation.hear(self.head.status) {
                 let answer =
                     heads::from_instance(self.head.view(&bytes)).map_err(|why| self.job.malformed(why))?;
                 drop(bytes);

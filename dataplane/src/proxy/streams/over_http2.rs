@@ -9,11 +9,12 @@ use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
 
+use super::expectation::Expectation;
 use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
 use crate::h2::client::Turn;
 use crate::h2::trailers;
 use crate::http::limits::INTERIM_MAX;
-use crate::http::wire::by;
+use crate::http::wire::{by, earlier};
 use crate::proxy::Refusal;
 use crate::proxy::beside::beside;
 
@@ -149,30 +150,10 @@ async fn arrived(response: &mut ResponseFuture) -> Arrived {
 }
 
 async fn answer(job: &Job<'_>, mut response: ResponseFuture, reply: &mut impl Reply) -> Attempt {
-    let mut interim = 0;
-    let answer = loop {
-        match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, arrived(&mut response))).await {
-            Err(Gone) => return Attempt::Cut,
-            Ok(Err(_)) => return Attempt::Refused(Refusal::TimedOut),
-            Ok(Ok(Arrived::Final(answer))) => break answer,
-            Ok(Ok(Arrived::Failed(why))) if is_unasked(&why) && interim == 0 => return Attempt::Unasked,
-            Ok(Ok(Arrived::Failed(why))) if why.is_io() || why.is_go_away() => return Attempt::Stale,
-            Ok(Ok(Arrived::Failed(_))) => return job.failed(),
-            Ok(Ok(Arrived::Interim(_))) if interim == INTERIM_MAX => return job.failed(),
-            // HTTP/2 has no 101 (RFC 9113 8.6), and a client of HTTP/1 would take what follows for another protocol.
-            Ok(Ok(Arrived::Interim(answer))) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                return job.failed();
-            }
-            Ok(Ok(Arrived::Interim(answer))) => {
-                interim += 1;
-                let answer = heads::from_h2_instance(answer.into_parts().0);
-                if reply.interim(answer).await.is_err() {
-                    return Attempt::Cut;
-                }
-            }
-        }
+    let answer = match final_head(job, &mut response, reply).await {
+        Ok(answer) => answer,
+        Err(attempt) => return attempt,
     };
-
     let (parts, mut body) = answer.into_parts();
     let status = parts.status.as_u16();
     let ends = body.is_end_stream();
@@ -187,6 +168,45 @@ async fn answer(job: &Job<'_>, mut response: ResponseFuture, reply: &mut impl Re
         }
     }
     Attempt::Done { status, close: false }
+}
+
+/// The final answer's head; interim ones are passed on.
+async fn final_head(
+    job: &Job<'_>,
+    response: &mut ResponseFuture,
+    reply: &mut impl Reply,
+) -> Result<Response<RecvStream>, Attempt> {
+    let (ring, expectation) = (&job.proxy.ring, Expectation::of(job));
+    let mut interim = 0;
+    loop {
+        let at = earlier(job.due.first_byte, expectation.due());
+        let answer = match unless_gone(reply, by(ring, at, arrived(response))).await {
+            Err(Gone) => return Err(Attempt::Cut),
+            Ok(Err(_)) if job.due.first_byte.is_some_and(|due| ring.now() >= due) => {
+                return Err(Attempt::Refused(Refusal::TimedOut));
+            }
+            Ok(Err(_)) => {
+                expectation.say(reply).await.map_err(|Gone| Attempt::Cut)?;
+                continue;
+            }
+            Ok(Ok(Arrived::Final(answer))) => return Ok(answer),
+            Ok(Ok(Arrived::Failed(why))) if is_unasked(&why) && interim == 0 => {
+                return Err(Attempt::Unasked);
+            }
+            Ok(Ok(Arrived::Failed(why))) if why.is_io() || why.is_go_away() => return Err(Attempt::Stale),
+            Ok(Ok(Arrived::Failed(_))) => return Err(job.failed()),
+            Ok(Ok(Arrived::Interim(answer))) => answer,
+        };
+        interim += 1;
+        // HTTP/2 has no 101 (RFC 9113 8.6), and a client of HTTP/1 would take what follows for another protocol.
+        if interim > INTERIM_MAX || answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(job.failed());
+        }
+        if expectation.hear(answer.status().as_u16()) {
+            let answer = heads::from_h2_instance(answer.into_parts().0);
+            reply.interim(answer).await.map_err(|Gone| Attempt::Cut)?;
+        }
+    }
 }
 
 /// The instance did nothing about the request: it refused the stream (RFC 9113 8.7), or said GOAWAY and that the stream
