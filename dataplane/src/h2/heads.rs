@@ -9,7 +9,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, Response, Uri};
 
 use crate::http::codec::{
-    Malformed, Name, Parsed, RequestHead, RequestView, ResponseView, has_token, parse_request,
+    Malformed, Name, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token, parse_request,
 };
 use crate::http::headers::{ForClient, Scheme, put_status};
 
@@ -197,21 +197,33 @@ fn is_nominated(view: ResponseView<'_>, name: &[u8]) -> bool {
         .is_ok_and(|name| view.values(Name::Connection).any(|value| has_token(value, name)))
 }
 
-/// An HTTP/2 instance's answer, without what should not be in it.
-#[must_use]
-pub fn from_h2_instance(parts: http::response::Parts) -> Response<()> {
+/// An HTTP/2 instance's answer, without what should not be in it. As strict as with one of HTTP/1, but that a length
+/// which is repeated is said once (RFC 9110 8.6): where the answer ends, its frames say.
+pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, Malformed> {
     let mut answer = Response::new(());
     *answer.status_mut() = parts.status;
+    let mut length = None;
     for (name, value) in &parts.headers {
-        match Name::of(name.as_str().as_bytes()) {
-            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => {}
-            Name::ContentLength if has_no_length(parts.status.as_u16()) => {}
-            _ => {
-                answer.headers_mut().append(name.clone(), value.clone());
-            }
+        if is_padded(value) {
+            return Err(Malformed::FieldValue);
         }
+        match Name::of(name.as_str().as_bytes()) {
+            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
+            Name::Lookalike => return Err(Malformed::FieldName),
+            Name::ContentLength => {
+                let said = content_length(value.as_bytes()).ok_or(Malformed::LengthInvalid)?;
+                match length.replace(said) {
+                    Some(before) if before == said => continue,
+                    Some(_) => return Err(Malformed::LengthRepeated),
+                    None if has_no_length(parts.status.as_u16()) => continue,
+                    None => {}
+                }
+            }
+            _ => {}
+        }
+        answer.headers_mut().append(name.clone(), value.clone());
     }
-    answer
+    Ok(answer)
 }
 
 /// Writes an answer's head for an HTTP/1 client, the empty line included.

@@ -4,6 +4,7 @@
 mod answers;
 mod bodies;
 mod house;
+mod judged;
 mod life;
 mod manners;
 mod places;

@@ -24,7 +24,7 @@ use crate::streams::{STALL_MAX, connect, whole};
 
 /// An instance that serves each stream by a task of `answer`, and counts the connections it takes. With a request for
 /// `/last` it says GOAWAY, and serves on what it has.
-fn serving<F: Future<Output = ()> + 'static>(
+pub(crate) fn serving<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     opened: &Rc<Cell<usize>>,
     answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + 'static,
@@ -53,11 +53,11 @@ fn in_calm<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy 
     }
 }
 
-fn publish(house: &House, instance: SocketAddr) {
+pub(crate) fn publish(house: &House, instance: SocketAddr) {
     house.publish("app", Backend { protocol: Protocol::H2c, ..backend(&[instance], 0, None) });
 }
 
-fn ask(method: Method, path: &str) -> Request<()> {
+pub(crate) fn ask(method: Method, path: &str) -> Request<()> {
     Request::builder().method(method).uri(format!("http://app{path}")).body(()).unwrap()
 }
 

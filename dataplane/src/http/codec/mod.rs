@@ -118,7 +118,7 @@ fn is_cut_by_crlf(head: &[u8], fields: &[Field]) -> bool {
 }
 
 /// `1*DIGIT` that fits, and nothing else: no sign, no blank, no list.
-fn content_length(value: &[u8]) -> Option<u64> {
+pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
     }

@@ -13,6 +13,7 @@ use super::expectation::Expectation;
 use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
 use crate::h2::client::Turn;
 use crate::h2::trailers;
+use crate::http::codec::Method;
 use crate::http::limits::INTERIM_MAX;
 use crate::http::wire::{by, earlier};
 use crate::proxy::Refusal;
@@ -156,8 +157,12 @@ async fn answer(job: &Job<'_>, mut response: ResponseFuture, reply: &mut impl Re
     };
     let (parts, mut body) = answer.into_parts();
     let status = parts.status.as_u16();
-    let ends = body.is_end_stream();
-    let answer = job.answered(heads::from_h2_instance(parts));
+    // What stands behind a head without content is nobody's (RFC 9110 15.3.5): its stream is dropped.
+    let ends = body.is_end_stream() || job.head.method == Method::Head || matches!(status, 204 | 304);
+    let answer = match heads::from_h2_instance(parts) {
+        Ok(answer) => job.answered(answer),
+        Err(why) => return job.malformed(why),
+    };
     if reply.head(answer, ends).await.is_err() {
         return Attempt::Cut;
     }
@@ -203,7 +208,7 @@ async fn final_head(
             return Err(job.failed());
         }
         if expectation.hear(answer.status().as_u16()) {
-            let answer = heads::from_h2_instance(answer.into_parts().0);
+            let answer = heads::from_h2_instance(answer.into_parts().0).map_err(|why| job.malformed(why))?;
             reply.interim(answer).await.map_err(|Gone| Attempt::Cut)?;
         }
     }
@@ -236,6 +241,7 @@ async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -
     }
     let due = job.due.next_byte(&job.proxy.ring);
     match by(&job.proxy.ring, due, body.trailers()).await {
+        Ok(Ok(Some(fields))) if fields.values().any(heads::is_padded) => Err(Stop::Instance),
         Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::passed)).await?),
         Ok(Err(_)) => Err(Stop::Instance),
         Err(_) => Err(Stop::Late),

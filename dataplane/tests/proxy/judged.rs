@@ -1,0 +1,119 @@
+//! What instances that speak HTTP/2 answer is judged as what those of HTTP/1 do.
+
+use std::rc::Rc;
+
+use h2::server::SendResponse;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
+use ring::Ring;
+use sluicegate_dataplane::core::CoreLimits;
+
+use crate::house::{House, on_every_machine};
+use crate::sharing::{ask, publish, serving};
+use crate::streams::{connect, whole};
+
+type Field = (&'static str, &'static str);
+
+fn fields(given: &[Field]) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    for (name, value) in given {
+        fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    fields
+}
+
+/// An instance that answers each request in the same way.
+fn answering(
+    ring: &Ring,
+    status: u16,
+    head: &'static [Field],
+    trailers: Option<&'static [Field]>,
+) -> std::net::SocketAddr {
+    serving(ring, &Rc::default(), move |_, mut respond: SendResponse<bytes::Bytes>| async move {
+        let mut answer = Response::builder().status(status).body(()).unwrap();
+        *answer.headers_mut() = fields(head);
+        let Ok(mut answer) = respond.send_response(answer, false) else { return };
+        let _ = answer.send_data("body".into(), trailers.is_none());
+        if let Some(trailers) = trailers {
+            let _ = answer.send_trailers(fields(trailers));
+        }
+    })
+}
+
+/// What a client of HTTP/1 gets, as text, and what one of HTTP/2.
+async fn asked(house: &House) -> (String, Result<Response<Vec<u8>>, h2::Error>) {
+    let mut client = house.client().await;
+    client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n").await;
+    let text = client.rest().await.to_ascii_lowercase();
+    let sender = connect(house).await.unwrap();
+    let (answer, _) = sender.ready().await.unwrap().send_request(ask(Method::GET, "/"), true).unwrap();
+    let whole = async {
+        let (head, body) = answer.await?.into_parts();
+        Ok(Response::from_parts(head, whole(body).await?))
+    };
+    (text, whole.await)
+}
+
+/// RFC 9113 8.2.1 (a value has no blanks around it), RFC 9110 8.6, and names that some take for others.
+#[test]
+fn an_answer_that_could_be_read_in_two_ways_is_a_502() {
+    const HEADS: [&[Field]; 6] = [
+        &[("x-p", "  a")],
+        &[("x-p", "a\t")],
+        &[("content-length", "")],
+        &[("content-length", "4"), ("content-length", "5")],
+        &[("content_length", "4")],
+        &[("transfer_encoding", "chunked")],
+    ];
+    for head in HEADS {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            publish(&house, answering(&house.ring, 200, head, None));
+            let (text, answer) = asked(&house).await;
+            assert!(text.starts_with("http/1.1 502 "), "{head:?}: {text}");
+            assert_eq!(answer.unwrap().status(), 502, "{head:?}");
+        });
+    }
+}
+
+/// RFC 9110 8.6: the same length said twice is said once.
+#[test]
+fn a_length_that_is_repeated_is_passed_on_once() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        const TWICE: &[Field] = &[("content-length", "4"), ("content-length", "4")];
+        publish(&house, answering(&house.ring, 200, TWICE, None));
+        let (text, answer) = asked(&house).await;
+        assert_eq!(text.matches("content-length: 4\r\n").count(), 1, "{text}");
+        assert!(text.ends_with("\r\n\r\nbody"), "{text}");
+        let answer = answer.unwrap();
+        assert_eq!(answer.headers().get_all("content-length").iter().count(), 1);
+        assert_eq!(answer.into_body(), b"body");
+    });
+}
+
+/// RFC 9110 15.3.5, 15.4.5: what is behind such a head is not content.
+#[test]
+fn an_answer_without_content_brings_none() {
+    for status in [204, 304] {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            publish(&house, answering(&house.ring, status, &[("x", "y")], None));
+            let (text, answer) = asked(&house).await;
+            assert!(text.starts_with(&format!("http/1.1 {status} ")) && text.ends_with("\r\n\r\n"), "{text}");
+            let answer = answer.unwrap();
+            assert_eq!((answer.status().as_u16(), answer.into_body()), (status, Vec::new()));
+        });
+    }
+}
+
+/// RFC 9113 8.2.1, 8.1.1: what is malformed at its end was malformed; a client must not take it for whole.
+#[test]
+fn an_answer_with_padded_trailers_breaks_off() {
+    const ENDS: [(&[Field], bool); 2] = [(&[("x-t", "a b")], true), (&[("x-t", " a")], false)];
+    for (trailers, whole) in ENDS {
+        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+            publish(&house, answering(&house.ring, 200, &[], Some(trailers)));
+            let (text, answer) = asked(&house).await;
+            assert_eq!(text.ends_with("0\r\nx-t: a b\r\n\r\n"), whole, "{text}");
+            assert_eq!(text.contains("\r\n0\r\n"), whole, "{text}");
+            assert_eq!(answer.is_ok(), whole, "{answer:?}");
+        });
+    }
+}
