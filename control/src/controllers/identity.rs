@@ -11,6 +11,7 @@ use super::world::{Error, Object, World};
 use crate::fingerprint;
 use crate::kind::Resource;
 use crate::kinds::conditions::Conditions;
+use crate::kinds::names::is_path_segment;
 use crate::kinds::shared::{AuthStatus, KReference, name, namespace};
 
 /// Longest name as upstream makes them, in characters; longer ones end in a hash.
@@ -137,6 +138,10 @@ pub async fn keep<K: Object + Resource>(
 /// Nobody asks any more: the account goes, if it is the object's own.
 async fn remove<K: Object>(world: &World, object: &K, account: &str) -> Result<(), Error> {
     let meta = object.meta();
+    // Whoever may write statuses wrote it.
+    if !is_path_segment(account) {
+        return Ok(());
+    }
     let api = world.api::<ServiceAccount>(namespace(meta));
     let Some(found) = api.get_opt(account).await? else { return Ok(()) };
     if !crate::kinds::shared::is_controlled_by(&found.metadata, meta) {

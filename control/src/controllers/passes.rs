@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::world::World;
+use crate::kinds::names::is_path_segment;
 
 /// How long a token is asked to be good for, in seconds.
 const SECONDS: i64 = 3_600;
@@ -165,6 +166,9 @@ pub(super) async fn ask(
     audience: &str,
     seconds: i64,
 ) -> Result<(String, Duration), String> {
+    if !is_path_segment(account) {
+        return Err(format!("serviceaccounts \"{account}\" not found"));
+    }
     let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), namespace);
     let wanted = TokenRequest {
         spec: TokenRequestSpec {

@@ -3,9 +3,12 @@
 //! Whoever resolved an object is told again when that object changes: a watch per kind is begun with the
 //! first reference to it, and `Interests` knows who asked for what.
 
+mod interests;
+
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use kube::api::{ApiResource, DynamicObject};
@@ -15,6 +18,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::is_absent;
 use super::queue::{Item, Queue};
@@ -22,11 +26,15 @@ use super::reference::join;
 use super::world::Error;
 use crate::kind::KindMeta;
 use crate::kinds;
+use crate::kinds::names::{is_dns_subdomain, is_dns1035_label, is_dns1123_label, is_path_segment};
 use crate::kinds::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
 use crate::kinds::shared::{Destination, KReference};
+use interests::{Interests, Referent};
 
 /// The domain of cluster-local names.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
+/// How long the API may take over one question: far more than it needs, so that one that never answers holds nobody up.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 pub struct Resolver {
     client: Client,
@@ -42,21 +50,6 @@ struct Watches {
     kinds: HashSet<(String, String)>,
     /// Ended with the resolver.
     tasks: JoinSet<()>,
-}
-
-/// An object that somebody refers to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Referent {
-    group: String,
-    kind: String,
-    namespace: String,
-    name: String,
-}
-
-#[derive(Debug, Default)]
-struct Interests {
-    by_referent: HashMap<Referent, HashSet<Item>>,
-    by_item: HashMap<Item, HashSet<Referent>>,
 }
 
 /// Where a destination leads.
@@ -100,6 +93,9 @@ impl Resolver {
                 None => Err(Unresolved("destination has neither ref nor uri".into())),
             });
         };
+        if let Err(unresolved) = check(item, reference) {
+            return Ok(Err(unresolved));
+        }
         let reference = match self.with_version(item, reference).await? {
             Ok(reference) => reference,
             Err(unresolved) => return Ok(Err(unresolved)),
@@ -152,7 +148,7 @@ impl Resolver {
 
     /// The version that the API recommends for a kind that we do not know.
     async fn served_version(&self, group: &str, kind: &str) -> Result<Option<String>, Error> {
-        match kube::discovery::oneshot::group(&self.client, group).await {
+        match in_time(kube::discovery::oneshot::group(&self.client, group)).await? {
             Ok(group) => Ok(group.recommended_kind(kind).map(|(resource, _)| resource.api_version)),
             Err(kube::Error::Discovery(_)) => Ok(None),
             Err(why) if is_absent(&why) => Ok(None),
@@ -170,7 +166,10 @@ impl Resolver {
         item: &Item,
         reference: &KReference,
     ) -> Result<Result<Value, Unresolved>, Error> {
-        let (group, version) = reference.api_version.split_once('/').unwrap_or(("", &reference.api_version));
+        if let Err(unresolved) = check(item, reference) {
+            return Ok(Err(unresolved));
+        }
+        let (group, version) = group_and_version(reference);
         let gvk = GroupVersionKind::gvk(group, version, &reference.kind);
         let Some(resource) = self.resource(&gvk).await? else {
             return Ok(Err(Unresolved(format!("{}: no such kind is served", described(item, reference)))));
@@ -186,7 +185,7 @@ impl Resolver {
         self.interests().add(item, referent);
         self.watch(&resource);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
-        Ok(match api.get_opt(&reference.name).await? {
+        Ok(match in_time(api.get_opt(&reference.name)).await?? {
             Some(object) => serde_json::to_value(object).map_err(|why| Unresolved(why.to_string())),
             None => Err(Unresolved(format!("{} not found", described(item, reference)))),
         })
@@ -205,7 +204,7 @@ impl Resolver {
         if let Some(meta) = known {
             return Ok(Some(ApiResource::from_gvk_with_plural(gvk, meta.plural)));
         }
-        match kube::discovery::oneshot::pinned_kind(&self.client, gvk).await {
+        match in_time(kube::discovery::oneshot::pinned_kind(&self.client, gvk)).await? {
             Ok((resource, _)) => Ok(Some(resource)),
             Err(kube::Error::Discovery(_)) => Ok(None),
             Err(why) if is_absent(&why) => Ok(None),
@@ -256,31 +255,34 @@ fn lock(interests: &Mutex<Interests>) -> MutexGuard<'_, Interests> {
     interests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Interests {
-    fn add(&mut self, item: &Item, referent: Referent) {
-        self.by_item.entry(item.clone()).or_default().insert(referent.clone());
-        self.by_referent.entry(referent).or_default().insert(item.clone());
-    }
+async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Error> {
+    timeout(ANSWER_MAX, answer).await.map_err(|_| Error::Silent(ANSWER_MAX))
+}
 
-    fn forget(&mut self, item: &Item) {
-        for referent in self.by_item.remove(item).into_iter().flatten() {
-            if let Some(items) = self.by_referent.get_mut(&referent) {
-                items.remove(item);
-                if items.is_empty() {
-                    self.by_referent.remove(&referent);
-                }
-            }
+/// What no object can be called is not found, and nobody is asked: in a request's path it would be more than a name.
+fn check(item: &Item, reference: &KReference) -> Result<(), Unresolved> {
+    let (what, namespace) = (described(item, reference), home(item, reference));
+    let (group, is_version) = match reference.group_alone() {
+        Some(group) => (group, true),
+        None => {
+            let (group, version) = group_and_version(reference);
+            (group, is_dns1035_label(version))
         }
+    };
+    if !is_version || !(group.is_empty() || is_dns_subdomain(group)) {
+        return Err(Unresolved(format!("{what}: no such kind is served")));
     }
+    if !is_dns1123_label(namespace) {
+        return Err(Unresolved(format!("{what} not found: no namespace is called \"{namespace}\"")));
+    }
+    if !is_path_segment(&reference.name) {
+        return Err(Unresolved(format!("{what} not found: no object is called \"{}\"", reference.name)));
+    }
+    Ok(())
+}
 
-    fn of(&self, referent: &Referent) -> Vec<Item> {
-        self.by_referent.get(referent).into_iter().flatten().cloned().collect()
-    }
-
-    fn of_kind(&self, group: &str, kind: &str) -> Vec<Item> {
-        let same = |referent: &Referent| referent.group == group && referent.kind == kind;
-        self.by_referent.iter().filter(|(r, _)| same(r)).flat_map(|(_, items)| items).cloned().collect()
-    }
+fn group_and_version(reference: &KReference) -> (&str, &str) {
+    reference.api_version.split_once('/').unwrap_or(("", &reference.api_version))
 }
 
 fn home<'a>(item: &'a Item, reference: &'a KReference) -> &'a str {
@@ -377,17 +379,19 @@ mod tests {
         assert_eq!(address(&service, true, "", &object), Ok("https://test.ns.svc.cluster.local".into()));
     }
 
-    #[test]
-    fn a_forgotten_interest_is_told_no_more() {
-        let mut interests = Interests::default();
+    /// No lookup takes for ever, whatever becomes of the request.
+    #[tokio::test(start_paused = true)]
+    async fn an_api_that_never_answers_holds_nobody_up() {
+        let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
+        let resolver = Resolver::new(Client::new(mute, "ns"), Arc::default(), Arc::default());
         let item = Item::new(Kind::Trigger, "ns", "t");
-        let referent =
-            Referent { group: String::new(), kind: "X".into(), namespace: "ns".into(), name: "x".into() };
-        interests.add(&item, referent.clone());
-        assert_eq!(interests.of(&referent), std::slice::from_ref(&item));
-        assert_eq!(interests.of_kind("", "X"), std::slice::from_ref(&item));
-        interests.forget(&item);
-        assert!(interests.of(&referent).is_empty());
-        assert!(interests.by_referent.is_empty() && interests.by_item.is_empty());
+        for api_version in ["v1", "x.example/v1"] {
+            let reference = reference(json!({"apiVersion": api_version, "kind": "Service", "name": "a"}));
+            let found = resolver.read(&item, &reference).await;
+            assert!(matches!(found, Err(Error::Silent(ANSWER_MAX))), "{found:?}");
+        }
+        let grouped = reference(json!({"group": "x.example", "kind": "X", "name": "a"}));
+        let found = resolver.served_version("x.example", &grouped.kind).await;
+        assert!(matches!(found, Err(Error::Silent(ANSWER_MAX))), "{found:?}");
     }
 }

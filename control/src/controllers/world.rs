@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -108,6 +109,8 @@ pub enum Error {
     /// What is missing will come from another appliance.
     #[error(transparent)]
     NotOurs(#[from] NotOurs),
+    #[error("no answer in {0:?}")]
+    Silent(Duration),
 }
 
 impl Error {
@@ -118,7 +121,7 @@ impl Error {
             Self::Api(kube::Error::Api(status)) => {
                 status.is_conflict() || status.is_already_exists() || status.is_not_found()
             }
-            Self::Api(_) | Self::NotOurs(_) => false,
+            Self::Api(_) | Self::NotOurs(_) | Self::Silent(_) => false,
         }
     }
 }

@@ -87,6 +87,14 @@ pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_CHARS_MAX && text.split('.').all(is_dns1123_label)
 }
 
+/// Whether some object may be called so, of whatever kind. What Kubernetes lets stand in a path, less what would need an
+/// escape there: nobody names objects by that, and a name of a client's choosing must not become more than a name.
+#[must_use]
+pub fn is_path_segment(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&b);
+    (1..=SUBDOMAIN_CHARS_MAX).contains(&text.len()) && ![".", ".."].contains(&text) && text.bytes().all(plain)
+}
+
 /// A CloudEvents attribute as filters name it: `[a-z][a-z0-9]*`.
 #[must_use]
 pub fn is_attribute(text: &str) -> bool {
@@ -152,6 +160,18 @@ mod tests {
         assert!(is_dns1123_label("1a"));
         assert!(is_dns_subdomain("a.1b.c"));
         assert!(!is_dns_subdomain("a..b"));
+    }
+
+    #[test]
+    fn a_name_stays_one_part_of_a_path() {
+        for good in ["a", "a.b-c", "system:discovery", "sink.Received.1", "..."] {
+            assert!(is_path_segment(good), "{good}");
+        }
+        for bad in
+            ["", ".", "..", "a b", "a/b", "a?b", "a#b", "%61", "\u{e9}", "a\n", "{a}", &"a".repeat(254)]
+        {
+            assert!(!is_path_segment(bad), "{bad}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod house;
 mod messaging;
 mod owners;
 mod pods;
+mod references;
 mod restart;
 mod rollout;
 mod serving;

@@ -1,0 +1,89 @@
+//! References: to what cannot be, and to kinds that come and go.
+
+use serde_json::{Value, json};
+use sluicegate_control::kinds::eventing::broker::Broker;
+use sluicegate_control::kinds::eventing::event_type::EventType;
+use sluicegate_control::kinds::eventing::trigger::Trigger;
+use sluicegate_control::kinds::messaging::channel::Channel;
+use sluicegate_control::kinds::messaging::subscription::Subscription;
+use sluicegate_control::kinds::shared::{HasConditions, Verdict};
+
+use crate::eventing::{broker, trigger};
+use crate::house::{House, NS, in_a_house};
+
+/// References to what no object can be: each has something that is more than a name to a request's path.
+fn impossible() -> Vec<Value> {
+    let to = |changed: Value| {
+        let mut reference =
+            json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b", "namespace": NS});
+        for (field, value) in changed.as_object().unwrap() {
+            reference[field] = value.clone();
+        }
+        reference
+    };
+    vec![
+        to(json!({"name": "a b"})),
+        to(json!({"name": "b/status"})),
+        to(json!({"name": "b?x=1"})),
+        to(json!({"name": "b#x"})),
+        to(json!({"name": "%62"})),
+        to(json!({"name": ".."})),
+        to(json!({"namespace": "a b"})),
+        to(json!({"namespace": "default/brokers?watch=true&x="})),
+        to(json!({"apiVersion": "x y/v1"})),
+        to(json!({"apiVersion": "x.example/v1?watch=true"})),
+        to(json!({"apiVersion": "x.example/"})),
+    ]
+}
+
+/// EV-TRG-06, EV-ADR-05, EV-ADR-06, COND-10: what cannot be is not found, and who refers to it says so.
+#[test]
+fn what_no_object_can_be_called_is_not_found() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        for (index, reference) in impossible().into_iter().enumerate() {
+            let mut lost = trigger(json!({"subscriber": {"ref": reference}}));
+            lost["metadata"]["name"] = format!("t{index}").into();
+            house.create::<Trigger>(lost).await;
+            let name = format!("t{index}");
+            let shown = house.until_not_ready::<Trigger>(&name, "SubscriberResolveFailed").await;
+            let said = &shown.condition("SubscriberResolved").unwrap().message;
+            assert!(said.contains("not found") || said.contains("no such kind"), "{reference}: {said}");
+        }
+    });
+}
+
+/// EV-TRG-07, EV-SUB-08, EV-BRK-12, COND-10: the same of everything else that may name an object.
+#[test]
+fn every_reference_to_what_cannot_be_ends_in_a_condition() {
+    in_a_house(async |house: House| {
+        let nowhere = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "a b", "namespace": NS});
+        let is_false = |c: Option<&_>| {
+            c.is_some_and(|c: &sluicegate_control::kinds::shared::Condition| {
+                c.status == Verdict::False && !c.reason.is_empty() && c.message.contains("not found")
+            })
+        };
+        house.create::<Broker>(broker(json!({"delivery": {"deadLetterSink": {"ref": nowhere}}}))).await;
+        house.until::<Broker>("b", |b| is_false(b.ready())).await;
+
+        let mut waits = trigger(json!({}));
+        let dependency = r#"{"apiVersion":"v1","kind":"Service","name":"a b","namespace":"default"}"#;
+        waits["metadata"]["annotations"] = json!({"knative.dev/dependency": dependency});
+        house.create::<Trigger>(waits).await;
+        house.until::<Trigger>("t", |t| is_false(t.condition("DependencyReady"))).await;
+
+        let named =
+            |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
+        house.create::<EventType>(named("e", json!({"reference": nowhere, "type": "x"}))).await;
+        house.until::<EventType>("e", |e| is_false(e.ready())).await;
+
+        let sink = json!({"delivery": {"deadLetterSink": {"ref": nowhere}}});
+        house.create::<Channel>(named("c", sink)).await;
+        house.until::<Channel>("c", |c| is_false(c.ready())).await;
+
+        let channel = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c"});
+        let reads = json!({"channel": channel, "subscriber": {"ref": nowhere}});
+        house.create::<Subscription>(named("s", reads)).await;
+        house.until::<Subscription>("s", |s| is_false(s.condition("ReferencesResolved"))).await;
+    });
+}
