@@ -216,14 +216,17 @@ async fn restore(world: &World) -> Result<(), Error> {
         for revision in world.revisions.opened(some) {
             let meta = &revision.metadata;
             let item = Item::new(Kind::Revision, namespace(meta), name(meta));
-            revision::run(world, &item, &revision).await?;
+            // One that cannot be read must not keep the others down; it is looked at again.
+            if let Err(why) = revision::run(world, &item, &revision).await {
+                tracing::warn!(?item, %why, "a Revision cannot be brought back yet");
+            }
         }
     }
     pods::restore(world);
     pods::announce(world).await;
     route::restore(world);
     domain_mapping::restore(world);
-    broker::restore(world).await?;
+    broker::restore(world).await;
     trigger::restore(world);
     messaging::restore(world);
     ingress::restore(world).await;

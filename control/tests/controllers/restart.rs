@@ -4,6 +4,7 @@ use serde_json::json;
 use sluicegate_control::kinds::eventing::broker::Broker;
 use sluicegate_control::kinds::eventing::trigger::Trigger;
 use sluicegate_control::kinds::serving::service::Service;
+use sluicegate_control::kinds::shared::HasConditions;
 use tempfile::TempDir;
 
 use crate::eventing::{broker, trigger};
@@ -59,6 +60,38 @@ fn a_lost_subscriber_is_still_subscribed_after_a_restart() {
     on_one_thread(async {
         let house = House::open(dir.path()).await;
         house.first_table(|table| assert_eq!(table.streams["/brokers/default/b"].subscribers.len(), 1));
+        house.close().await;
+    });
+}
+
+/// APP-16, EV-TRG-06: names that no object can have are found out again at a start, and stop nobody there.
+#[test]
+fn nothing_that_an_object_says_keeps_the_appliance_from_starting() {
+    let dir = TempDir::new().unwrap();
+    let config = |namespace: &str, name: &str| json!({"config": {"apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace, "name": name}});
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.create::<Broker>(broker(config("default", "my config"))).await;
+        let mut other = broker(config("default/configmaps?watch=true&x=", "c"));
+        other["metadata"]["name"] = "other".into();
+        house.create::<Broker>(other).await;
+        let mut hello = hello("v1");
+        hello["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
+            json!([{"configMapRef": {"name": "my config", "optional": true}}]);
+        house.create::<Service>(hello).await;
+        house.until_ready::<Service>("hello").await;
+        for name in ["b", "other"] {
+            house.until::<Broker>(name, |broker| broker.ready().is_some()).await;
+        }
+        house.close().await;
+    });
+    on_one_thread(async {
+        let house = House::open(dir.path()).await;
+        house.first_table(|table| {
+            assert!(table.streams.contains_key("/brokers/default/b"));
+            assert!(table.streams.contains_key("/brokers/default/other"));
+            assert_eq!(splits(table, "hello.default.test").len(), 1);
+        });
         house.close().await;
     });
 }

@@ -69,15 +69,17 @@ async fn config(world: &World, item: &Item, broker: &Broker) -> Result<Result<Co
     Ok(check_config(&config).map(|()| config).map_err(named))
 }
 
-/// Serves all of them by what the last statuses say: how things were before a restart.
-pub async fn restore(world: &World) -> Result<(), Error> {
+/// Serves all of them by what the last statuses say: how things were before a restart. One whose config cannot be read
+/// now keeps everything that it was not told to drop, until it is looked at.
+pub async fn restore(world: &World) {
     for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
         let ns = crate::kinds::shared::namespace(&broker.metadata);
         let item = Item::new(Kind::Broker, ns, name(&broker.metadata));
-        let said = config(world, &item, broker).await?.unwrap_or_default();
+        let read = config(world, &item, broker).await;
+        let read = read.inspect_err(|why| tracing::warn!(?item, %why, "its config cannot be read"));
+        let said = read.ok().and_then(Result::ok).unwrap_or_default();
         serve(world, broker, &said, &rules(world, broker));
     }
-    Ok(())
 }
 
 fn rules(world: &World, broker: &Broker) -> Rules {
