@@ -119,6 +119,7 @@ fn of_a_follower() -> Value {
         json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
         json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create", "delete", "get", "list", "watch"] }),
         json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"] }),
+        json!({ "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": READ }),
         json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] }),
         json!({ "apiGroups": ["networking.internal.knative.dev"], "resources": ["clusterdomainclaims"], "verbs": own }),
     ];

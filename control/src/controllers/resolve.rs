@@ -4,20 +4,16 @@
 //! first reference to it, and `Interests` knows who asked for what.
 
 mod interests;
+mod watches;
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::is_absent;
@@ -30,6 +26,7 @@ use crate::kinds::names::{is_dns_subdomain, is_dns1035_label, is_dns1123_label, 
 use crate::kinds::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
 use crate::kinds::shared::{Destination, KReference};
 use interests::{Interests, Referent};
+use watches::Watches;
 
 /// The domain of cluster-local names.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -38,18 +35,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 pub struct Resolver {
     client: Client,
-    queue: Arc<Queue>,
     settings: Arc<Mutex<Arc<Settings>>>,
     known: Vec<&'static KindMeta>,
     interests: Arc<Mutex<Interests>>,
-    watches: Mutex<Watches>,
-}
-
-#[derive(Default)]
-struct Watches {
-    kinds: HashSet<(String, String)>,
-    /// Ended with the resolver.
-    tasks: JoinSet<()>,
+    watches: Watches,
 }
 
 /// Where a destination leads.
@@ -76,7 +65,9 @@ impl Resolver {
     #[must_use]
     pub fn new(client: Client, queue: Arc<Queue>, settings: Arc<Mutex<Arc<Settings>>>) -> Self {
         let known = kinds::registry().entries.iter().map(|entry| entry.meta).collect();
-        Self { client, queue, settings, known, interests: Arc::default(), watches: Mutex::default() }
+        let interests: Arc<Mutex<Interests>> = Arc::default();
+        let watches = Watches::new(client.clone(), queue, Arc::clone(&interests));
+        Self { client, settings, known, interests, watches }
     }
 
     /// The address of `destination`, asked for by `item`, whose namespace a reference without one means.
@@ -139,7 +130,11 @@ impl Resolver {
         let known = self.known.iter().find(|meta| meta.group == group && meta.kind == reference.kind);
         let api_version = match known {
             Some(meta) => Some(meta.api_version()),
-            None => self.served_version(group, &reference.kind).await?,
+            None => {
+                self.note(item, group, reference);
+                self.watches.follow_definitions();
+                self.served_version(group, &reference.kind).await?
+            }
         };
         Ok(api_version
             .map(|api_version| Cow::Owned(KReference { api_version, ..reference.clone() }))
@@ -171,19 +166,14 @@ impl Resolver {
         }
         let (group, version) = group_and_version(reference);
         let gvk = GroupVersionKind::gvk(group, version, &reference.kind);
+        // First the interest, then the watch, then the look: no change falls between. The interest is in a kind that is
+        // not served, too: somebody may define it.
+        self.note(item, group, reference);
         let Some(resource) = self.resource(&gvk).await? else {
             return Ok(Err(Unresolved(format!("{}: no such kind is served", described(item, reference)))));
         };
+        self.watches.follow(&resource);
         let namespace = home(item, reference);
-        let referent = Referent {
-            group: group.to_owned(),
-            kind: reference.kind.clone(),
-            namespace: namespace.to_owned(),
-            name: reference.name.clone(),
-        };
-        // First the interest, then the watch, then the look: no change falls between.
-        self.interests().add(item, referent);
-        self.watch(&resource);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
         Ok(match in_time(api.get_opt(&reference.name)).await?? {
             Some(object) => serde_json::to_value(object).map_err(|why| Unresolved(why.to_string())),
@@ -196,6 +186,17 @@ impl Resolver {
         self.interests().forget(item);
     }
 
+    /// `item` is looked at again when what it refers to changes.
+    fn note(&self, item: &Item, group: &str, reference: &KReference) {
+        let referent = Referent {
+            group: group.to_owned(),
+            kind: reference.kind.clone(),
+            namespace: home(item, reference).to_owned(),
+            name: reference.name.clone(),
+        };
+        self.interests().add(item, referent);
+    }
+
     async fn resource(&self, gvk: &GroupVersionKind) -> Result<Option<ApiResource>, Error> {
         let known = self
             .known
@@ -204,46 +205,13 @@ impl Resolver {
         if let Some(meta) = known {
             return Ok(Some(ApiResource::from_gvk_with_plural(gvk, meta.plural)));
         }
+        self.watches.follow_definitions();
         match in_time(kube::discovery::oneshot::pinned_kind(&self.client, gvk)).await? {
             Ok((resource, _)) => Ok(Some(resource)),
             Err(kube::Error::Discovery(_)) => Ok(None),
             Err(why) if is_absent(&why) => Ok(None),
             Err(why) => Err(why.into()),
         }
-    }
-
-    fn watch(&self, resource: &ApiResource) {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        if !watches.kinds.insert((resource.group.clone(), resource.kind.clone())) {
-            return;
-        }
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
-        let (group, kind) = (resource.group.clone(), resource.kind.clone());
-        let (interests, queue) = (Arc::clone(&self.interests), Arc::clone(&self.queue));
-        watches.tasks.spawn(async move {
-            let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
-            while let Some(event) = events.next().await {
-                let concerned = match event {
-                    Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) => {
-                        let referent = Referent {
-                            group: group.clone(),
-                            kind: kind.clone(),
-                            namespace: object.metadata.namespace.unwrap_or_default(),
-                            name: object.metadata.name.unwrap_or_default(),
-                        };
-                        lock(&interests).of(&referent)
-                    }
-                    // What was deleted while the watch was down shows only now.
-                    Ok(Event::InitDone) => lock(&interests).of_kind(&group, &kind),
-                    Ok(Event::Init) => continue,
-                    Err(why) => {
-                        tracing::warn!(kind, %why, "watch broke; it starts again");
-                        continue;
-                    }
-                };
-                concerned.into_iter().for_each(|item| queue.add(item));
-            }
-        });
     }
 
     fn interests(&self) -> MutexGuard<'_, Interests> {

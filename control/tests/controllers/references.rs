@@ -1,5 +1,8 @@
 //! References: to what cannot be, and to kinds that come and go.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use sluicegate_control::kinds::eventing::broker::Broker;
 use sluicegate_control::kinds::eventing::event_type::EventType;
@@ -9,7 +12,7 @@ use sluicegate_control::kinds::messaging::subscription::Subscription;
 use sluicegate_control::kinds::shared::{HasConditions, Verdict};
 
 use crate::eventing::{broker, trigger};
-use crate::house::{House, NS, in_a_house};
+use crate::house::{House, NS, eventually, in_a_house};
 
 /// References to what no object can be: each has something that is more than a name to a request's path.
 fn impossible() -> Vec<Value> {
@@ -85,5 +88,67 @@ fn every_reference_to_what_cannot_be_ends_in_a_condition() {
         let reads = json!({"channel": channel, "subscriber": {"ref": nowhere}});
         house.create::<Subscription>(named("s", reads)).await;
         house.until::<Subscription>("s", |s| is_false(s.condition("ReferencesResolved"))).await;
+    });
+}
+
+const SINKS: &str = "sinks.late.example";
+
+/// A kind of a client's whose objects have an address.
+async fn define_sinks(house: &House, plural: &str) {
+    let anything =
+        json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let definition = json!({"metadata": {"name": format!("{plural}.late.example")}, "spec": {
+        "group": "late.example", "scope": "Namespaced", "names": {"plural": plural, "kind": "Sink"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": anything}]}});
+    let definitions: Api<CustomResourceDefinition> = Api::all(house.client.clone());
+    let definition = serde_json::from_value(definition).unwrap();
+    definitions.create(&PostParams::default(), &definition).await.unwrap();
+}
+
+async fn make_sink(house: &House, plural: &str, url: &str) {
+    let gvk = kube::core::GroupVersionKind::gvk("late.example", "v1", "Sink");
+    let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+    let sinks: Api<DynamicObject> = Api::namespaced_with(house.client.clone(), NS, &resource);
+    let sink = DynamicObject::new("s", &resource).data(json!({"status": {"address": {"url": url}}}));
+    let made = eventually(async || sinks.create(&PostParams::default(), &sink).await.ok()).await;
+    made.expect("the kind is served");
+}
+
+async fn undefine(house: &House, definition: &str) {
+    let definitions: Api<CustomResourceDefinition> = Api::all(house.client.clone());
+    definitions.delete(definition, &Default::default()).await.unwrap();
+    let gone = eventually(async || definitions.get_opt(definition).await.unwrap().is_none().then_some(()));
+    gone.await.expect("the definition goes");
+}
+
+/// EV-ADR-01, EV-ADR-05, EV-ADR-09: who refers to an object of a kind that is not served yet is looked at again when it is
+/// defined; also when it goes and comes back under another plural.
+#[test]
+fn a_kind_that_is_defined_later_is_found() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        let sink = json!({"apiVersion": "late.example/v1", "kind": "Sink", "name": "s", "namespace": NS});
+        house.create::<Trigger>(trigger(json!({"subscriber": {"ref": sink}}))).await;
+        let named =
+            json!({"metadata": {"name": "e", "namespace": NS}, "spec": {"reference": sink, "type": "x"}});
+        house.create::<EventType>(named).await;
+        house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        house.until_not_ready::<EventType>("e", "ReferenceDoesNotExist").await;
+
+        for (plural, url) in [("sinks", "http://one.example/"), ("sinkholes", "http://two.example/")] {
+            define_sinks(&house, plural).await;
+            make_sink(&house, plural, url).await;
+            let ready = house.until_ready::<Trigger>("t").await;
+            assert_eq!(ready.status.unwrap().subscriber_uri.as_deref(), Some(url));
+            house.until_ready::<EventType>("e").await;
+
+            undefine(&house, &format!("{plural}.late.example")).await;
+            house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+            house.until_not_ready::<EventType>("e", "ReferenceDoesNotExist").await;
+        }
+        define_sinks(&house, "sinks").await;
+        make_sink(&house, "sinks", "http://three.example/").await;
+        house.until_ready::<Trigger>("t").await;
+        undefine(&house, SINKS).await;
     });
 }

@@ -1,0 +1,177 @@
+//! Watches: one for each kind that somebody refers to, and one over the definitions of kinds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::api::{ApiResource, DynamicObject};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::interests::{Interests, Referent};
+use crate::controllers::queue::Queue;
+
+/// A cluster serves a kind some moments after it says so.
+const SERVED_AFTER: Duration = Duration::from_secs(5);
+
+/// Group and kind.
+type Name = (String, String);
+
+pub(super) struct Watches {
+    client: Client,
+    queue: Arc<Queue>,
+    interests: Arc<Mutex<Interests>>,
+    kinds: Kinds,
+    /// Ended with the resolver.
+    tasks: Mutex<Tasks>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    all: JoinSet<()>,
+    follows_definitions: bool,
+}
+
+/// The kinds that are watched: as what, and by which task.
+#[derive(Clone, Default)]
+struct Kinds(Arc<Mutex<HashMap<Name, (ApiResource, AbortHandle)>>>);
+
+impl Watches {
+    pub(super) fn new(client: Client, queue: Arc<Queue>, interests: Arc<Mutex<Interests>>) -> Self {
+        Self { client, queue, interests, kinds: Kinds::default(), tasks: Mutex::default() }
+    }
+
+    /// Has those looked at again who refer to an object of this kind, whenever it changes.
+    pub(super) fn follow(&self, resource: &ApiResource) {
+        let name = (resource.group.clone(), resource.kind.clone());
+        let mut kinds = self.kinds.lock();
+        if kinds.get(&name).is_some_and(|(watched, _)| watched == resource) {
+            return;
+        }
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
+        let (interests, queue) = (Arc::clone(&self.interests), Arc::clone(&self.queue));
+        let task = self.spawn(objects(api, name.clone(), interests, queue));
+        if let Some((_, before)) = kinds.insert(name, (resource.clone(), task)) {
+            before.abort();
+        }
+    }
+
+    /// Has those looked at again who refer to a kind that somebody defines, changes or takes away.
+    pub(super) fn follow_definitions(&self) {
+        if std::mem::replace(&mut self.lock().follows_definitions, true) {
+            return;
+        }
+        let gvk = kube::core::GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+        let resource = ApiResource::from_gvk_with_plural(&gvk, "customresourcedefinitions");
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let (interests, queue) = (Arc::clone(&self.interests), Arc::clone(&self.queue));
+        self.spawn(definitions(api, self.kinds.clone(), interests, queue));
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let mut tasks = self.lock();
+        while tasks.all.try_join_next().is_some() {} // those that were ended
+        tasks.all.spawn(task)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kinds {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, (ApiResource, AbortHandle)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn objects(
+    api: Api<DynamicObject>,
+    (group, kind): Name,
+    interests: Arc<Mutex<Interests>>,
+    queue: Arc<Queue>,
+) {
+    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        let concerned = match event {
+            Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) => {
+                let referent = Referent {
+                    group: group.clone(),
+                    kind: kind.clone(),
+                    namespace: object.metadata.namespace.unwrap_or_default(),
+                    name: object.metadata.name.unwrap_or_default(),
+                };
+                super::lock(&interests).of(&referent)
+            }
+            // What was deleted while the watch was down shows only now.
+            Ok(Event::InitDone) => super::lock(&interests).of_kind(&group, &kind),
+            Ok(Event::Init) => continue,
+            Err(why) => {
+                tracing::warn!(kind, %why, "watch broke; it starts again");
+                continue;
+            }
+        };
+        concerned.into_iter().for_each(|item| queue.add(item));
+    }
+}
+
+async fn definitions(
+    api: Api<DynamicObject>,
+    kinds: Kinds,
+    interests: Arc<Mutex<Interests>>,
+    queue: Arc<Queue>,
+) {
+    let mut known: HashMap<Name, Value> = HashMap::new();
+    // What was known before the watch began anew, less what is there still.
+    let mut missing: HashMap<Name, Value> = HashMap::new();
+    let tell = |name: &Name| {
+        // How its objects are reached may be another by now, and a watch of what is gone would ask for ever.
+        if let Some((_, task)) = kinds.lock().remove(name) {
+            task.abort();
+        }
+        for item in super::lock(&interests).of_kind(&name.0, &name.1) {
+            queue.add_later(item.clone(), SERVED_AFTER);
+            queue.add(item);
+        }
+    };
+    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => missing.extend(known.drain()),
+            Ok(Event::Apply(definition) | Event::InitApply(definition)) => {
+                let (name, says) = read(&definition);
+                let said = missing.remove(&name);
+                if known.insert(name.clone(), says.clone()).or(said) != Some(says) {
+                    tell(&name);
+                }
+            }
+            Ok(Event::InitDone) => missing.drain().for_each(|(name, _)| tell(&name)),
+            Ok(Event::Delete(definition)) => {
+                let (name, _) = read(&definition);
+                known.remove(&name);
+                tell(&name);
+            }
+            Err(why) => tracing::warn!(%why, "the watch of definitions broke; it starts again"),
+        }
+    }
+}
+
+/// Which kind it defines, and all of it on which depends whether and how its objects are reached.
+fn read(definition: &DynamicObject) -> (Name, Value) {
+    let (spec, status) = (&definition.data["spec"], &definition.data["status"]);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    let served: Vec<&Value> =
+        versions.filter(|version| version["served"] == true).map(|version| &version["name"]).collect();
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let established: Vec<&Value> = conditions
+        .filter(|condition| condition["type"] == "Established")
+        .map(|condition| &condition["status"])
+        .collect();
+    let says = json!([definition.metadata.uid, spec["names"]["plural"], served, established]);
+    ((text(&spec["group"]), text(&spec["names"]["kind"])), says)
+}
