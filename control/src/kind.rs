@@ -92,6 +92,12 @@ impl KindMeta {
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.into() } else { format!("{}/{}", self.group, self.version) }
     }
+
+    /// Whether it is one of Knative's kinds, and not one of Kubernetes' own.
+    #[must_use]
+    pub fn is_of_knative(&self) -> bool {
+        self.group.ends_with(KNATIVE)
+    }
 }
 
 /// What happens to fields that a kind's schema does not name (AMB-01).
@@ -432,7 +438,7 @@ fn misfit<R: Resource>(object: &Value, why: &serde_json::Error) -> Denied {
     let wrong = custom::mistyped(object, &schema::of::<R>());
     match wrong.first() {
         None => Denied::Malformed(why.to_string()),
-        Some(_) if R::META.group.ends_with(KNATIVE) => {
+        Some(_) if R::META.is_of_knative() => {
             Denied::Mistyped(wrong.into_iter().map(|wrong| wrong.problem).collect())
         }
         Some(wrong) => Denied::Malformed(format!(
@@ -460,7 +466,7 @@ fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde
 /// The same with what Go's reader makes of `null` in lists; that is rare, and schemas are big.
 fn read_filled<R: Resource>(object: &mut Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
     let found = read(object, unknown);
-    if found.is_ok() || R::META.group.ends_with(KNATIVE) {
+    if found.is_ok() || R::META.is_of_knative() {
         return found;
     }
     nulls::fill_items(object, &schema::of::<R>());

@@ -186,6 +186,15 @@ impl Resolver {
         self.interests().forget(item);
     }
 
+    /// A kind of Knative's is known in whatever version it is named (AMB-60): whoever names an old one means the kind.
+    fn known(&self, gvk: &GroupVersionKind) -> Option<ApiResource> {
+        let mut named = self.known.iter().filter(|meta| meta.group == gvk.group && meta.kind == gvk.kind);
+        let meta = named.clone().find(|meta| meta.version == gvk.version);
+        let meta = meta.or_else(|| named.next().filter(|meta| meta.is_of_knative()))?;
+        let gvk = GroupVersionKind::gvk(meta.group, meta.version, meta.kind);
+        Some(ApiResource::from_gvk_with_plural(&gvk, meta.plural))
+    }
+
     /// `item` is looked at again when what it refers to changes.
     fn note(&self, item: &Item, group: &str, reference: &KReference) {
         let referent = Referent {
@@ -198,12 +207,8 @@ impl Resolver {
     }
 
     async fn resource(&self, gvk: &GroupVersionKind) -> Result<Option<ApiResource>, Error> {
-        let known = self
-            .known
-            .iter()
-            .find(|m| m.group == gvk.group && m.version == gvk.version && m.kind == gvk.kind);
-        if let Some(meta) = known {
-            return Ok(Some(ApiResource::from_gvk_with_plural(gvk, meta.plural)));
+        if let Some(known) = self.known(gvk) {
+            return Ok(Some(known));
         }
         self.watches.follow_definitions();
         match in_time(kube::discovery::oneshot::pinned_kind(&self.client, gvk)).await? {

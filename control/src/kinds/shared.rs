@@ -139,11 +139,23 @@ impl KReference {
         self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 
+    /// The group of the kind that it names, however it says so. The version counts for kinds of others (AMB-60).
+    #[must_use]
+    pub fn of_group(&self) -> &str {
+        self.group_alone().unwrap_or_else(|| group_of(&self.api_version))
+    }
+
     /// The group that stands for `apiVersion`.
     #[must_use]
     pub fn group_alone(&self) -> Option<&str> {
         self.group.as_deref().filter(|group| !group.is_empty() && self.api_version.is_empty())
     }
+}
+
+/// The group in an `apiVersion`; empty for the core's.
+#[must_use]
+pub fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 /// What is done so that events arrive.

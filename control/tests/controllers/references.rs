@@ -152,3 +152,26 @@ fn a_kind_that_is_defined_later_is_found() {
         undefine(&house, SINKS).await;
     });
 }
+
+/// TRN-19, AMB-60: whoever names a kind of ours in a version of long ago means the kind.
+#[test]
+fn a_kind_of_ours_is_found_in_whatever_version_it_is_named() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        let old = json!({"apiVersion": "eventing.knative.dev/v1alpha1", "kind": "Broker", "name": "b"});
+        house.create::<Trigger>(trigger(json!({"subscriber": {"ref": old}}))).await;
+        let ready = house.until_ready::<Trigger>("t").await;
+        let url = "http://127.0.0.1:8081/brokers/default/b";
+        assert_eq!(ready.status.unwrap().subscriber_uri.as_deref(), Some(url));
+
+        let named =
+            |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
+        let template = json!({"apiVersion": "messaging.knative.dev/v1beta1", "kind": "InMemoryChannel"});
+        house.create::<Channel>(named("c", json!({"channelTemplate": template}))).await;
+        house.until_ready::<Channel>("c").await;
+        let channel = json!({"apiVersion": "messaging.knative.dev/v1beta1", "kind": "Channel", "name": "c"});
+        let reads = json!({"channel": channel, "subscriber": {"uri": "http://127.0.0.1:9/"}});
+        house.create::<Subscription>(named("s", reads)).await;
+        house.until_ready::<Subscription>("s").await;
+    });
+}

@@ -12,13 +12,13 @@ use crate::controllers::sink;
 use crate::controllers::trigger::delivery::delivery;
 use crate::controllers::trusts::Trusts;
 use crate::kinds::eventing::broker::default_delivery;
+use crate::kinds::messaging::GROUP;
 use crate::kinds::messaging::in_memory_channel::{
     ADDRESSABLE, CHANNEL_SERVICE_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DISPATCHER_READY,
     ENDPOINTS_READY, EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
 };
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
-use crate::kinds::messaging::{API_VERSION, GROUP};
 use crate::kinds::shared::{
     DeliverySpec, Destination, HasConditions, KReference, Verdict, controller, name, namespace,
 };
@@ -27,8 +27,7 @@ use crate::publish;
 /// Whether a reference names a channel of a kind that is served here.
 #[must_use]
 pub fn is_channel(reference: &KReference) -> bool {
-    let is_ours = reference.api_version == API_VERSION || reference.group_alone() == Some(GROUP);
-    is_ours && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
+    reference.of_group() == GROUP && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
 }
 
 /// Whether `subscription` reads `channel`: by its own name, or by that of the Channel that it backs.

@@ -13,7 +13,7 @@ use crate::kinds::core::AGE;
 use crate::kinds::eventing::{keeping, rules};
 use crate::kinds::settings::{ChannelDefault, Settings};
 use crate::kinds::shared::{
-    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, Status, namespace,
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, Status, group_of, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -96,10 +96,10 @@ impl ChannelTemplate {
         }
     }
 
-    /// Whether this program can make the backing channel.
+    /// Whether this program can make the backing channel, in whatever version it is named (AMB-60).
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        self.api_version == API_VERSION && self.kind == DEFAULT_KIND
+        group_of(&self.api_version) == GROUP && self.kind == DEFAULT_KIND
     }
 
     pub fn validate(&self, at: &str, problems: &mut Problems) {
