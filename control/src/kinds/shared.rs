@@ -139,6 +139,18 @@ impl KReference {
         self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 
+    /// What it says to whoever lives in `home`: an empty field is one that is not there, as Go's clients leave those out.
+    #[must_use]
+    pub fn meant(&self, home: &str) -> Self {
+        let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        Self {
+            namespace: Some(self.other_namespace().unwrap_or(home).to_owned()),
+            group: said(&self.group),
+            address: said(&self.address),
+            ..self.clone()
+        }
+    }
+
     /// The group of the kind that it names, however it says so. The version counts for kinds of others (AMB-60).
     #[must_use]
     pub fn of_group(&self) -> &str {

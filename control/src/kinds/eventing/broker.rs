@@ -155,7 +155,9 @@ impl Resource for Broker {
             rules::validate_delivery(delivery, "spec.delivery", problems);
         }
         let Some(before) = before else { return };
-        if before.spec.config != self.spec.config {
+        let home = namespace(&self.metadata);
+        let config = |broker: &Self| broker.spec.config.as_ref().map(|config| config.meant(home));
+        if config(before) != config(self) {
             problems.add("spec.config", "Immutable fields changed (-old +new)");
         }
         if annotation(&before.metadata, BROKER_CLASS) != Some(class) {
@@ -255,5 +257,21 @@ mod tests {
         new["spec"] = json!({"class": "Sluicegate"});
         let Err(Denied::Malformed(why)) = admit(new, None) else { panic!("admitted") };
         assert!(why.contains("spec.class"), "{why}");
+    }
+
+    /// EV-BRK-11: an empty field of the config is one that is not there, for clients that leave such out.
+    #[test]
+    fn an_empty_field_of_the_config_is_one_that_is_not_there() {
+        let config = |more: Value| {
+            let mut whole = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": "ns"});
+            whole.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let mut broker = bare();
+            broker["spec"] = json!({"config": whole});
+            broker
+        };
+        for more in [json!({"address": ""}), json!({"namespace": ""}), json!({"group": ""})] {
+            let stored = admit(config(more.clone()), None).unwrap();
+            assert!(admit(config(json!({})), Some(&stored)).is_ok(), "{more}");
+        }
     }
 }

@@ -124,7 +124,8 @@ impl Resource for EventType {
                 problems.add(at, format!("invalid value: {url}"));
             }
         }
-        if before.is_some_and(|before| before.spec != self.spec) {
+        let home = namespace(&self.metadata);
+        if before.is_some_and(|before| before.spec.meant(home) != self.spec.meant(home)) {
             problems.add("spec", "Immutable fields changed (-old +new)");
         }
     }
@@ -142,6 +143,20 @@ impl EventTypeSpec {
                 self.schema_data = self.schema_data.take().or_else(|| before.schema_data.clone());
                 self.broker = self.broker.take().or_else(|| before.broker.clone());
             }
+        }
+    }
+
+    /// What it says to whoever lives in `home`: an empty field is one that is not there.
+    fn meant(&self, home: &str) -> Self {
+        let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        Self {
+            source: said(&self.source),
+            schema: said(&self.schema),
+            schema_data: said(&self.schema_data),
+            broker: said(&self.broker),
+            description: said(&self.description),
+            reference: self.reference.as_ref().map(|reference| reference.meant(home)),
+            ..self.clone()
         }
     }
 
@@ -212,5 +227,28 @@ mod tests {
             admit(json!({"type": "u", "source": "/s"}), Some(&stored)),
             Err(Denied::Invalid(_))
         ));
+    }
+
+    /// EV-API-09: an empty field is one that is not there, for clients that leave such out.
+    #[test]
+    fn an_empty_field_of_an_event_type_is_one_that_is_not_there() {
+        let reference = json!({"apiVersion": "v1", "kind": "Service", "name": "s", "namespace": "ns"});
+        let bare = json!({"type": "t", "reference": reference});
+        for field in ["source", "schema", "schemaData", "description", "broker"] {
+            let mut said = bare.clone();
+            said[field] = "".into();
+            let stored = admit(said, None).unwrap();
+            assert!(admit(bare.clone(), Some(&stored)).is_ok(), "{field}");
+        }
+        for field in ["address", "group"] {
+            let mut said = bare.clone();
+            said["reference"][field] = "".into();
+            let stored = admit(said, None).unwrap();
+            assert!(admit(bare.clone(), Some(&stored)).is_ok(), "{field}");
+        }
+        let stored = admit(bare.clone(), None).unwrap();
+        let mut other = bare;
+        other["source"] = "/x".into();
+        assert!(admit(other, Some(&stored)).is_err());
     }
 }

@@ -56,7 +56,7 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
 /// A reference that says the version of what it means.
 pub fn validate_reference(reference: &KReference, at: &str, problems: &mut Problems) {
     validate_grouped(&KReference { group: None, ..reference.clone() }, at, problems);
-    if reference.group.is_some() {
+    if names_group(reference) {
         problems.add(format!("{at}.group"), MUST_NOT);
     }
 }
@@ -79,6 +79,11 @@ pub fn validate_grouped(reference: &KReference, at: &str, problems: &mut Problem
     }
 }
 
+/// An empty one is none.
+fn names_group(reference: &KReference) -> bool {
+    reference.group.as_deref().is_some_and(|group| !group.is_empty())
+}
+
 /// A reference by group alone is a feature that the operator has to switch on (X-FEA-01).
 pub fn allowed_reference(
     reference: &KReference,
@@ -86,7 +91,7 @@ pub fn allowed_reference(
     features: &EventFeatures,
     problems: &mut Problems,
 ) {
-    if reference.group.is_some() && !features.is_enabled(REFERENCE_BY_GROUP) {
+    if names_group(reference) && !features.is_enabled(REFERENCE_BY_GROUP) {
         let why = format!("{MUST_NOT}: feature {REFERENCE_BY_GROUP} is off, see ConfigMap config-features");
         problems.add(format!("{at}.group"), why);
     }
@@ -205,6 +210,18 @@ mod tests {
             destination(json!({"ref": {}})),
             ["spec.subscriber.ref.name", "spec.subscriber.ref.kind", "spec.subscriber.ref.apiVersion"]
         );
+    }
+
+    /// X-FEA-01: an empty group is none.
+    #[test]
+    fn an_empty_group_is_no_group() {
+        let reference: KReference =
+            serde_json::from_value(json!({"kind": "A", "name": "a", "apiVersion": "v1", "group": ""}))
+                .unwrap();
+        let mut problems = Problems::default();
+        validate_reference(&reference, "r", &mut problems);
+        allowed_reference(&reference, "r", &EventFeatures::default(), &mut problems);
+        assert_eq!(problems.list, []);
     }
 
     /// X-DLV-01, X-DLV-02: what the operator switches off is refused by name.

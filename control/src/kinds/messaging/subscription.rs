@@ -124,7 +124,9 @@ impl Resource for Subscription {
         if let Some(delivery) = &spec.delivery {
             rules::validate_delivery(delivery, "spec.delivery", problems);
         }
-        if before.is_some_and(|before| before.spec.channel != spec.channel) {
+        let home = namespace(&self.metadata);
+        let channel = spec.channel.meant(home);
+        if before.is_some_and(|before| before.spec.channel.meant(home) != channel) {
             problems.add("spec.channel", IMMUTABLE);
         }
     }
@@ -225,5 +227,35 @@ mod tests {
 
         let changes = json!({"subscriber": {"uri": "http://b/"}, "reply": {"uri": "http://c/"}, "delivery": {"retry": 1}});
         assert!(admit(subscription(changes), Some(&stored)).is_ok());
+    }
+
+    /// EV-SUB-04, EV-SUB-16: what a client leaves out of the channel may have been written as nothing, or as what it means.
+    #[test]
+    fn an_empty_field_of_the_channel_is_one_that_is_not_there() {
+        let channel = |more: Value| {
+            let mut whole = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c"});
+            whole.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            subscription(json!({"subscriber": {"uri": "http://a/"}, "channel": whole}))
+        };
+        let bare = channel(json!({}));
+        for more in [
+            json!({"namespace": ""}),
+            json!({"namespace": "ns"}),
+            json!({"group": ""}),
+            json!({"address": ""}),
+        ] {
+            let said = channel(more.clone());
+            let mut problems = Problems::default();
+            let [one, other] = [&bare, &said].map(|object| serde_json::from_value(object.clone()).unwrap());
+            Subscription::validate(&one, Some(&other), &mut problems);
+            Subscription::validate(&other, Some(&one), &mut problems);
+            assert_eq!(problems.list, [], "{more}");
+        }
+        let elsewhere = channel(json!({"namespace": "other"}));
+        let [one, other]: [Subscription; 2] =
+            [bare, elsewhere].map(|object| serde_json::from_value(object).unwrap());
+        let mut problems = Problems::default();
+        one.validate(Some(&other), &mut problems);
+        assert_eq!(problems.list[0].field, "spec.channel");
     }
 }
