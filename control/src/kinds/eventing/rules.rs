@@ -169,8 +169,11 @@ fn period(value: Option<&str>, positive: bool, at: &str, field: &str, problems: 
     }
 }
 
+/// It has a scheme (RFC 3986, 3.1), whatever stands behind that.
 fn is_absolute(uri: &str) -> bool {
-    uri.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some())
+    let Some((scheme, _)) = uri.split_once(':') else { return false };
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
 }
 
 /// It is absolute and names a host. Whether somebody can be reached by its scheme shows when an event is sent.
@@ -203,6 +206,12 @@ mod tests {
 
         assert_eq!(destination(json!({})), ["spec.subscriber"]);
         assert_eq!(destination(json!({"ref": reference, "uri": "http://a/x"})), ["spec.subscriber"]);
+        for uri in ["http:/x", "foo:bar", "urn:x:y", "mailto:a@b", "http:x", "http://", "HTTP+x.1:"] {
+            assert_eq!(destination(json!({"ref": reference, "uri": uri})), ["spec.subscriber"], "{uri}");
+        }
+        for uri in ["x/a:b", "?a:b", "#a:b", "//a:80/b", ":x", "1a:b"] {
+            assert!(destination(json!({"ref": reference, "uri": uri})).is_empty(), "{uri}");
+        }
         assert_eq!(destination(json!({"uri": "/relative"})), ["spec.subscriber.uri"]);
         assert!(destination(json!({"uri": "bad://uri"})).is_empty(), "as upstream; its deliveries fail");
         assert_eq!(destination(json!({"uri": "http:///x"})), ["spec.subscriber.uri"]);
