@@ -16,6 +16,40 @@ const DIGITS_MAX: usize = 18;
 /// The period's length; `None` when the text is not an ISO 8601 period, is negative or absurdly long.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
+    let seconds = match broken_date(text) {
+        Some(("P", seconds)) => seconds,
+        Some((before, seconds)) => whole(before)? + seconds,
+        None => whole(text)?,
+    };
+    if !(0.0..=PERIOD_SECONDS_MAX).contains(&seconds) {
+        return None;
+    }
+    // Rounded, because 0.2 s is no binary fraction and should still be 200 ms.
+    Some(Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+/// A last component of the date with a fraction, in seconds, and what stands before it. The reader of spans takes
+/// fractions of times of the day only.
+fn broken_date(text: &str) -> Option<(&str, f64)> {
+    let unit = match text.chars().last()? {
+        'Y' | 'y' => YEAR_SECONDS,
+        'M' | 'm' => MONTH_SECONDS,
+        'W' | 'w' => 604_800.0,
+        'D' | 'd' => 86_400.0,
+        _ => return None,
+    };
+    let number = &text[..text.len() - 1];
+    let begin = number.rfind(|c: char| c.is_ascii_alphabetic())? + 1;
+    let (before, number) = number.split_at(begin);
+    let (whole, part) = number.split_once(['.', ','])?;
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if !is_number(whole) || !is_number(part) || before.contains(['T', 't']) {
+        return None;
+    }
+    Some((before, format!("{whole}.{part}").parse::<f64>().ok()? * unit))
+}
+
+fn whole(text: &str) -> Option<f64> {
     let span = SpanParser::new().parse_span(text).ok()?;
     let seconds = f64::from(span.get_years()) * YEAR_SECONDS
         + f64::from(span.get_months()) * MONTH_SECONDS
@@ -27,11 +61,7 @@ pub fn parse(text: &str) -> Option<Duration> {
         + span.get_milliseconds() as f64 / 1e3
         + span.get_microseconds() as f64 / 1e6
         + span.get_nanoseconds() as f64 / 1e9;
-    if !(0.0..=PERIOD_SECONDS_MAX).contains(&seconds) {
-        return None;
-    }
-    // Rounded, because 0.2 s is no binary fraction and should still be 200 ms.
-    Some(Duration::from_nanos((seconds * 1e9).round() as u64))
+    Some(seconds)
 }
 
 /// A duration in Go's notation; `None` when it is none, is negative or absurdly long.
@@ -96,6 +126,27 @@ mod tests {
             assert_eq!(parse(text), Some(Duration::from_millis(millis)), "{text}");
         }
         for text in ["1s", "", "PT", "5", "-PT1S", "P9999Y", "PT1X"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    /// EV-OBJ-48: ISO 8601 lets the lowest component have a fraction, whichever that is.
+    #[test]
+    fn the_last_part_of_a_period_may_have_a_fraction() {
+        for (text, seconds) in [
+            ("P0.5D", 43_200),
+            ("P0,5D", 43_200),
+            ("P1.5W", 907_200),
+            ("P1W0.5D", 648_000),
+            ("PT0.5M", 30),
+            ("PT1.5H", 5_400),
+            ("P0.5Y", 15_778_476),
+        ] {
+            assert_eq!(parse(text), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in
+            ["P0.5DT1H", "P1.5W1D", "P.D", "P0.D", "P.5D", "P0.5", "0.5D", "-P0.5D", "P0.5.5D", "P9999.5Y"]
+        {
             assert_eq!(parse(text), None, "{text}");
         }
     }
