@@ -11,6 +11,7 @@ use super::queue::{Item, Kind};
 use super::world::{Error, World};
 use crate::kinds::eventing::broker::{Broker, BrokerSpec};
 use crate::kinds::eventing::trigger::Trigger;
+use crate::kinds::names::{is_dns1123_label, is_path_segment};
 use crate::kinds::shared::{name, namespace};
 
 /// The Broker of a namespace.
@@ -67,12 +68,18 @@ pub(super) async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the Broker that a Trigger names, if the settings want that; the Trigger is looked at again when it is there.
+/// Makes the Broker that a Trigger names, if the settings want that and there can be one; the Trigger is looked at again
+/// when it is there.
 pub(super) async fn for_trigger(world: &World, trigger: &Trigger) -> Result<(), Error> {
     let (meta, (ns, broker)) = (&trigger.metadata, trigger.broker());
     let is_wanted = world.settings().sugar.triggers.as_ref().is_some_and(|wanted| wanted.takes(meta));
-    if meta.deletion_timestamp.is_none() && is_wanted && world.may_read(namespace(meta), ns) {
-        make(world, ns, broker).await?;
+    let can_be = is_dns1123_label(ns) && is_path_segment(broker);
+    if meta.deletion_timestamp.is_none() && is_wanted && can_be && world.may_read(namespace(meta), ns) {
+        match make(world, ns, broker).await {
+            // Asked again, it would be refused again.
+            Err(Error::Api(kube::Error::Api(status))) if status.is_invalid() => {}
+            other => other?,
+        }
     }
     Ok(())
 }

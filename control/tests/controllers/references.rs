@@ -175,3 +175,39 @@ fn a_kind_of_ours_is_found_in_whatever_version_it_is_named() {
         house.until_ready::<Subscription>("s").await;
     });
 }
+
+/// EV-TRG-02: a Broker that can never be made is missing all the same.
+#[test]
+fn a_trigger_says_that_its_broker_is_missing_though_none_can_be_made() {
+    in_a_house(async |house: House| {
+        let ns = "knative-eventing";
+        let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(house.client.clone(), ns);
+        let patch = kube::api::Patch::Merge(json!({"data": {"trigger-selector": "{}"}}));
+        maps.patch("config-sugar", &Default::default(), &patch).await.unwrap();
+        let settle = trigger(json!({"broker": "made"}));
+        house.create::<Trigger>(settle).await;
+        house.until_ready::<Trigger>("t").await;
+        for (name, changed) in [
+            ("odd", json!({"broker": "My_Broker"})),
+            (
+                "nowhere",
+                json!({"brokerRef": {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker",
+                "name": "b", "namespace": "nowhere"}}),
+            ),
+        ] {
+            let mut one = trigger(changed.clone());
+            one["metadata"]["name"] = name.into();
+            if changed["brokerRef"].is_object() {
+                let on = kube::api::Patch::Merge(json!({"data": {"cross-namespace-event-links": "enabled"}}));
+                maps.patch("config-features", &Default::default(), &on).await.unwrap();
+                one["spec"].as_object_mut().unwrap().remove("broker");
+            }
+            let made = eventually(async || {
+                let one = serde_json::from_value(one.clone()).unwrap();
+                house.api::<Trigger>().create(&PostParams::default(), &one).await.ok()
+            });
+            made.await.expect("it is taken once the feature is on");
+            house.until_not_ready::<Trigger>(name, "BrokerDoesNotExist").await;
+        }
+    });
+}

@@ -35,9 +35,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     if broker.as_ref().is_ok_and(|broker| !broker.is_ours()) {
         return Ok(());
     }
-    if broker.is_err() {
-        sugar::for_trigger(world, &trigger).await?;
-    }
+    // Whether one can be made or not, the Trigger says that it has none; it is tried again after that.
+    let made = if broker.is_err() { sugar::for_trigger(world, &trigger).await } else { Ok(()) };
     let read = broker.as_deref().map_err(|why| *why);
     let broker = read.ok();
     let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
@@ -62,7 +61,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let subscribed = subscribed && broker.is_some();
     let found = Found { broker: read, subscriber, sink, dependency, subscribed, identity };
     after.status = Some(status(&trigger, found, now()));
-    world.set_status(&*trigger, &after).await
+    world.set_status(&*trigger, &after).await?;
+    made
 }
 
 /// A Trigger that is gone reads no more.
