@@ -16,6 +16,7 @@ use crate::access::CONTROLLER_USER;
 use crate::kinds::custom::{self, Custom};
 use crate::kinds::settings::Settings;
 use crate::kinds::sources::binding::SinkBinding;
+use crate::strict::Strict;
 use crate::{nulls, schema};
 
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
@@ -460,7 +461,7 @@ fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde
     };
     // Named by its trait: a closure's own type would have every kind read a pod's template by code of its own.
     let note: &mut dyn FnMut(Path<'_>) = &mut note;
-    serde_ignored::deserialize(object, note)
+    serde_ignored::deserialize(Strict(object), note)
 }
 
 /// The same with what Go's reader makes of `null` in lists; that is rare, and schemas are big.

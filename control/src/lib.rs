@@ -23,3 +23,4 @@ pub mod publish;
 pub mod runtime;
 pub mod schema;
 pub mod store;
+mod strict;

@@ -21,6 +21,7 @@ mod patience;
 mod reading;
 mod reviews;
 mod settings;
+mod shapes;
 mod sources;
 mod support;
 mod surviving;

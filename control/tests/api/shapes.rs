@@ -1,0 +1,77 @@
+//! Values of the wrong shape in places where an object belongs.
+
+use http::Method;
+use serde_json::{Value, json};
+use sluicegate_control::kind::Access;
+use sluicegate_control::kinds;
+
+use crate::support::House;
+
+fn path(group: &str, version: &str, plural: &str, namespaced: bool) -> String {
+    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    if namespaced { format!("{root}/namespaces/default/{plural}") } else { format!("{root}/{plural}") }
+}
+
+/// EV-API-09: fields have names; a list of their values in order is none of the kind's shapes.
+#[tokio::test]
+async fn a_list_is_taken_for_no_object_and_the_answer_says_where() {
+    let house = House::real().await;
+    let (eventing, messaging, flows) = ("eventing.knative.dev", "messaging.knative.dev", "flows.knative.dev");
+    let (serving, sources) = ("serving.knative.dev", "sources.knative.dev");
+    let to = json!({ "uri": "http://x/" });
+    let broker = json!(["Broker", null, "n", "eventing.knative.dev/v1"]);
+    let trigger = |field: &str, value: Value| {
+        let mut spec = json!({ "broker": "b", "subscriber": { "uri": "http://x/" } });
+        spec[field] = value;
+        spec
+    };
+    for (group, version, plural, spec, field) in [
+        (eventing, "v1", "triggers", trigger("subscriber", json!([null, "http://x/"])), "spec.subscriber"),
+        (eventing, "v1", "triggers", trigger("subscriber", json!({ "ref": broker })), "spec.subscriber.ref"),
+        (eventing, "v1", "triggers", trigger("delivery", json!([])), "spec.delivery"),
+        (eventing, "v1", "triggers", trigger("filter", json!([{ "type": "x" }])), "spec.filter"),
+        (eventing, "v1", "brokers", json!({ "config": broker }), "spec.config"),
+        (eventing, "v1beta2", "eventtypes", json!({ "type": "x", "reference": broker }), "spec.reference"),
+        (eventing, "v1beta3", "eventtypes", json!({ "attributes": [["type"]] }), "spec.attributes[0]"),
+        (
+            messaging,
+            "v1",
+            "channels",
+            json!({ "channelTemplate": ["messaging.knative.dev/v1", "InMemoryChannel"] }),
+            "spec.channelTemplate",
+        ),
+        (messaging, "v1", "inmemorychannels", json!({ "delivery": [] }), "spec.delivery"),
+        (messaging, "v1", "subscriptions", json!({ "channel": broker, "subscriber": to }), "spec.channel"),
+        (flows, "v1", "sequences", json!({ "steps": [[null, "http://x/"]] }), "spec.steps[0]"),
+        (flows, "v1", "parallels", json!({ "branches": [[null, to]] }), "spec.branches[0]"),
+        (serving, "v1", "services", json!({ "template": [] }), "spec.template"),
+        (serving, "v1", "routes", json!({ "traffic": [[null, "r"]] }), "spec.traffic[0]"),
+        (sources, "v1", "pingsources", json!({ "sink": [null, "http://x/"] }), "spec.sink"),
+    ] {
+        let object = json!({ "metadata": { "name": "a" }, "spec": spec });
+        let (code, told) = house.ask(Method::POST, &path(group, version, plural, true), &object).await;
+        assert_eq!(code, 422, "{plural} {spec}: {told}");
+        let causes = told["details"]["causes"].as_array().unwrap();
+        assert!(causes.iter().any(|cause| cause["field"] == field), "{plural} {field}: {told}");
+        let why = format!("{field} in body must be of type object: \"array\"");
+        assert!(told["message"].as_str().unwrap().contains(&why), "{told}");
+    }
+}
+
+/// EV-API-09: the same of every kind with a `spec`.
+#[tokio::test]
+async fn no_kind_takes_a_list_for_its_spec() {
+    let house = House::real().await;
+    for entry in kinds::registry().entries {
+        let (meta, schema) = (entry.meta, entry.shape());
+        if schema["properties"]["spec"]["type"] != "object" || entry.access != Access::Full {
+            continue;
+        }
+        let path = path(meta.group, meta.version, meta.plural, meta.namespaced);
+        let object = json!({ "metadata": { "name": "a" }, "spec": [] });
+        let (code, told) = house.ask(Method::POST, &path, &object).await;
+        assert!((400..=422).contains(&code), "{path}: {code} {told}");
+        let said = told["message"].as_str().unwrap();
+        assert!(said.contains("spec") || !meta.developers_create, "{path}: {told}");
+    }
+}
