@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::kind::{Denied, Entry, KindMeta, Problem, Requester};
-use crate::kinds::custom::Custom;
+use crate::kinds::custom::{self, Custom};
 use crate::kinds::labels;
 use crate::store::lifecycle::{NAMESPACE_FINALIZER, finish, has_generation};
 use crate::store::{Change, Key, Opened};
@@ -211,6 +211,12 @@ pub(super) fn prepare_status(
     // Our own controllers write what their types say, and they write most: their statuses are not read once more.
     if requester.internal && entry.custom.is_none() {
         return Ok(finish(before, object));
+    }
+    if meta.is_of_knative() && !requester.is_controller() && object.get("status").is_some() {
+        let wrong = custom::wrong_status(&object["status"], &before.value["status"], &entry.shape());
+        if !wrong.is_empty() {
+            return Err(Refusal::invalid(meta, &before.key.name, &wrong));
+        }
     }
     // A status of the wrong shape would blind every typed client that lists this kind. Whether the
     // spec still satisfies today's rules is not this write's business.

@@ -75,3 +75,23 @@ async fn no_kind_takes_a_list_for_its_spec() {
         assert!(said.contains("spec") || !meta.developers_create, "{path}: {told}");
     }
 }
+
+/// EV-API-09: a status is held against the schema by whoever writes it.
+#[tokio::test]
+async fn a_condition_without_a_status_is_refused() {
+    let house = House::real().await;
+    let brokers = path("eventing.knative.dev", "v1", "brokers", true);
+    let made = house.ask(Method::POST, &brokers, &json!({ "metadata": { "name": "b" } })).await;
+    assert_eq!(made.0, 201, "{}", made.1);
+    let status = format!("{brokers}/b/status");
+    for (conditions, field) in [
+        (json!([{ "type": "Ready" }]), "status.conditions[0].status"),
+        (json!([["Ready", "True"]]), "status.conditions[0]"),
+    ] {
+        let patch = json!({ "status": { "conditions": conditions } });
+        let (code, told) = house.ask(Method::PATCH, &status, &patch).await;
+        assert_eq!((code, &told["details"]["causes"][0]["field"]), (422, &json!(field)), "{told}");
+    }
+    let patch = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+    assert_eq!(house.ask(Method::PATCH, &status, &patch).await.0, 200);
+}

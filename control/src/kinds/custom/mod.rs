@@ -11,7 +11,7 @@ mod versions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::kind::{Denied, Problems, UNKNOWN_TOLD_MAX};
+use crate::kind::{Denied, Problem, Problems, UNKNOWN_TOLD_MAX};
 
 use rules::Rules;
 pub(crate) use structural::mistyped;
@@ -142,6 +142,15 @@ impl Custom {
     pub(crate) fn schema(&self) -> &Value {
         &self.schema
     }
+}
+
+/// What a kind's schema has against a status; what stays as it was is left in peace.
+pub(crate) fn wrong_status(status: &Value, before: &Value, schema: &Value) -> Vec<Problem> {
+    let schema = &schema["properties"]["status"];
+    let mut problems = Problems::default();
+    let held = Held { schema, patterns: &Patterns::of(schema), before: Some(before) };
+    structural::validate(status, held, "status", &mut problems);
+    problems.list
 }
 
 /// What is wrong with a column.
