@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::kind::{Denied, Entry, KindMeta, Problem, Requester};
+use crate::kind::{Denied, Entry, KindMeta, Problem, Requester, UnknownFields};
 use crate::kinds::custom::{self, Custom};
 use crate::kinds::labels;
 use crate::store::lifecycle::{NAMESPACE_FINALIZER, finish, has_generation};
@@ -101,7 +101,7 @@ pub(super) fn prepare_new(
         remove(&mut new, "status");
     }
 
-    entry.store(&mut new);
+    store(entry, &mut new, &name)?;
     let mut object = admit(entry, new, None, requester, &name)?;
     // A core kind has no controller to write its first status, so its defaults may.
     if meta.has_status && !meta.group.is_empty() {
@@ -143,7 +143,7 @@ pub(super) fn prepare_update(
             None => remove(&mut ruled, "status"),
         }
     }
-    entry.store(&mut new);
+    store(entry, &mut new, &before.key.name)?;
     let mut object = admit(entry, new, Some(&ruled), requester, &before.key.name)?;
     restore_status(meta, before, &mut object);
     establish(meta, &mut object)?;
@@ -244,6 +244,19 @@ pub(super) fn prepare_status(
         }
         Ok(_) | Err(Denied::Invalid(_)) => Ok(finish(before, object)),
     }
+}
+
+/// Makes the object one of the stored form. What its own does not know is refused before, because the stored one might.
+fn store(entry: &Entry, new: &mut Value, name: &str) -> Result<(), Refusal> {
+    if entry.translation.is_some() && entry.meta.unknown_fields == UnknownFields::Refuse {
+        let unknown = entry.unknown_in(new).into_iter().find(|path| path.starts_with("spec"));
+        if let Some(field) = unknown {
+            let why = Denied::Malformed(format!("unknown field \"{field}\""));
+            return Err(Refusal::denied(entry.meta, name, why));
+        }
+    }
+    entry.store(new);
+    Ok(())
 }
 
 fn admit(

@@ -52,7 +52,7 @@ pub fn registry() -> Registry {
         pods::entry(),
         deployments::entry(),
         Entry::of::<CustomResourceDefinition>(),
-        Entry::of::<eventing::event_type::EventType>(),
+        eventing::event_type_versions::v1beta2(),
         eventing::event_type_versions::v1beta3(),
         eventing::event_type_versions::v1beta1(),
         Entry::of::<eventing::event_policy::EventPolicy>(),

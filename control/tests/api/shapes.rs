@@ -95,3 +95,37 @@ async fn a_condition_without_a_status_is_refused() {
     let patch = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
     assert_eq!(house.ask(Method::PATCH, &status, &patch).await.0, 200);
 }
+
+/// AMB-01: `attributes` is a field of v1beta3 alone.
+#[tokio::test]
+async fn an_event_types_attributes_are_shown_and_taken_by_one_version_alone() {
+    let house = House::real().await;
+    let [old, stored, new] = ["v1beta1", "v1beta2", "v1beta3"]
+        .map(|version| path("eventing.knative.dev", version, "eventtypes", true));
+    let attributes = ["type", "source", "specversion", "id"]
+        .map(|name| json!({ "name": name, "required": true, "value": "x" }));
+    let named = |name: &str, spec: Value| json!({ "metadata": { "name": name }, "spec": spec });
+    for versions in [&old, &stored] {
+        let both = named("a", json!({ "type": "x", "attributes": attributes }));
+        let (code, told) = house.ask(Method::POST, versions, &both).await;
+        assert_eq!(code, 400, "{told}");
+        assert!(told["message"].as_str().unwrap().contains("spec.attributes"), "{told}");
+    }
+    let (code, told) = house.ask(Method::POST, &new, &named("a", json!({ "attributes": attributes }))).await;
+    assert_eq!(code, 201, "{told}");
+    for version in [&old, &stored] {
+        let (_, shown) = house.get(&format!("{version}/a")).await;
+        assert_eq!(shown["spec"], json!({ "type": "x", "source": "x" }));
+        // What is shown is written back as it is.
+        let (code, kept) = house.ask(Method::PUT, &format!("{version}/a"), &shown).await;
+        assert_eq!((code, &kept["spec"]), (200, &shown["spec"]), "{kept}");
+        let (_, list) = house.get(version).await;
+        assert_eq!(list["items"][0]["spec"], shown["spec"]);
+    }
+    let (_, shown) = house.get(&format!("{new}/a")).await;
+    assert_eq!(shown["spec"]["attributes"], json!(attributes));
+
+    let (code, told) = house.ask(Method::POST, &new, &named("b", json!({ "attributes": null }))).await;
+    assert_eq!(code, 422, "{told}");
+    assert!(!told["message"].as_str().unwrap().contains("spec.type"), "{told}");
+}

@@ -1,5 +1,5 @@
-//! The versions of EventType. `v1beta2` is stored, with the attributes of `v1beta3` beside its own fields, so
-//! that each version shows what the other wrote.
+//! The versions of EventType. What is stored has the fields of `v1beta2` and the attributes of `v1beta3` beside them, so
+//! that each version shows what the other wrote; each shows and takes its own alone (AMB-01).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,10 @@ pub fn v1beta3() -> Entry {
                 object["spec"] = json!({});
             }
             if let Some(fields) = object["spec"].as_object_mut() {
-                fields.entry("attributes").or_insert_with(|| json!([]));
+                let attributes = fields.entry("attributes").or_insert_with(|| json!([]));
+                if attributes.is_null() {
+                    *attributes = json!([]);
+                }
             }
         },
         show: |object| to_attributes(&mut object["spec"]),
@@ -74,12 +77,63 @@ pub fn v1beta3() -> Entry {
     Entry::of::<EventType>().version::<EventTypeV1Beta3>(&V1BETA3, &TRANSLATION)
 }
 
+/// `eventing.knative.dev/v1beta2` EventType, and `v1beta1`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+struct EventTypeV1Beta2 {
+    api_version: String,
+    kind: String,
+    metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    /// What is wanted.
+    spec: SpecV1Beta2,
+    /// What is. Written by the controllers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<EventTypeStatus>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+struct SpecV1Beta2 {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema_data: Option<String>,
+    /// The old way to name a Broker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broker: Option<String>,
+    /// Where the events can be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<KReference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+}
+
+/// Of the two that know no attributes. One that leaves them out says nothing of them.
+static WITHOUT_ATTRIBUTES: Translation = Translation {
+    stored: &EventType::META,
+    store: |_| {},
+    complete: |_| {},
+    show: |object| {
+        if let Some(fields) = object["spec"].as_object_mut() {
+            fields.remove("attributes");
+        }
+    },
+};
+
+/// The version whose name objects are stored under.
+#[must_use]
+pub fn v1beta2() -> Entry {
+    Entry::of::<EventType>().version::<EventTypeV1Beta2>(&EventType::META, &WITHOUT_ATTRIBUTES)
+}
+
 /// The first version, whose fields are those of `v1beta2`.
 #[must_use]
 pub fn v1beta1() -> Entry {
-    static TRANSLATION: Translation =
-        Translation { stored: &EventType::META, store: |_| {}, complete: |_| {}, show: |_| {} };
-    Entry::of::<EventType>().version::<EventType>(&V1BETA1, &TRANSLATION).deprecated(
+    Entry::of::<EventType>().version::<EventTypeV1Beta2>(&V1BETA1, &WITHOUT_ATTRIBUTES).deprecated(
         "eventing.knative.dev/v1beta1 EventType is deprecated; use eventing.knative.dev/v1beta2 EventType",
     )
 }
