@@ -229,7 +229,7 @@ mod tests {
         ));
     }
 
-    /// EV-API-09: an empty field is one that is not there, for clients that leave such out.
+    /// An empty field is one that is not there, for clients that leave such out.
     #[test]
     fn an_empty_field_of_an_event_type_is_one_that_is_not_there() {
         let reference = json!({"apiVersion": "v1", "kind": "Service", "name": "s", "namespace": "ns"});
