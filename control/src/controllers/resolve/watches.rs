@@ -45,11 +45,12 @@ impl Watches {
         Self { client, queue, interests, kinds: Kinds::default(), tasks: Mutex::default() }
     }
 
-    /// Has those looked at again who refer to an object of this kind, whenever it changes.
+    /// Has those looked at again who refer to an object of this kind, whenever it changes. Any version will do: objects
+    /// change in all of them at once, and two references by two versions must not end each other's watch for ever.
     pub(super) fn follow(&self, resource: &ApiResource) {
         let name = (resource.group.clone(), resource.kind.clone());
         let mut kinds = self.kinds.lock();
-        if kinds.get(&name).is_some_and(|(watched, _)| watched == resource) {
+        if kinds.get(&name).is_some_and(|(watched, _)| watched.plural == resource.plural) {
             return;
         }
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
@@ -174,4 +175,54 @@ fn read(definition: &DynamicObject) -> (Name, Value) {
         .collect();
     let says = json!([definition.metadata.uid, spec["names"]["plural"], served, established]);
     ((text(&spec["group"]), text(&spec["names"]["kind"])), says)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::GroupVersionKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kind_has_one_watch_whatever_its_versions_until_it_moves() {
+        let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
+        let watches = Watches::new(Client::new(mute, "ns"), Arc::default(), Arc::default());
+        let resource = |version: &str, plural: &str| {
+            let gvk = GroupVersionKind::gvk("x.example", version, "X");
+            ApiResource::from_gvk_with_plural(&gvk, plural)
+        };
+        let watched = || {
+            let told = |(as_what, task): &(ApiResource, AbortHandle)| (as_what.clone(), task.id());
+            watches.kinds.lock().values().map(told).collect::<Vec<_>>()
+        };
+        watches.follow(&resource("v1", "xs"));
+        let first = watched();
+        watches.follow(&resource("v2", "xs"));
+        assert_eq!(watched(), first);
+        watches.follow(&resource("v2", "xes"));
+        assert_eq!(watched().len(), 1);
+        assert_eq!(watched()[0].0, resource("v2", "xes"));
+    }
+
+    #[test]
+    fn a_definition_says_something_new_when_its_objects_are_reached_otherwise() {
+        let says = |changed: Value| {
+            let mut definition = json!({ "metadata": { "name": "xs.x.example", "uid": "1" },
+                "spec": { "group": "x.example", "names": { "kind": "X", "plural": "xs" },
+                    "versions": [{ "name": "v1", "served": true }, { "name": "v2", "served": false }] } });
+            for (at, value) in changed.as_object().into_iter().flatten() {
+                definition["spec"][at] = value.clone();
+            }
+            read(&serde_json::from_value(definition).unwrap())
+        };
+        let (name, before) = says(json!({}));
+        assert_eq!(name, ("x.example".to_owned(), "X".to_owned()));
+        assert_eq!(says(json!({ "conversion": { "strategy": "None" } })).1, before);
+        for changed in [
+            json!({ "names": { "kind": "X", "plural": "xes" } }),
+            json!({ "versions": [{ "name": "v2", "served": true }] }),
+        ] {
+            assert_ne!(says(changed.clone()).1, before, "{changed}");
+        }
+    }
 }
