@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::filters::{self, SubscriptionsApiFilter};
 use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, rules};
@@ -16,6 +17,7 @@ use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
+use crate::strict::Strict;
 
 pub const BROKER_READY: &str = "BrokerReady";
 pub const SUBSCRIPTION_READY: &str = "SubscriptionReady";
@@ -221,7 +223,9 @@ impl Trigger {
     #[must_use]
     pub fn dependency(&self) -> Option<Result<KReference, String>> {
         let text = annotation(&self.metadata, DEPENDENCY)?;
-        Some(serde_json::from_str(text).map_err(|why| why.to_string()))
+        let object = serde_json::from_str::<Value>(text);
+        let reference = object.and_then(|object| KReference::deserialize(Strict(&object)));
+        Some(reference.map_err(|why| why.to_string()))
     }
 
     /// The order that the author asks for; ours wins over upstream's.
@@ -284,7 +288,7 @@ impl Trigger {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::kind::{Denied, Entry};
@@ -387,6 +391,7 @@ mod tests {
     fn annotations_are_checked() {
         for (key, value) in [
             (DEPENDENCY, "no json"),
+            (DEPENDENCY, r#"["Broker",null,"b","eventing.knative.dev/v1"]"#),
             (INJECTION, "maybe"),
             (INJECTION, "enabled"),
             (ORDER, "sorted"),
