@@ -318,6 +318,11 @@ impl Publisher {
         self.change_streams(|model| model.streams.remove_reader(name));
     }
 
+    /// Takes away the subscribers of a stream whose durable identities do not stay, whoever set them.
+    pub fn retain_subscribers(&self, path: &str, stays: impl Fn(&str) -> bool) {
+        self.change_streams(|model| model.streams.retain_readers(path, stays));
+    }
+
     /// How events come in, from now on. Published at once, unless there is no table yet.
     pub fn take_events_by(&self, by: EventsBy) {
         let mut model = self.lock();

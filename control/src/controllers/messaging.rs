@@ -53,6 +53,11 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             look(vec![itself(Kind::InMemoryChannel, change)]);
         })),
         Box::pin(follow(world.all(), &world.subscriptions, move |change| {
+            if let (Some(before), after) = change
+                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
+            {
+                subscription::unsubscribe(world, before);
+            }
             if let Some(subscription) = either(change) {
                 look(in_memory_channel::read_by(subscription).into_iter().collect());
                 look(flows::owner_of(&subscription.metadata).into_iter().collect());

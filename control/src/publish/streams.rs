@@ -102,6 +102,16 @@ impl Streams {
         true
     }
 
+    /// Takes away the readers of a stream whose names do not stay.
+    pub(super) fn retain_readers(&mut self, path: &str, stays: impl Fn(&str) -> bool) -> bool {
+        let names = self.readers.get(path).into_iter().flatten();
+        let others: Vec<String> = names.filter(|name| !stays(name)).cloned().collect();
+        others.iter().for_each(|name| {
+            self.remove_reader(name);
+        });
+        !others.is_empty()
+    }
+
     fn touch(&mut self, path: &str) {
         if let Some(entry) = self.streams.get_mut(path) {
             entry.made = None;
@@ -248,6 +258,9 @@ mod tests {
 
         assert!(streams.remove_reader("1") && !streams.remove_reader("1"));
         assert!(made(&mut streams).streams["/b"].subscribers.is_empty());
+        assert!(streams.set_reader("3", reader("/a", "http://s/")));
+        assert!(streams.retain_readers("/a", |name| name == "2") && !streams.retain_readers("/b", |_| false));
+        assert!(!streams.retain_readers("/a", |name| name == "2"), "who stays is no change");
         assert!(streams.remove("/b") && !streams.remove("/b"));
         assert_eq!((streams.len(), streams.readers()), (1, 1));
     }

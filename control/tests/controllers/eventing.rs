@@ -2,6 +2,7 @@
 
 use dataplane::events::left_behind::Left;
 use dataplane::table::{Backoff, Filter, Reply};
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use sluicegate_control::kinds::eventing::trigger::Trigger;
 use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::HasConditions;
 
-use crate::house::{House, NS, eventually, in_a_house};
+use crate::house::{House, NS, eventually, in_a_house, turn_over};
 use crate::serving::hello;
 
 pub(crate) fn broker(spec: Value) -> Value {
@@ -215,6 +216,33 @@ fn a_deleted_trigger_leaves_the_stream() {
         house.create::<Trigger>(trigger(json!({}))).await;
         house.until_ready::<Trigger>("t").await;
         house.delete::<Trigger>("t").await;
+        house.until_table("without the subscriber", |table| table.streams[PATH].subscribers.is_empty()).await;
+    });
+}
+
+/// EV-TRG-14: ... also one that was being looked at when it was deleted.
+#[test]
+fn a_trigger_that_is_deleted_while_it_is_looked_at_is_not_subscribed() {
+    in_a_house(async |house: House| {
+        for name in ["b", "other"] {
+            house.create::<Broker>(json!({"metadata": {"name": name, "namespace": NS}})).await;
+            house.until_ready::<Broker>(name).await;
+        }
+        let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "other"});
+        let sink = json!({"deadLetterSink": {"ref": reference}});
+        let spec = json!({"subscriber": {"ref": reference}, "delivery": sink});
+        for turns in 0..8 {
+            let lives = (0..40).map(async |one| {
+                let (mut object, name) = (trigger(spec.clone()), format!("t-{one}"));
+                object["metadata"]["name"] = name.as_str().into();
+                house.create::<Trigger>(object).await;
+                let to = json!({"spec": {"subscriber": {"uri": format!("/{turns}")}}});
+                house.patch::<Trigger>(&name, to).await;
+                turn_over(turns).await;
+                house.delete::<Trigger>(&name).await;
+            });
+            join_all(lives).await;
+        }
         house.until_table("without the subscriber", |table| table.streams[PATH].subscribers.is_empty()).await;
     });
 }

@@ -280,6 +280,13 @@ pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> O
     None
 }
 
+/// Lets others work for so many turns: what they have under way then is another thing each time.
+pub(crate) async fn turn_over(turns: u32) {
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Runs a test on one thread, as the control side does.
 pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,13 +1,13 @@
 //! Channel and Subscription: from manifests to a stream with its readers.
 
-use dataplane::table::{Reply, Subscriber};
+use dataplane::table::{Reply, Subscriber, Table};
 use serde_json::{Value, json};
 use sluicegate_control::kinds::messaging::channel::Channel;
 use sluicegate_control::kinds::messaging::in_memory_channel::InMemoryChannel;
 use sluicegate_control::kinds::messaging::subscription::Subscription;
 use sluicegate_control::kinds::shared::{HasConditions, Verdict};
 
-use crate::house::{House, NS, in_a_house, on_one_thread};
+use crate::house::{House, NS, in_a_house, on_one_thread, turn_over};
 
 const PATH: &str = "/channels/default/c";
 
@@ -196,6 +196,44 @@ fn a_deleted_subscription_leaves_the_channel() {
         assert_eq!(readers(&house), ["http://b/"]);
         let backing = house.api::<InMemoryChannel>().get("c").await.unwrap();
         assert_eq!(backing.spec.subscribers[0].name.as_deref(), Some("b"));
+    });
+}
+
+/// EV-SUB-20: whatever is under way when a Subscription and its channel are deleted, a new channel of the name has no
+/// reader of the old one's.
+#[test]
+fn a_new_channel_has_no_reader_of_the_one_before() {
+    in_a_house(async |house: House| {
+        for turns in 0..40 {
+            house.create::<InMemoryChannel>(channel(json!({}))).await;
+            house.create::<Subscription>(subscription("s", "InMemoryChannel", to("old"))).await;
+            turn_over(turns).await;
+            house.delete::<InMemoryChannel>("c").await;
+            house.delete::<Subscription>("s").await;
+        }
+        house.create::<InMemoryChannel>(channel(json!({}))).await;
+        house.until_ready::<InMemoryChannel>("c").await;
+        let is_empty = |table: &Table| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
+        house.until_table("of a channel without readers", is_empty).await;
+    });
+}
+
+/// EV-SUB-20: ... also when others write the channel meanwhile.
+#[test]
+fn a_deleted_subscription_reads_no_more_while_others_write_its_channel() {
+    in_a_house(async |house: House| {
+        house.create::<InMemoryChannel>(channel(json!({}))).await;
+        house.until_ready::<InMemoryChannel>("c").await;
+        for turns in 0..40 {
+            house.create::<Subscription>(subscription("s", "InMemoryChannel", to("old"))).await;
+            for turn in 0..turns {
+                let note = json!({"metadata": {"annotations": {"note": format!("{turns}-{turn}")}}});
+                house.patch::<InMemoryChannel>("c", note).await;
+            }
+            house.delete::<Subscription>("s").await;
+        }
+        let is_empty = |table: &Table| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
+        house.until_table("of a channel without readers", is_empty).await;
     });
 }
 

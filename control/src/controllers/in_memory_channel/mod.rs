@@ -6,6 +6,8 @@
 mod doors;
 pub mod reconcile;
 
+use std::collections::HashSet;
+
 use super::addresses;
 use super::broker::deliverable;
 use super::queue::{Item, Kind};
@@ -30,7 +32,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let path = path(&item.namespace, &item.name);
     world.resolver.forget(item);
     let Some(channel) = world.in_memory_channels.get(&item.namespace, &item.name) else {
-        world.publisher.remove_stream(&path); // its readers left with the watch's word
+        world.publisher.retain_subscribers(&path, |_| false);
+        world.publisher.remove_stream(&path);
         world.publisher.flow().await;
         return Ok(());
     };
@@ -39,6 +42,10 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         Some(destination) => Some(deliverable(world, item, destination).await?),
         None => None,
     };
+    let now_there = world.in_memory_channels.get(&item.namespace, &item.name);
+    if now_there.is_none_or(|there| there.metadata.uid != channel.metadata.uid) {
+        return Ok(()); // deleted meanwhile: the next look, which the watch has asked for, takes its readers away
+    }
     let subscribers = entries(&channel, &subscription::reading(world, &item.namespace, &item.name));
     let rules = doors::rules(world, &channel);
     let statuses = serve(world, &channel, &subscribers);
@@ -55,8 +62,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.set_status(&written, &after).await
 }
 
-/// Tells the cores of the channel's stream and of who reads it; who is not in the spec's list any more
-/// reads no more. The statuses say what became of each subscriber.
+/// Tells the cores of the channel's stream and of who reads it: these and nobody else, also of those whom no list ever named
+/// because the write failed. The statuses say what became of each subscriber.
 pub fn serve(
     world: &World,
     channel: &InMemoryChannel,
@@ -78,11 +85,8 @@ pub fn serve(
         quota: world.quotas.of(ns),
     };
     world.publisher.set_stream(&path, spec);
-    for before in &channel.spec.subscribers {
-        if !subscribers.iter().any(|now| now.uid == before.uid) {
-            world.publisher.remove_subscriber(&before.uid);
-        }
-    }
+    let uids: HashSet<&str> = subscribers.iter().map(|entry| entry.uid.as_str()).collect();
+    world.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
     let readers = subscription::reading(world, ns, name);
     let home = |uid: &str| {
         let reader = readers.iter().find(|reader| reader.metadata.uid.as_deref() == Some(uid));
@@ -101,9 +105,8 @@ pub fn serve(
 
 /// Nobody reads a channel that is gone.
 pub fn unsubscribe_all(world: &World, channel: &InMemoryChannel) {
-    for subscriber in &channel.spec.subscribers {
-        world.publisher.remove_subscriber(&subscriber.uid);
-    }
+    let path = path(namespace(&channel.metadata), name(&channel.metadata));
+    world.publisher.retain_subscribers(&path, |_| false);
 }
 
 /// The channel that a Subscription reads, if it is of a kind that is served here.

@@ -20,8 +20,10 @@ use reconcile::{Found, status};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.resolver.forget(item);
-    // The look at its channel takes a deleted one off the list.
-    let Some(subscription) = world.subscriptions.get(&item.namespace, &item.name) else { return Ok(()) };
+    let Some(subscription) = world.subscriptions.get(&item.namespace, &item.name) else {
+        world.publisher.flow().await; // the watch has unsubscribed it; the look at its channel takes it off the list
+        return Ok(());
+    };
     let spec = &subscription.spec;
     let (ns, named) = subscription.channel();
     let backing = world.in_memory_channels.get(ns, named);
@@ -44,6 +46,11 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let mut after = (*subscription).clone();
     after.status = Some(status(&subscription, found, now()));
     world.set_status(&*subscription, &after).await
+}
+
+/// A Subscription that is gone reads no more.
+pub fn unsubscribe(world: &World, subscription: &Subscription) {
+    world.publisher.remove_subscriber(subscription.metadata.uid.as_deref().unwrap_or_default());
 }
 
 async fn resolve(

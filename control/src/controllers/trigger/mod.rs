@@ -46,6 +46,10 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         Some(Err(why)) => Some(Err(Unresolved(why))),
         None => None,
     };
+    // One that was deleted meanwhile has been unsubscribed by the watch's word, which comes once.
+    if !is_there(world, &trigger) {
+        return Ok(());
+    }
     // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
     // its place, and with it the events that it has not had yet.
     let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
@@ -63,6 +67,12 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     after.status = Some(status(&trigger, found, now()));
     world.set_status(&*trigger, &after).await?;
     made
+}
+
+/// Whether the object is still the one that was looked at.
+fn is_there(world: &World, trigger: &Trigger) -> bool {
+    let now = world.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
+    now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)
 }
 
 /// A Trigger that is gone reads no more.
