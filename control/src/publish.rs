@@ -24,8 +24,8 @@ use dataplane::events::types::Seen;
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
 use dataplane::table::{
-    Backend, Begin, Delivery, Endpoint, EventsBy, Filter, Keeping, Protocol, Reply, Route, Split, Table,
-    Target, Timeouts, WhenEmpty,
+    Backend, Begin, Delivery, Endpoint, EventsBy, Filter, Hold, Keeping, Protocol, Reply, Route, Split,
+    Table, Target, Timeouts, WhenEmpty,
 };
 use dataplane::tls::{Certificates, Trust};
 use tokio::sync::Notify;
@@ -89,6 +89,7 @@ pub struct SubscriberSpec {
     pub target: Target,
     pub reply: Reply,
     pub dead_letter: Option<Target>,
+    pub hold: Hold,
     pub delivery: Delivery,
     pub begin: Begin,
 }

@@ -16,7 +16,7 @@ use sluicegate_dataplane::events::encode::encode;
 use sluicegate_dataplane::events::filter::index::Index;
 use sluicegate_dataplane::events::filter::{cesql, wants};
 use sluicegate_dataplane::events::record::{Record, encode_head};
-use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Target};
+use sluicegate_dataplane::table::{Begin, Delivery, Filter, Hold, Reply, Subscriber, Target};
 
 use admission::{admission, token};
 
@@ -98,6 +98,7 @@ fn subscriber(filter: Filter) -> Arc<Subscriber> {
         target,
         reply,
         dead_letter,
+        hold: Hold::Nothing,
         delivery,
         begin: Begin::Now,
         tally,

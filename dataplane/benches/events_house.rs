@@ -20,7 +20,7 @@ use sluicegate_dataplane::events::relay::Relay;
 use sluicegate_dataplane::events::service::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
-use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Subscriber, Table, Target};
+use sluicegate_dataplane::table::{Begin, Delivery, Filter, Hold, Reply, Subscriber, Table, Target};
 
 use admission::{admission, token};
 
@@ -114,6 +114,7 @@ fn subscriber(number: usize, port: u16, tokens: Tokens, readers: Readers) -> Sub
         },
         reply: Reply::Reenter,
         dead_letter: None,
+        hold: Hold::Nothing,
         delivery: Delivery::ONCE,
         begin: Begin::Now,
         tally: Arc::default(),

@@ -228,9 +228,22 @@ pub struct Subscriber {
     pub target: Target,
     pub reply: Reply,
     pub dead_letter: Option<Target>,
+    pub hold: Hold,
     pub delivery: Delivery,
     pub begin: Begin,
     pub tally: Arc<SubscriberTally>,
+}
+
+/// What a subscriber's events wait for, because an object that its owner names is not there. They keep their places in the
+/// log, and go on with a table that says otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Hold {
+    #[default]
+    Nothing,
+    /// Those that are given up wait for a dead letter sink.
+    DeadLetters,
+    /// All of them: where they are to go is not known. The target is where they went.
+    Everything,
 }
 
 /// Where a subscriber begins that the log does not know yet.

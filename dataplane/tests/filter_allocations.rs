@@ -8,7 +8,7 @@ use sluicegate_dataplane::events::cloudevent::binary;
 use sluicegate_dataplane::events::filter::cesql;
 use sluicegate_dataplane::events::filter::index::Index;
 use sluicegate_dataplane::events::record::{Record, encode_head};
-use sluicegate_dataplane::table::{Begin, Delivery, Filter, Reply, Rule, Subscriber, Target};
+use sluicegate_dataplane::table::{Begin, Delivery, Filter, Hold, Reply, Rule, Subscriber, Target};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -36,6 +36,7 @@ fn subscriber(filter: Filter) -> Arc<Subscriber> {
         target,
         reply: Reply::Reenter,
         dead_letter: None,
+        hold: Hold::Nothing,
         delivery: Delivery::ONCE,
         begin: Begin::Now,
         tally: Arc::default(),

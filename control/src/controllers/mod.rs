@@ -23,6 +23,7 @@ pub mod identity;
 pub mod in_memory_channel;
 pub mod ingress;
 pub mod keys;
+pub mod last_known;
 pub mod managers;
 pub mod messaging;
 pub mod passes;

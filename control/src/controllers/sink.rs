@@ -1,8 +1,10 @@
 //! Dead letter sinks, as statuses tell of them.
 
+use super::last_known::{DEAD_LETTER_SINK, Known};
 use super::resolve::{Address, Unresolved};
 use crate::kinds::conditions::Conditions;
-use crate::kinds::shared::DeliveryStatus;
+use crate::kinds::eventing::broker::Broker;
+use crate::kinds::shared::{DeliveryStatus, Destination};
 
 /// Marks the condition `kind` by what became of the sink, if one is wanted, and says where it is.
 pub fn mark(
@@ -22,6 +24,19 @@ pub fn mark(
         }
     }
     DeliveryStatus::default()
+}
+
+/// The sink that a Broker gives to Triggers without one of their own.
+#[must_use]
+pub fn of_broker(broker: &Broker) -> Option<&Destination> {
+    broker.spec.delivery.as_ref()?.dead_letter_sink.as_ref()
+}
+
+/// Where that was, by the Broker's status.
+#[must_use]
+pub fn last_of_broker(broker: &Broker) -> Option<Known> {
+    let (named, status) = (of_broker(broker)?, broker.status.as_ref()?);
+    DEAD_LETTER_SINK.read(&status.base, self::named(&status.delivery), broker.metadata.generation, named)
 }
 
 /// What a status says of a sink that was found.

@@ -80,6 +80,7 @@ impl Streams {
             target: spec.target.clone(),
             reply: spec.reply.clone(),
             dead_letter: spec.dead_letter.clone(),
+            hold: spec.hold,
             delivery: spec.delivery,
             begin: spec.begin,
             tally,
@@ -173,7 +174,7 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    use dataplane::table::{Begin, Delivery, Filter, Keeping, Reply};
+    use dataplane::table::{Begin, Delivery, Filter, Hold, Keeping, Reply};
 
     use super::*;
     use crate::controllers::trusts::Trusts;
@@ -186,6 +187,7 @@ mod tests {
             target: Trusts::default().target(&url.into()).unwrap(),
             reply: Reply::Reenter,
             dead_letter: None,
+            hold: Hold::Nothing,
             delivery: Delivery::ONCE,
             begin: Begin::Now,
         }

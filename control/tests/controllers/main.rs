@@ -6,6 +6,7 @@ mod flows;
 mod follow;
 mod hosts;
 mod house;
+mod lost;
 mod messaging;
 mod owners;
 mod pods;

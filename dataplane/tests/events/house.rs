@@ -15,7 +15,7 @@ use sluicegate_dataplane::events::service::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::publish::Tables;
 use sluicegate_dataplane::signal::Signals;
 use sluicegate_dataplane::table::{
-    Backoff, Begin, Delivery, Filter, Reply, Stream as Broker, Subscriber, Table, Target,
+    Backoff, Begin, Delivery, Filter, Hold, Reply, Stream as Broker, Subscriber, Table, Target,
 };
 
 pub(crate) const PATH: &str = "/brokers/ns/b";
@@ -266,6 +266,7 @@ pub(crate) fn trigger(name: &str, host: &str, port: u16) -> Subscriber {
         },
         reply: Reply::Reenter,
         dead_letter: None,
+        hold: Hold::Nothing,
         delivery: Delivery {
             retries_max: 3,
             backoff: Backoff::Linear(Duration::from_millis(20)),

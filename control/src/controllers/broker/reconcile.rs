@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::controllers::addresses::{Addresses, NO_LISTENER, Reach};
+use crate::controllers::last_known::DEAD_LETTER_SINK;
 use crate::controllers::policies::Rules;
 use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::sink;
@@ -10,6 +11,7 @@ use crate::kinds::eventing::broker::{
     ADDRESSABLE, Broker, BrokerStatus, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
     FILTER_READY, INGRESS_READY, TRIGGER_CHANNEL_READY,
 };
+use crate::kinds::shared::Destination;
 
 /// What a Broker depends on, as found.
 #[derive(Debug, Clone)]
@@ -43,6 +45,10 @@ pub fn status(broker: &Broker, reach: Reach, found: Found, now: Timestamp) -> Br
     }
     found.rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = found.rules.listed();
+    let lost =
+        found.sink.as_ref().is_some_and(Result::is_err).then(|| sink::last_of_broker(broker)).flatten();
+    let nowhere = Destination::default();
+    DEAD_LETTER_SINK.note(&mut status.base, lost, sink::of_broker(broker).unwrap_or(&nowhere));
     status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
     if let Err(why) = &reach {
         conditions.mark_false(ADDRESSABLE, NO_LISTENER, why);

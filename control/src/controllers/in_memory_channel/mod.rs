@@ -6,7 +6,9 @@
 mod doors;
 pub mod reconcile;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+
+use dataplane::table::Hold;
 
 use super::addresses;
 use super::broker::deliverable;
@@ -88,13 +90,16 @@ pub fn serve(
     let uids: HashSet<&str> = subscribers.iter().map(|entry| entry.uid.as_str()).collect();
     world.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
     let readers = subscription::reading(world, ns, name);
-    let home = |uid: &str| {
-        let reader = readers.iter().find(|reader| reader.metadata.uid.as_deref() == Some(uid));
-        reader.map_or(ns, |reader| namespace(&reader.metadata))
-    };
+    let by_uid: HashMap<_, _> =
+        readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &one.metadata))).collect();
     let told = subscribers.iter().map(|entry| match subscriber(&world.trusts, entry, &path, ns) {
         Ok(mut spec) => {
-            doors::stamp(world, home(&entry.uid), entry, &mut spec);
+            let reader = by_uid.get(entry.uid.as_str());
+            // The entry is of an earlier spec: it keeps the place, and says nothing of where events are to go now.
+            if reader.is_some_and(|reader| reader.generation != entry.generation) {
+                spec.hold = Hold::Everything;
+            }
+            doors::stamp(world, reader.map_or(ns, |reader| namespace(reader)), entry, &mut spec);
             world.publisher.set_subscriber(&entry.uid, spec);
             SubscriberStatus::of(entry, None)
         }

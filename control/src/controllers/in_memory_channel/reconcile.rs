@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::table::{Begin, Filter, Reply};
+use dataplane::table::{Begin, Filter, Hold, Reply};
 use jiff::Timestamp;
 
 use crate::controllers::addresses::{NO_LISTENER, Reach};
@@ -126,6 +126,7 @@ pub fn subscriber(
         target: to,
         reply,
         dead_letter: sink.map(|sink| target(&sink.uri, &sink.ca_certs)).transpose()?.flatten(),
+        hold: Hold::Nothing,
         delivery: delivery(entry.delivery.as_ref(), Some(&default_delivery())),
         begin: Begin::Now,
     })

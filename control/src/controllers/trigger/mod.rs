@@ -3,10 +3,11 @@
 pub mod delivery;
 pub mod filter;
 pub mod reconcile;
+pub mod ways;
 
 use std::sync::Arc;
 
-use dataplane::table::{Begin, Delivery, Reply, Target};
+use dataplane::table::{Begin, Delivery, Hold, Reply, Target};
 
 use super::OPENED_AT_ONCE;
 use super::broker;
@@ -22,7 +23,8 @@ use crate::kinds::shared::{KReference, Verdict};
 use crate::publish::SubscriberSpec;
 use delivery::{delivery, sequence};
 use filter::filter;
-use reconcile::{Found, NoBroker, served, status};
+use reconcile::{Found, NoBroker, status};
+use ways::{Ways, ways};
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.resolver.forget(item);
@@ -53,10 +55,14 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
     // its place, and with it the events that it has not had yet.
     let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
-    let subscribed = match &subscriber {
-        Ok(found) => subscribe(world, &trigger, broker, found, sink_found),
-        Err(_) => false,
+    let is_served = match ways(&trigger, broker, subscriber.as_ref().ok(), sink_found) {
+        Some(ways) => subscribe(world, &trigger, broker, &ways),
+        None => {
+            unsubscribe(world, &trigger);
+            false
+        }
     };
+    let subscribed = is_served && subscriber.is_ok();
     world.publisher.flow().await;
     let had = trigger.status.as_ref().and_then(|status| status.auth.as_ref());
     let identity = identity::keep(world, item, &*trigger, had).await?;
@@ -85,10 +91,8 @@ pub fn restore(world: &World) {
     for some in world.triggers.keys().chunks(OPENED_AT_ONCE) {
         for trigger in world.triggers.opened(some) {
             let broker = broker_of(world, &trigger).ok();
-            let Some(status) = &trigger.status else { continue };
-            if let Some(found) = served(status) {
-                let sink = sink::named(&status.delivery);
-                subscribe(world, &trigger, broker.as_deref(), &found, sink.as_ref());
+            if let Some(ways) = ways(&trigger, broker.as_deref(), None, None) {
+                subscribe(world, &trigger, broker.as_deref(), &ways);
             }
         }
     }
@@ -116,14 +120,8 @@ pub fn of_broker(world: &World, ns: &str, broker: &str) -> Vec<Item> {
 }
 
 /// `true` when the cores know it with the next table.
-fn subscribe(
-    world: &World,
-    trigger: &Trigger,
-    broker: Option<&Broker>,
-    subscriber: &Address,
-    sink: Option<&Address>,
-) -> bool {
-    let Some(to) = target(world, trigger, subscriber) else { return false };
+fn subscribe(world: &World, trigger: &Trigger, broker: Option<&Broker>, ways: &Ways) -> bool {
+    let Some(to) = target(world, trigger, &ways.subscriber) else { return false };
     let (brokers_ns, brokers_name) = trigger.broker();
     if !world.may_read(namespace(trigger), brokers_ns) {
         unsubscribe(world, trigger);
@@ -131,13 +129,19 @@ fn subscribe(
     }
     let (ns, name) = (namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
+    let sink = ways.sink.as_ref().map(|sink| target(world, trigger, sink));
+    let hold = match (ways.hold, &sink) {
+        (Hold::Nothing, Some(None)) => Hold::DeadLetters, // named, and not to be spoken to
+        (hold, _) => hold,
+    };
     let spec = SubscriberSpec {
         path: broker::path(brokers_ns, brokers_name),
         label: format!("{ns}/{name}"),
         filter: filter(&trigger.spec),
         target: to,
         reply: Reply::Reenter,
-        dead_letter: sink.and_then(|sink| target(world, trigger, sink)),
+        dead_letter: sink.flatten(),
+        hold,
         delivery: Delivery {
             sequence: sequence(trigger),
             ..delivery(trigger.spec.delivery.as_ref(), brokers)

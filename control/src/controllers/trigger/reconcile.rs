@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
+use super::ways;
 use crate::controllers::identity::Identity;
+use crate::controllers::last_known::{DEAD_LETTER_SINK, SUBSCRIBER};
 use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::sink;
 use crate::kinds::conditions::Conditions;
@@ -13,14 +15,7 @@ use crate::kinds::eventing::trigger::{
     OIDC_IDENTITY_CREATED, SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
 };
 use crate::kinds::settings::CROSS_NAMESPACE;
-use crate::kinds::shared::{HasConditions, Verdict};
-
-/// Where events went before the subscriber was lost. `subscriberUri` has to be empty then, and yet a
-/// restart must not forget the subscriber's place in the stream.
-pub const LAST_SUBSCRIBER: &str = "sluicegate.dev/last-subscriber-uri";
-/// For whom its tokens were made out, and by whom it was believed.
-const LAST_AUDIENCE: &str = "sluicegate.dev/last-subscriber-audience";
-const LAST_CA_CERTS: &str = "sluicegate.dev/last-subscriber-ca-certs";
+use crate::kinds::shared::{Destination, HasConditions, Status, Verdict};
 
 /// What a Trigger depends on, as found.
 #[derive(Debug, Clone)]
@@ -45,54 +40,25 @@ pub enum NoBroker {
     Elsewhere,
 }
 
-/// Where events go by what the status says, be it only because the subscriber was there once.
-#[must_use]
-pub fn served(status: &TriggerStatus) -> Option<Address> {
-    if let Some(url) = &status.subscriber_uri {
-        let (audience, ca_certs) = (status.subscriber_audience.clone(), status.subscriber_ca_certs.clone());
-        return Some(Address { url: url.clone(), audience, ca_certs });
-    }
-    let last = |key: &str| status.base.annotations.get(key).cloned();
-    Some(Address {
-        url: last(LAST_SUBSCRIBER)?,
-        audience: last(LAST_AUDIENCE),
-        ca_certs: last(LAST_CA_CERTS),
-    })
-}
-
-/// Notes where events went, if they go nowhere now.
-fn remember(status: &mut TriggerStatus, lost: Option<Address>) {
-    let Address { url, audience, ca_certs } = lost.unwrap_or_default();
-    let url = Some(url).filter(|url| !url.is_empty());
-    for (key, value) in [(LAST_SUBSCRIBER, url), (LAST_AUDIENCE, audience), (LAST_CA_CERTS, ca_certs)] {
-        match value {
-            Some(value) => status.base.annotations.insert(key.to_owned(), value),
-            None => status.base.annotations.remove(key),
-        };
-    }
-}
-
 #[must_use]
 pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerStatus {
     let mut status = trigger.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
 
+    remember(&mut status.base, trigger, &found);
     mark_broker(&mut conditions, found.broker, trigger.broker());
     mark_filters(&mut conditions, trigger);
     mark_dependency(&mut conditions, found.dependency);
     found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
     status.auth = found.identity.status();
-    let last = served(&status);
     let now_at = match found.subscriber {
         Ok(address) => {
             conditions.mark_true(SUBSCRIBER_RESOLVED);
-            remember(&mut status, None);
             Some(address)
         }
         Err(Unresolved(why)) => {
             conditions.mark_false(SUBSCRIBER_RESOLVED, "SubscriberResolveFailed", &why);
-            remember(&mut status, last);
             None
         }
     };
@@ -111,6 +77,19 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
     }
     conditions.conclude(&mut status.base, trigger.metadata.generation);
     status
+}
+
+/// Notes where what is lost now was before. A sink of the Broker's is noted there.
+fn remember(base: &mut Status, trigger: &Trigger, found: &Found<'_>) {
+    let lost = found.subscriber.is_err().then(|| ways::last_subscriber(trigger)).flatten();
+    SUBSCRIBER.note(base, lost, &trigger.spec.subscriber);
+    if let Some(named) = ways::own_sink(trigger) {
+        let is_lost = found.sink.as_ref().is_some_and(Result::is_err);
+        let lost = is_lost.then(|| ways::last_sink(trigger, None)).flatten();
+        DEAD_LETTER_SINK.note(base, lost, named);
+    } else {
+        DEAD_LETTER_SINK.note(base, None, &Destination::default());
+    }
 }
 
 /// EV-TRG-02, EV-TRG-03, AMB-19: always False, and the reason tells missing from not ready.
@@ -242,7 +221,7 @@ mod tests {
             Found { subscriber: Err(Unresolved("Service ns/s not found".into())), ..found(Some(&broker)) };
         let after = status(&before, lost, Timestamp::from_second(2).unwrap());
         assert_eq!(after.subscriber_uri, None);
-        assert_eq!(after.base.annotations[LAST_SUBSCRIBER], "http://s/");
+        assert_eq!(after.base.annotations[SUBSCRIBER.url], "http://s/");
         let condition = after.base.conditions.iter().find(|c| c.kind == SUBSCRIBER_RESOLVED).unwrap();
         assert!(condition.message.contains("ns/s") && !condition.reason.is_empty());
     }

@@ -28,7 +28,7 @@ use crate::events::ingress::HOPS_ATTRIBUTE;
 use crate::events::journal::{Note, What};
 use crate::events::record::Record;
 use crate::outcomes::Key;
-use crate::table::{Delivery, Reply, Target};
+use crate::table::{Delivery, Hold, Reply, Target};
 
 /// What became of a reply.
 enum Passed {
@@ -65,7 +65,7 @@ impl<P: Post> Pump<P> {
             Leg::Subscriber => self.ask(&order, &sight, job, began).await,
             Leg::DeadLetter(failure) => {
                 let failure = Rc::clone(failure);
-                Box::pin(self.bury(&order, &sight, job, failure)).await;
+                Box::pin(self.bury(&sight, job, failure)).await;
             }
         }
     }
@@ -91,7 +91,7 @@ impl<P: Post> Pump<P> {
             Verdict::RetryAt(wait) => self.retry_after(wait, job),
             Verdict::GiveUp(reason) => {
                 let failure = Failure::of(&target.url, &outcome, reason.as_str());
-                Box::pin(self.give_up(order, sight, job, failure)).await;
+                Box::pin(self.give_up(sight, job, failure)).await;
             }
             Verdict::Reply => {
                 let Ok(answer) = outcome else { return }; // a verdict of Reply comes from a status
@@ -124,13 +124,13 @@ impl<P: Post> Pump<P> {
                 order.subscriber.tally.replies_dropped.fetch_add(1, Relaxed);
                 self.settle(job.position, End::Delivered);
             }
-            Passed::Refused(failure) => self.give_up(order, sight, job, failure).await,
+            Passed::Refused(failure) => self.give_up(sight, job, failure).await,
             Passed::NotStored(why) => match failed(job.attempt, &order.subscriber.delivery) {
                 Verdict::RetryAt(wait) => self.retry_after(wait, job),
                 _ => {
                     let reason = Reason::RetriesUsedUp.as_str();
                     let failure = Failure::unanswered(&order.subscriber.target.url, &why, reason);
-                    self.give_up(order, sight, job, failure).await;
+                    self.give_up(sight, job, failure).await;
                 }
             },
         }
@@ -239,15 +239,19 @@ impl<P: Post> Pump<P> {
         Passed::On
     }
 
-    async fn give_up(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, failure: Failure) {
+    async fn give_up(self: &Rc<Self>, sight: &Sight, job: Job, failure: Failure) {
         let failure = Rc::new(failure);
         let job = Job { attempt: 0, leg: Leg::DeadLetter(Rc::clone(&failure)), ..job };
-        self.bury(order, sight, job, failure).await;
+        self.bury(sight, job, failure).await;
     }
 
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
-    async fn bury(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, failure: Rc<Failure>) {
+    async fn bury(self: &Rc<Self>, sight: &Sight, job: Job, failure: Rc<Failure>) {
+        let order = &self.order(); // as it is now: the sink may have come or gone during the attempt
         let Some(sink) = &order.subscriber.dead_letter else {
+            if self.holds(Hold::DeadLetters) {
+                return self.keep_letter(job);
+            }
             return self.drop_event(order, &sight.record, &job, &failure, End::Sinkless);
         };
         let rng = &self.shop.rng;

@@ -8,6 +8,7 @@ mod absent;
 mod ahead;
 mod attempt;
 mod end;
+mod hold;
 mod lanes;
 mod made;
 mod pace;

@@ -30,7 +30,7 @@ use crate::events::journal::Journal;
 use crate::events::keeper::Keeper;
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
 use crate::events::record::{Corrupt, Record};
-use crate::table::{Begin, Delivery, Sequence, Stream, Subscriber};
+use crate::table::{Begin, Delivery, Hold, Sequence, Stream, Subscriber};
 
 /// What all pumps of a log share.
 pub(super) struct Shop<P> {
@@ -52,7 +52,7 @@ pub(super) struct Pump<P> {
     pub(super) shop: Rc<Shop<P>>,
     pub(super) place: Rc<Place>,
     pub(super) feed: Rc<Feed>,
-    order: RefCell<Order>,
+    pub(super) order: RefCell<Order>,
     pub(super) sorter: Rc<Sorter>,
     /// What the sorter has found for this subscriber.
     pub(super) line: Rc<Line>,
@@ -66,6 +66,8 @@ pub(super) struct Pump<P> {
     pub(super) pace: Pace,
     /// Attempts that are due at their time: retries, and who waited for its turn in a lane.
     pub(super) retries: RefCell<BinaryHeap<Reverse<Retry>>>,
+    /// Given up, and waiting for a dead letter sink.
+    pub(super) letters: RefCell<Vec<Job>>,
     lanes: RefCell<Lanes>,
     /// Before this process, at events that it has not begun yet.
     made: RefCell<Attempts>,
@@ -110,7 +112,7 @@ pub(super) enum Leg {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Retry {
-    at: Tick,
+    pub(super) at: Tick,
     pub(super) job: Job,
 }
 
@@ -175,6 +177,7 @@ impl<P: Post> Pump<P> {
             in_flight: Cell::new(0),
             pace: Pace::default(),
             retries: RefCell::default(),
+            letters: RefCell::default(),
             lanes: RefCell::default(),
             made: RefCell::new(made),
             stopped: Cell::new(false),
@@ -189,14 +192,6 @@ impl<P: Post> Pump<P> {
         pump.offer(open);
         shop.ring.spawn(Rc::clone(&pump).run());
         Ok(pump)
-    }
-
-    /// Takes the table's newest word on target, filter and delivery.
-    pub(super) fn reorder(&self, order: Order) {
-        let before = self.order.replace(order);
-        if !Arc::ptr_eq(&before.subscriber, &self.order.borrow().subscriber) {
-            self.bell.ring();
-        }
     }
 
     /// Ends the pump. What is in flight is answered to nobody, and stays unfinished in the bookmark.
@@ -291,6 +286,9 @@ impl<P: Post> Pump<P> {
     /// Whether one more request may be beside those `in_flight`. To a subscriber of ours as many as its instances take, and
     /// a window more: those wait for a place, and by them the scaler sees the backlog.
     fn has_window(&self, order: &Order, in_flight: u32) -> bool {
+        if order.subscriber.hold == Hold::Everything {
+            return false;
+        }
         let (delivery, in_flight) = (&order.subscriber.delivery, in_flight as usize);
         if delivery.sequence == Sequence::Strict {
             return in_flight == 0;

@@ -2,6 +2,7 @@
 
 mod door;
 mod flow;
+mod hold;
 mod keeping;
 mod order;
 mod outcome;
@@ -34,7 +35,9 @@ use crate::counters::CoreCounters;
 use crate::events::left_behind::Left;
 use crate::load::Quota;
 use crate::signal::Signals;
-use crate::table::{Backoff, Begin, Delivery, Filter, Keeping, Reply, Stream, Subscriber, Table, Target};
+use crate::table::{
+    Backoff, Begin, Delivery, Filter, Hold, Keeping, Reply, Stream, Subscriber, Table, Target,
+};
 
 pub(super) const PATH: &str = "/brokers/ns/b";
 /// A broker that nobody listens to.
@@ -364,6 +367,7 @@ pub(super) fn trigger(name: &str, url: &str) -> Subscriber {
         target: target(url),
         reply: Reply::Reenter,
         dead_letter: None,
+        hold: Hold::Nothing,
         delivery: Delivery {
             retries_max: 2,
             backoff: Backoff::Linear(Duration::from_secs(1)),

@@ -1,0 +1,107 @@
+//! Events that wait because something that their owner names is not there.
+
+use super::*;
+use crate::load::SubscriberTally;
+
+/// A subscriber of `http://s/`, some of whose events wait.
+fn holding(hold: Hold) -> Subscriber {
+    Subscriber { hold, ..trigger("t", "http://s/") }
+}
+
+/// EV-TRG-11, EV-SUB-17: nothing goes to where events went before; what came meanwhile comes when it is known where to.
+#[test]
+fn while_its_target_is_not_known_a_subscriber_gets_nothing_and_misses_nothing() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let tally = Arc::new(SubscriberTally::default());
+    let to = |url, hold| Subscriber { hold, tally: Arc::clone(&tally), ..trigger("t", url) };
+    rig.publish(vec![to("http://old/", Hold::Nothing)]);
+    rig.rule(|_| Step::Status(202));
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.rest(seconds(1)).await;
+        let stream = rig.publish(vec![to("http://old/", Hold::Everything)]);
+        for id in ["2", "3"] {
+            assert_eq!(rig.post(id, "t").await, 202);
+        }
+        rig.rest(seconds(60)).await;
+        assert_eq!((rig.ids("http://old/"), ends(&stream, 0)), (vec!["1".to_owned()], [1, 0, 0, 0, 2]));
+
+        rig.publish(vec![to("http://new/", Hold::Nothing)]);
+        rig.sync();
+        rig.rest(seconds(1)).await;
+        assert_eq!(
+            (rig.ids("http://new/"), rig.calls("http://old/").len()),
+            (vec!["2".into(), "3".into()], 1)
+        );
+        assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
+    });
+}
+
+/// EV-TRG-11: an event that is being tried goes on at the new target.
+#[test]
+fn a_retry_waits_as_well_and_goes_to_the_new_target() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![trigger("t", "http://old/")]);
+    rig.rule(|call| Step::Status(if call.url == "http://old/" { 503 } else { 202 }));
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.rest(Duration::from_millis(500)).await;
+        rig.publish(vec![Subscriber { hold: Hold::Everything, ..trigger("t", "http://old/") }]);
+        rig.sync();
+        rig.rest(seconds(60)).await;
+        assert_eq!(rig.calls("http://old/").len(), 1);
+        rig.publish(vec![trigger("t", "http://new/")]);
+        rig.sync();
+        rig.rest(seconds(1)).await;
+        assert_eq!(rig.ids("http://new/"), ["1"]);
+    });
+}
+
+/// EV-OBJ-46, AMB-30: a sink that is named and not there is no reason to drop an event; the next ones are not kept up.
+#[test]
+fn a_dead_letter_waits_for_its_sink() {
+    for (hold, sink, letters, end) in [
+        (Hold::Nothing, Some("http://dls/"), vec!["1".to_owned()], [1, 0, 1, 0, 0]),
+        (Hold::Nothing, None, vec![], [1, 0, 0, 1, 0]),
+    ] {
+        let folder = folder();
+        let rig = Rig::new(folder.path());
+        let tally = Arc::clone(&rig.publish(vec![holding(Hold::DeadLetters)]).subscribers[0].tally);
+        rig.rule(|call| Step::Status(if call.url == "http://s/" && call.id == "1" { 400 } else { 202 }));
+        rig.run(async {
+            rig.post("1", "t").await;
+            rig.post("2", "t").await;
+            rig.rest(seconds(60)).await;
+            assert_eq!(rig.ids("http://s/"), ["1", "2"], "it is not asked again and again");
+            assert_eq!(tally.pending(), 1);
+
+            let found =
+                Subscriber { dead_letter: sink.map(target), tally: Arc::clone(&tally), ..holding(hold) };
+            let stream = rig.publish(vec![found]);
+            rig.sync();
+            rig.rest(seconds(1)).await;
+            assert_eq!((rig.ids("http://dls/"), ends(&stream, 0)), (letters, end));
+        });
+    }
+}
+
+/// EV-OBJ-46: a sink may come back while the last attempt is under way.
+#[test]
+fn a_sink_that_comes_back_during_the_last_attempt_gets_its_letter() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    rig.publish(vec![holding(Hold::DeadLetters)]);
+    let ten = seconds(10);
+    rig.rule(move |call| if call.url == "http://s/" { Step::After(ten, 503) } else { Step::Status(202) });
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.rest(seconds(25)).await; // in the third attempt of 10 s
+        let found = Subscriber { dead_letter: Some(target("http://dls/")), ..holding(Hold::Nothing) };
+        rig.publish(vec![found]);
+        rig.sync();
+        rig.rest(seconds(20)).await;
+        assert_eq!(rig.ids("http://dls/"), ["1"]);
+    });
+}
