@@ -42,6 +42,7 @@ pub fn status(broker: &Broker, reach: Reach, found: Found, now: Timestamp) -> Br
     if found.is_leaving {
         let why = "The Broker is deleted: it takes no more events, and goes when those it has are delivered.";
         conditions.mark_false(INGRESS_READY, "Draining", why);
+        conditions.mark_false(ADDRESSABLE, "Draining", why);
     }
     found.rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = found.rules.listed();
@@ -110,6 +111,8 @@ mod tests {
             let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
             assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, reason));
             assert_eq!(status.address.is_some(), has_address);
+            let addressable = status.base.conditions.iter().find(|c| c.kind == ADDRESSABLE).unwrap();
+            assert_eq!(addressable.status == Verdict::True, has_address, "EV-BRK-01");
         }
     }
 }

@@ -15,11 +15,11 @@ const WINDOW_DEFAULT: u32 = 64;
 /// Back-off when retries are wanted and none is given (upstream's default for Brokers).
 const BACKOFF_DEFAULT: Duration = Duration::from_millis(200);
 
-/// EV-OBJ-04, AMB-30: own options make the Broker's void as a whole.
+/// EV-OBJ-04, AMB-30: own options, if there are any, make the Broker's void as a whole.
 #[must_use]
 pub fn delivery(own: Option<&DeliverySpec>, brokers: Option<&DeliverySpec>) -> Delivery {
     let nothing = DeliverySpec::default();
-    let spec = own.or(brokers).unwrap_or(&nothing);
+    let spec = own.filter(|own| **own != nothing).or(brokers).unwrap_or(&nothing);
     let delay = spec.backoff_delay.as_deref().and_then(duration::parse).unwrap_or(BACKOFF_DEFAULT);
     Delivery {
         retries_max: spec.retry.and_then(|retry| u32::try_from(retry).ok()).unwrap_or(0),
@@ -63,7 +63,7 @@ mod tests {
         }
     }
 
-    /// EV-OBJ-03, EV-OBJ-04, AMB-30: one own option is enough to ignore all of the Broker's.
+    /// EV-OBJ-03, EV-OBJ-04, AMB-30: one own option is enough to ignore all of the Broker's, and none is not.
     #[test]
     fn own_options_replace_the_brokers_as_a_whole() {
         let brokers = spec(Some(10), Some("linear"), Some("PT1S"));
@@ -77,6 +77,9 @@ mod tests {
         };
         let formatted = delivery(Some(&formatted), None);
         assert_eq!((formatted.mode, formatted.retry_after_max.as_secs()), (Some(Mode::Structured), 60));
+
+        let none = delivery(Some(&DeliverySpec::default()), Some(&brokers));
+        assert_eq!((none.retries_max, none.backoff), (10, Backoff::Linear(Duration::from_secs(1))));
 
         let own = delivery(Some(&spec(Some(0), None, None)), Some(&brokers));
         assert_eq!((own.retries_max, own.backoff), (0, Backoff::Exponential(BACKOFF_DEFAULT)));
