@@ -1,6 +1,11 @@
 //! Channel and Subscription: from manifests to a stream with its readers.
 
+use std::collections::BTreeSet;
+
 use dataplane::table::{Reply, Subscriber, Table};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use sluicegate_control::kinds::messaging::channel::Channel;
 use sluicegate_control::kinds::messaging::in_memory_channel::InMemoryChannel;
@@ -252,6 +257,34 @@ fn what_a_channel_cannot_have_is_shown() {
         house.create::<Channel>(named("mine")).await;
         house.until_not_ready::<Channel>("mine", "NotOwned").await;
         house.until_ready::<InMemoryChannel>("mine").await;
+    });
+}
+
+/// X-DLV-10: deliveries and counters name the Subscription by its own namespace, whosever channel it reads.
+#[test]
+fn a_subscription_of_another_namespace_has_its_own_name() {
+    in_a_house(async |house: House| {
+        let maps: Api<ConfigMap> = Api::namespaced(house.client.clone(), "knative-eventing");
+        let on = Patch::Merge(json!({"data": {"cross-namespace-event-links": "enabled"}}));
+        maps.patch("config-features", &PatchParams::default(), &on).await.unwrap();
+        house.create::<Channel>(channel(json!({}))).await;
+        house.until_ready::<Channel>("c").await;
+        for ns in ["na", "nb"] {
+            let spaces: Api<Namespace> = Api::all(house.client.clone());
+            let space = serde_json::from_value(json!({"metadata": {"name": ns}})).unwrap();
+            spaces.create(&PostParams::default(), &space).await.unwrap();
+            let mut object = subscription("s", "Channel", to(ns));
+            object["metadata"]["namespace"] = ns.into();
+            object["spec"]["channel"]["namespace"] = NS.into();
+            let api: Api<Subscription> = Api::namespaced(house.client.clone(), ns);
+            api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+        }
+        let labels = |table: &Table| {
+            let readers = table.streams.get(PATH).into_iter().flat_map(|stream| stream.subscribers.iter());
+            readers.map(|reader| reader.label.to_string()).collect::<BTreeSet<_>>()
+        };
+        let own = BTreeSet::from(["na/s", "nb/s"].map(str::to_owned));
+        house.until_table("with both by their own names", |table| labels(table) == own).await;
     });
 }
 

@@ -92,18 +92,20 @@ pub fn serve(
     let readers = subscription::reading(world, ns, name);
     let by_uid: HashMap<_, _> =
         readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &one.metadata))).collect();
-    let told = subscribers.iter().map(|entry| match subscriber(&world.trusts, entry, &path, ns) {
-        Ok(mut spec) => {
-            let reader = by_uid.get(entry.uid.as_str());
-            // The entry is of an earlier spec: it keeps the place, and says nothing of where events are to go now.
-            if reader.is_some_and(|reader| reader.generation != entry.generation) {
-                spec.hold = Hold::Everything;
-            }
-            doors::stamp(world, reader.map_or(ns, |reader| namespace(reader)), entry, &mut spec);
-            world.publisher.set_subscriber(&entry.uid, spec);
-            SubscriberStatus::of(entry, None)
+    let told = subscribers.iter().map(|entry| {
+        let reader = by_uid.get(entry.uid.as_str());
+        let home = reader.map_or(ns, |reader| namespace(reader));
+        let mut spec = match subscriber(&world.trusts, entry, &path, home) {
+            Ok(spec) => spec,
+            Err(why) => return SubscriberStatus::of(entry, Some(&why)),
+        };
+        // The entry is of an earlier spec: it keeps the place, and says nothing of where events are to go now.
+        if reader.is_some_and(|reader| reader.generation != entry.generation) {
+            spec.hold = Hold::Everything;
         }
-        Err(why) => SubscriberStatus::of(entry, Some(&why)),
+        doors::stamp(world, home, entry, &mut spec);
+        world.publisher.set_subscriber(&entry.uid, spec);
+        SubscriberStatus::of(entry, None)
     });
     told.collect()
 }
