@@ -453,7 +453,7 @@ fn misfit<R: Resource>(object: &Value, why: &serde_json::Error) -> Denied {
 }
 
 /// Reads an object and notes the fields that its type does not know.
-fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
+pub(crate) fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
     let mut note = |path: Path<'_>| {
         if unknown.len() < UNKNOWN_TOLD_MAX {
             unknown.push(written(&path));

@@ -47,7 +47,7 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             }
             look(subscription::concerned(world, change));
             if let Some(channel) = either(change) {
-                look(channel::owner_of(&channel.metadata).into_iter().collect());
+                look(vec![channel::owner_of(&channel.metadata)]);
                 look(flows::owner_of(&channel.metadata).into_iter().collect());
             }
             look(vec![itself(Kind::InMemoryChannel, change)]);

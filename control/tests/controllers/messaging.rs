@@ -260,6 +260,43 @@ fn what_a_channel_cannot_have_is_shown() {
     });
 }
 
+/// SRV-OWN-02, SRV-OWN-03: a name that becomes free is taken, and what is taken away is not shown as its own any more.
+#[test]
+fn a_channel_takes_its_backing_channels_name_when_that_becomes_free() {
+    in_a_house(async |house: House| {
+        house.create::<InMemoryChannel>(channel(json!({}))).await;
+        house.create::<Channel>(channel(json!({}))).await;
+        house.until_not_ready::<Channel>("c", "NotOwned").await;
+        house.delete::<InMemoryChannel>("c").await;
+        house.until_ready::<Channel>("c").await;
+
+        house.patch::<InMemoryChannel>("c", json!({"metadata": {"ownerReferences": null}})).await;
+        house.until_not_ready::<Channel>("c", "NotOwned").await;
+    });
+}
+
+/// COND-10, AMB-01: what the API would refuse in an InMemoryChannel, it refuses in what a template makes; that is told.
+#[test]
+fn a_template_that_makes_an_invalid_channel_is_told() {
+    in_a_house(async |house: House| {
+        for (name, spec, reason, told) in [
+            ("retry", json!({"delivery": {"retry": -1}}), "ChildRefused", "retry"),
+            ("delay", json!({"delivery": {"backoffDelay": "1s"}}), "ChildRefused", "backoffDelay"),
+            ("sink", json!({"delivery": {"deadLetterSink": {}}}), "ChildRefused", "deadLetterSink"),
+            ("bogus", json!({"bogus": 1}), "ChannelTemplateNotServed", "bogus"),
+            ("deep", json!({"delivery": {"bogus": 1}}), "ChannelTemplateNotServed", "delivery.bogus"),
+        ] {
+            let template =
+                json!({"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel", "spec": spec});
+            let mut object = channel(json!({"channelTemplate": template}));
+            object["metadata"]["name"] = name.into();
+            house.create::<Channel>(object).await;
+            let shown = house.until_not_ready::<Channel>(name, reason).await;
+            assert!(shown.ready().unwrap().message.contains(told), "{:?}", shown.ready());
+        }
+    });
+}
+
 /// X-DLV-10: deliveries and counters name the Subscription by its own namespace, whosever channel it reads.
 #[test]
 fn a_subscription_of_another_namespace_has_its_own_name() {

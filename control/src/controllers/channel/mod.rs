@@ -13,17 +13,17 @@ use super::world::{Error, World, now};
 use crate::kinds::eventing::event_policy::Protected;
 use crate::kinds::messaging::channel::Channel;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::shared::{controller, namespace};
+use crate::kinds::shared::{controller, name, namespace};
 use reconcile::{Backing, make_backing, status};
 
 /// What is said where a cluster that is followed has no kind for what stands behind a Channel.
 pub(super) const NO_BACKING: &str = "The cluster does not have the kind InMemoryChannel of messaging.knative.dev/v1: \
     install its CustomResourceDefinition; it needs no controller of its own.";
 
-/// The Channel that a backing channel belongs to.
-pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
-    let owner = controller(meta).filter(|owner| owner.kind == "Channel")?;
-    Some(Item::new(Kind::Channel, namespace(meta), &owner.name))
+/// The Channel that a backing channel belongs to, or that may wait for its name.
+pub fn owner_of(meta: &ObjectMeta) -> Item {
+    let owner = controller(meta).filter(|owner| owner.kind == "Channel");
+    Item::new(Kind::Channel, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
 }
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
@@ -42,6 +42,10 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
             match settle(world, decide(&channel.metadata, existing.as_deref(), wanted, take)).await {
                 Ok(Some(backing)) => Backing::Ours(Box::new(backing)),
                 Ok(None) => Backing::NotOwned,
+                // It stays so for as long as the Channel stays as it is: that is told, and no failure to try again.
+                Err(Error::Api(kube::Error::Api(refused))) if refused.is_invalid() => {
+                    Backing::Refused(refused.message)
+                }
                 Err(Error::Api(why)) if lacks_kind(&why) => {
                     missing = Some(why);
                     Backing::Impossible(NO_BACKING.into())

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::controllers::policies::Rules;
 use crate::controllers::service::children::owner;
+use crate::kind::read;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::eventing::keeping::KEYS;
 use crate::kinds::messaging::channel::{
@@ -24,6 +25,8 @@ pub enum Backing {
     NotOwned,
     /// The template names something that cannot be made here.
     Impossible(String),
+    /// The API does not take what the template makes.
+    Refused(String),
 }
 
 /// The backing channel as the Channel wants it; the error says why there can be none.
@@ -46,11 +49,16 @@ pub fn backing_spec(template: Option<&ChannelTemplate>) -> Result<InMemoryChanne
     if !template.is_ours() {
         return Err(format!("{} {} is not served here", template.api_version, template.kind));
     }
+    let mut unknown = Vec::new();
     let spec = match &template.spec {
-        Some(spec) => serde_json::from_value::<InMemoryChannelSpec>(spec.clone())
+        Some(spec) => read::<InMemoryChannelSpec>(spec, &mut unknown)
             .map_err(|why| format!("the template's spec is none of an InMemoryChannel: {why}"))?,
         None => InMemoryChannelSpec::default(),
     };
+    // AMB-01: as in an InMemoryChannel itself.
+    if let Some(field) = unknown.first() {
+        return Err(format!("the template's spec is none of an InMemoryChannel: unknown field \"{field}\""));
+    }
     Ok(InMemoryChannelSpec { subscribers: Vec::new(), ..spec })
 }
 
@@ -75,6 +83,7 @@ pub fn status(channel: &Channel, backing: &Backing, rules: &Rules, now: Timestam
             without(&mut conditions, &mut status, "NotOwned", &why);
         }
         Backing::Impossible(why) => without(&mut conditions, &mut status, "ChannelTemplateNotServed", why),
+        Backing::Refused(why) => without(&mut conditions, &mut status, "ChildRefused", why),
     }
     rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = rules.listed();
