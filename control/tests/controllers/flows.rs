@@ -135,3 +135,25 @@ fn an_event_type_is_ready_while_what_it_refers_to_exists() {
         house.until_not_ready::<EventType>("f", "ReferenceDoesNotExist").await;
     });
 }
+
+/// SRV-OWN-02: others may note something on what a flow is made of.
+#[test]
+fn labels_and_annotations_of_others_stay_on_the_parts_of_a_flow() {
+    in_a_house(async |house: House| {
+        house.create::<Sequence>(flow(json!({"steps": [{"uri": "http://s/a"}]}))).await;
+        house.until_ready::<Sequence>("f").await;
+        let (part, notes) =
+            ("f-kn-sequence-0", json!({"labels": {"team": "a"}, "annotations": {"note": "b"}}));
+        house.patch::<Subscription>(part, json!({"metadata": notes})).await;
+        house.patch::<InMemoryChannel>(part, json!({"metadata": notes})).await;
+        house.patch::<Sequence>("f", json!({"spec": {"steps": [{"uri": "http://s/b"}]}})).await;
+        let second = |s: &Subscription| s.metadata.generation == Some(2);
+        let subscription = house.until::<Subscription>(part, second).await;
+        house.until::<Sequence>("f", |f| f.metadata.generation == Some(2) && f.is_ready()).await;
+        let channel = house.api::<InMemoryChannel>().get(part).await.unwrap();
+        for meta in [subscription.metadata, channel.metadata] {
+            assert_eq!(meta.labels.unwrap_or_default().get("team").map(String::as_str), Some("a"));
+            assert_eq!(meta.annotations.unwrap_or_default().get("note").map(String::as_str), Some("b"));
+        }
+    });
+}

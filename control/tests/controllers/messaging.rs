@@ -325,6 +325,29 @@ fn a_subscription_of_another_namespace_has_its_own_name() {
     });
 }
 
+/// SRV-OWN-02: what others note on a channel's backing channel stays there; what the Channel says of it is the Channel's.
+#[test]
+fn labels_and_annotations_of_others_stay_on_a_backing_channel() {
+    in_a_house(async |house: House| {
+        let mut object = channel(json!({}));
+        object["metadata"]["annotations"] = json!({"sluicegate.dev/durability": "none"});
+        house.create::<Channel>(object).await;
+        house.until_ready::<Channel>("c").await;
+        let notes = json!({"labels": {"team": "a"}, "annotations": {"note": "b"}});
+        house.patch::<InMemoryChannel>("c", json!({"metadata": notes})).await;
+        house
+            .patch::<Channel>("c", json!({"metadata": {"annotations": {"sluicegate.dev/durability": null}}}))
+            .await;
+        let durability = |one: &InMemoryChannel| {
+            one.metadata.annotations.as_ref().unwrap().contains_key("sluicegate.dev/durability")
+        };
+        let backing = house.until::<InMemoryChannel>("c", |one| !durability(one)).await;
+        let (labels, annotations) = (backing.metadata.labels, backing.metadata.annotations);
+        assert_eq!(labels.unwrap_or_default().get("team").map(String::as_str), Some("a"));
+        assert_eq!(annotations.unwrap().get("note").map(String::as_str), Some("b"));
+    });
+}
+
 /// APP-16: the first table after a restart has the readers, one whose subscriber is lost included.
 #[test]
 fn the_first_table_after_a_restart_has_every_reader() {

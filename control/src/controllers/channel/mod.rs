@@ -7,10 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::lacks_kind;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
-use super::service::reconcile::decide;
+use super::service::reconcile::{decide, leave_others};
 use super::service::settle;
 use super::world::{Error, World, now};
 use crate::kinds::eventing::event_policy::Protected;
+use crate::kinds::eventing::keeping::KEYS;
 use crate::kinds::messaging::channel::Channel;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::shared::{controller, name, namespace};
@@ -34,8 +35,9 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     // Said in the status, and tried again until the cluster has the kind.
     let mut missing = None;
     let backing = match make_backing(&channel) {
-        Ok(wanted) => {
+        Ok(mut wanted) => {
             let existing = world.in_memory_channels.get(&item.namespace, &item.name);
+            leave_others(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &KEYS);
             // The subscribers in the spec belong to the backing channel's own controller.
             let take =
                 |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;

@@ -11,7 +11,7 @@ use super::channel::NO_BACKING;
 use super::lacks_kind;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
-use super::service::reconcile::decide;
+use super::service::reconcile::{decide, leave_others};
 use super::service::settle;
 use super::world::{Error, Object, World, now};
 use crate::kinds::eventing::event_policy::Protected;
@@ -90,9 +90,10 @@ async fn keep(
     clear(world, owner, &world.in_memory_channels, &plan.channels).await?;
 
     let mut made = Made::default();
-    for wanted in plan.channels {
+    for mut wanted in plan.channels {
         let own = name(&wanted.metadata).to_owned();
         let existing = world.in_memory_channels.get(ns, &own);
+        leave_others(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &[]);
         // The subscribers in the spec belong to the channel's own controller.
         let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
         match settle(world, decide(owner, existing.as_deref(), wanted, take)).await {
@@ -120,10 +121,11 @@ async fn keep(
 async fn subscribe(
     world: &World,
     owner: &ObjectMeta,
-    wanted: Subscription,
+    mut wanted: Subscription,
 ) -> Result<Child<Subscription>, Error> {
     let own = name(&wanted.metadata).to_owned();
     let existing = world.subscriptions.get(namespace(owner), &own);
+    leave_others(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &[]);
     let take = |to: &mut Subscription, from: Subscription| to.spec = from.spec;
     child(&own, settle(world, decide(owner, existing.as_deref(), wanted, take)).await)
 }

@@ -42,6 +42,20 @@ pub fn decide<K: kube::Resource + Clone + PartialEq>(
     if adjusted == *existing { Child::Keep(adjusted) } else { Child::Replace(adjusted) }
 }
 
+/// Has a child keep the labels and annotations that others put there: all but those in `own`, which its owner alone gives and
+/// takes away.
+pub fn leave_others(wanted: &mut ObjectMeta, existing: Option<&ObjectMeta>, own: &[&str]) {
+    let Some(existing) = existing else { return };
+    let pairs = [(&mut wanted.labels, &existing.labels), (&mut wanted.annotations, &existing.annotations)];
+    for (wanted, existing) in pairs {
+        let others = existing.iter().flatten().filter(|(key, _)| !own.contains(&key.as_str()));
+        let wanted = wanted.get_or_insert_default();
+        others.for_each(|(key, value)| {
+            wanted.entry(key.clone()).or_insert_with(|| value.clone());
+        });
+    }
+}
+
 /// The Service's status; `None` for a child that is not owned.
 #[must_use]
 pub fn status(
