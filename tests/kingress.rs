@@ -11,7 +11,7 @@ use http::Request;
 use kit::api::{condition, is_ready};
 use kit::http2::{Client, Instance, run};
 use kit::kingress::{backend, core_service, ingress, path, rule, split};
-use kit::manifest::{NAMESPACE, service, with};
+use kit::manifest::{NAMESPACE, greets, service, with};
 use kit::{Api, Appliance, Call, PATIENCE, Setup, Upstream};
 use serde_json::{Value, json};
 
@@ -170,6 +170,9 @@ fn requests_of_a_deleted_revision_are_nobody_elses() {
     let api = appliance.api();
     api.create(&service("app", IMAGE, "first"));
     api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
+    // The newest one would be made again.
+    api.patch("Service", NAMESPACE, "app", &greets(IMAGE, "second"));
+    api.wait_ready("Revision", NAMESPACE, "app-00002", PATIENCE);
     let other = Upstream::start("other");
     backend(api, "other", "http", &[other.address()]);
     let shared = json!({ "path": "/shared", "splits": [split("app-00001", 90), split("other", 10)] });
