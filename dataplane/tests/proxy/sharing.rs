@@ -270,6 +270,65 @@ fn a_request_that_an_instance_did_not_look_at_is_asked_again() {
     }
 }
 
+/// An instance that allows one stream on a connection, holds it if asked for `/held`, and says GOAWAY on all when `leaving`
+/// is set.
+fn narrow(ring: &Ring, opened: &Rc<Cell<usize>>, leaving: &Rc<Cell<bool>>) -> SocketAddr {
+    let (spawner, opened, leaving) = (ring.clone(), Rc::clone(opened), Rc::clone(leaving));
+    raw_instance(ring, move |stream| {
+        opened.set(opened.get() + 1);
+        let (ring, leaving, stays) = (spawner.clone(), Rc::clone(&leaving), opened.get() > 4);
+        Box::pin(async move {
+            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let mut builder = h2::server::Builder::new();
+            let handshake = builder.max_concurrent_streams(1).handshake::<_, Bytes>(io);
+            let Ok(mut connection) = handshake.await else { return };
+            let (mut held, mut told) = (Vec::new(), stays);
+            loop {
+                match ring.timeout(Duration::from_millis(1), Box::pin(connection.accept())).await {
+                    Ok(Some(Ok((request, respond)))) if request.uri().path() == "/held" => {
+                        held.push((request, respond));
+                    }
+                    Ok(Some(Ok((_, mut respond)))) => {
+                        let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+                        let _ = answer.send_data("done".into(), true);
+                    }
+                    Ok(_) => return,
+                    Err(_) if leaving.get() && !told => {
+                        told = true;
+                        connection.graceful_shutdown();
+                    }
+                    Err(_) => {}
+                }
+            }
+        })
+    })
+}
+
+/// While it waits for room on a connection nothing of it is touched, so that it can go elsewhere when the connection leaves.
+#[test]
+fn a_request_that_waits_for_room_leaves_a_connection_that_says_goaway() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let (opened, leaving) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        publish(&house, narrow(&house.ring, &opened, &leaving));
+        let mut sender = connect(&house).await.unwrap();
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(sender.send_request(ask(Method::GET, "/held"), true).unwrap());
+            house.pause(20).await;
+        }
+        assert_eq!(opened.get(), 4);
+        let (answer, mut body) = sender.send_request(ask(Method::POST, "/"), false).unwrap();
+        body.send_data("body".into(), true).unwrap();
+        house.pause(20).await;
+        leaving.set(true);
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(whole(answer.into_body()).await.unwrap(), b"done");
+        assert_eq!(opened.get(), 5);
+        drop(held);
+    });
+}
+
 /// What of its body has been passed on is not kept.
 #[test]
 fn a_request_whose_body_has_begun_is_asked_once() {

@@ -4,7 +4,7 @@ use std::future::{pending, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use ::h2::client::ResponseFuture;
+use ::h2::client::{ResponseFuture, SendRequest};
 use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
@@ -42,12 +42,7 @@ pub(super) async fn attempt(
     };
 
     let sending = async {
-        // Until the instance has room for the stream its body is not touched: it may have to be asked elsewhere. An error
-        // is for the answer to judge.
-        if job.has_body() {
-            let _ = poll_fn(|cx| turn.sender.poll_ready(cx)).await;
-        }
-        match send(job, stream, body).await {
+        match send(job, &mut turn.sender, stream, body).await {
             Ok(()) => {
                 job.course.sent.set(true);
                 body.watch().await;
@@ -68,13 +63,33 @@ pub(super) async fn attempt(
     }
 }
 
+/// Waits until the stream has left; `false` when it never will. A connection that has said GOAWAY does not tell of its
+/// streams any more; but only those that have left get capacity.
+async fn has_left(sender: &mut SendRequest<Bytes>, stream: &mut SendStream<Bytes>) -> bool {
+    poll_fn(|cx| sender.poll_ready(cx)).await.is_ok() || capacity(stream, 1).await.is_some()
+}
+
 enum Broken {
     Instance,
     TimedOut,
     Body(Fault),
 }
 
-async fn send(job: &Job<'_>, mut stream: SendStream<Bytes>, body: &mut impl Body) -> Result<(), Broken> {
+async fn send(
+    job: &Job<'_>,
+    sender: &mut SendRequest<Bytes>,
+    mut stream: SendStream<Bytes>,
+    body: &mut impl Body,
+) -> Result<(), Broken> {
+    if job.has_body() {
+        // Nothing of it is touched before the instance has room for its stream: it may have to be asked elsewhere.
+        let due = job.proxy.ring.now() + job.proxy.limits.stall_max;
+        match by(&job.proxy.ring, Some(due), has_left(sender, &mut stream)).await {
+            Ok(true) => {}
+            Ok(false) => return Err(Broken::Instance),
+            Err(_) => return Err(Broken::TimedOut),
+        }
+    }
     while job.has_body() {
         let part = body.next().await.map_err(Broken::Body)?;
         job.course.body_begun.set(true);
