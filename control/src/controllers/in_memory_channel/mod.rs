@@ -100,7 +100,7 @@ pub fn serve(
             Err(why) => return SubscriberStatus::of(entry, Some(&why)),
         };
         // The entry is of an earlier spec: it keeps the place, and says nothing of where events are to go now.
-        if reader.is_some_and(|reader| reader.generation != entry.generation) {
+        if entry.generation.is_some() && reader.is_some_and(|reader| reader.generation != entry.generation) {
             spec.hold = Hold::Everything;
         }
         doors::stamp(world, home, entry, &mut spec);
