@@ -191,3 +191,30 @@ fn a_subscription_that_is_turned_to_nobody_holds_its_events() {
         house.close().await;
     });
 }
+
+/// EV-RTE-22, EV-OBJ-46: for want of its sink alone nobody is kept from events; what is given up waits.
+#[test]
+fn a_subscription_whose_sink_is_turned_to_nobody_goes_on_and_keeps_its_letters() {
+    in_a_house(async |house: House| {
+        house.create::<Channel>(named("c")).await;
+        house.create::<Broker>(named("dead")).await;
+        let spec = json!({"subscriber": {"uri": "http://s/"}, "delivery": {"deadLetterSink": to("dead")}});
+        house.create::<Subscription>(subscription(spec)).await;
+        house.until_ready::<Subscription>("s").await;
+        let is_at = |sink: Option<String>, hold: Hold| {
+            move |table: &dataplane::table::Table| {
+                let one = &table.streams[CHANNEL].subscribers[0];
+                one.dead_letter.as_ref().map(|sink| sink.url.to_string()) == sink && one.hold == hold
+            }
+        };
+        house.delete::<Broker>("dead").await;
+        house.until_not_ready::<Subscription>("s", "DeadLetterSinkResolveFailed").await;
+        house.until_table("with the last sink", is_at(Some(url("dead")), Hold::Nothing)).await;
+        let missing = json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}});
+        house.patch::<Subscription>("s", missing).await;
+        house.until_table("in which letters wait", is_at(None, Hold::DeadLetters)).await;
+        house.create::<Broker>(named("missing")).await;
+        house.until_ready::<Subscription>("s").await;
+        house.until_table("with the new sink", is_at(Some(url("missing")), Hold::Nothing)).await;
+    });
+}

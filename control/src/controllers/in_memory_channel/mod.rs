@@ -22,7 +22,7 @@ use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::shared::{name, namespace};
 use crate::publish::StreamSpec;
-use reconcile::{entries, is_channel, status, subscriber};
+use reconcile::{entries, hold, is_channel, status, subscriber};
 
 /// The path of a channel on the events listener.
 #[must_use]
@@ -91,18 +91,15 @@ pub fn serve(
     world.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
     let readers = subscription::reading(world, ns, name);
     let by_uid: HashMap<_, _> =
-        readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &one.metadata))).collect();
+        readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &**one))).collect();
     let told = subscribers.iter().map(|entry| {
         let reader = by_uid.get(entry.uid.as_str());
-        let home = reader.map_or(ns, |reader| namespace(reader));
+        let home = reader.map_or(ns, |reader| namespace(&reader.metadata));
         let mut spec = match subscriber(&world.trusts, entry, &path, home) {
             Ok(spec) => spec,
             Err(why) => return SubscriberStatus::of(entry, Some(&why)),
         };
-        // The entry is of an earlier spec: it keeps the place, and says nothing of where events are to go now.
-        if entry.generation.is_some() && reader.is_some_and(|reader| reader.generation != entry.generation) {
-            spec.hold = Hold::Everything;
-        }
+        spec.hold = reader.map_or(Hold::Nothing, |reader| hold(channel, reader, entry));
         doors::stamp(world, home, entry, &mut spec);
         world.publisher.set_subscriber(&entry.uid, spec);
         SubscriberStatus::of(entry, None)

@@ -49,20 +49,46 @@ pub fn entries(channel: &InMemoryChannel, subscriptions: &[Arc<Subscription>]) -
     let readers = subscriptions.iter().filter(|subscription| reads(subscription, channel));
     let entry_of = |subscription: &Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
-        let before = || channel.spec.subscribers.iter().find(|entry| entry.uid == uid).cloned();
-        resolved(subscription).map(|status| entry(subscription, status, channel)).or_else(before)
+        let before = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
+        let is_stale = before.is_some_and(|before| before.generation != subscription.metadata.generation);
+        // One that was changed, and of which only the sink is not there, goes on without it: its letters wait.
+        let found = resolved(subscription).or_else(|| led(subscription).filter(|_| is_stale));
+        found.map(|status| entry(subscription, status, channel)).or_else(|| before.cloned())
     };
     readers.filter_map(entry_of).collect()
 }
 
 /// Where the Subscription leads, if its status speaks of its present spec and found everything.
 fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
-    let status = subscription.status.as_ref()?;
+    let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == Verdict::False);
+    led(subscription).filter(|_| !failed)
+}
+
+/// The same, whatever became of its dead letter sink.
+fn led(subscription: &Subscription) -> Option<&SubscriptionStatus> {
+    let (status, spec) = (subscription.status.as_ref()?, &subscription.spec);
     let physical = &status.physical_subscription;
     let is_current = status.base.observed_generation == subscription.metadata.generation;
-    let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == Verdict::False);
     let leads = physical.subscriber_uri.is_some() || physical.reply_uri.is_some();
-    (is_current && !failed && leads).then_some(status)
+    let is_whole = (spec.subscriber.is_none() || physical.subscriber_uri.is_some())
+        && (spec.reply.is_none() || physical.reply_uri.is_some());
+    (is_current && leads && is_whole).then_some(status)
+}
+
+/// What of the reader's events waits, by what its entry says of where they go.
+#[must_use]
+pub fn hold(channel: &InMemoryChannel, reader: &Subscription, entry: &SubscriberSpec) -> Hold {
+    let sink = |delivery: &Option<DeliverySpec>| {
+        delivery.as_ref().and_then(|it| it.dead_letter_sink.as_ref()).is_some()
+    };
+    // An entry of an earlier spec keeps the place, and says nothing of where events are to go now.
+    if entry.generation.is_some() && entry.generation != reader.metadata.generation {
+        Hold::Everything
+    } else if !sink(&entry.delivery) && (sink(&reader.spec.delivery) || sink(&channel.spec.delivery)) {
+        Hold::DeadLetters
+    } else {
+        Hold::Nothing
+    }
 }
 
 /// The entry that a resolved Subscription should have.
