@@ -148,6 +148,7 @@ fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
     let mut notes = BTreeMap::<Place, Vec<Told>>::new();
     let streams: BTreeSet<&str> = found.values().map(|event| &*event.stream).collect();
     let mut sweeping = Sweeping::default();
+    #[expect(clippy::disallowed_methods, reason = "this thread may wait")]
     std::thread::sleep(NOTED_AFTER.saturating_sub(began.elapsed()));
     let after = each_note(&admin.logs, |place, note| {
         if note.what == What::Expired {
