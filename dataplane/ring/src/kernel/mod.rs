@@ -3,7 +3,6 @@
 mod buffers;
 mod posts;
 mod setup;
-mod socket;
 
 use std::collections::VecDeque;
 use std::fs;
@@ -19,7 +18,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::address::{self, Address};
 use crate::driver::{Driver, Patience};
-use crate::limits::Options;
+use crate::limits::{BACKLOG_MAX, Options};
 use crate::op::{Completion, Handle, Key, Op, Write};
 use crate::pool::Pool;
 use crate::remote::Doorbell;
@@ -116,15 +115,29 @@ impl Driver for Kernel {
     }
 
     fn socket(&mut self, address: &Address) -> io::Result<Handle> {
-        Ok(Handle(socket::for_stream(address)?.into_raw_fd()))
+        let socket = new_socket(address)?;
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        Ok(Handle(socket.into_raw_fd()))
     }
 
     fn listen(&mut self, address: &Address) -> io::Result<Handle> {
-        Ok(Handle(socket::listening(address)?.into_raw_fd()))
+        let socket = new_socket(address)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+        // Accepted sockets inherit it.
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        let (pointer, bytes) = address.pointer();
+        // SAFETY: pointer and length are those of `address`, which outlives the call.
+        check(unsafe { libc::bind(socket.as_raw_fd(), pointer, bytes) })?;
+        // SAFETY: takes no pointer; the descriptor is ours.
+        check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG_MAX) })?;
+        Ok(Handle(socket.into_raw_fd()))
     }
 
     fn adopt(&mut self, listener: TcpListener) -> io::Result<Handle> {
-        Ok(Handle(socket::adopted(listener)?.into_raw_fd()))
+        let socket = OwnedFd::from(listener);
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        Ok(Handle(socket.into_raw_fd()))
     }
 
     fn local_address(&self, socket: Handle) -> io::Result<SocketAddr> {
@@ -292,6 +305,22 @@ fn eventfd() -> io::Result<(OwnedFd, fs::File)> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let copy = fs::File::from(fd.try_clone()?);
     Ok((fd, copy))
+}
+
+fn new_socket(address: &Address) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = check(unsafe { libc::socket(address.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Switches an integer option on.
+fn set_option(socket: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer is to an integer of the given size that outlives the call.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), bytes) })?;
+    Ok(())
 }
 
 fn check(result: libc::c_int) -> io::Result<RawFd> {
