@@ -96,6 +96,10 @@ impl Call {
     }
 }
 
+/// A larger request is written while its answer is read: a peer that answers meanwhile takes no more of it when nobody reads that, and how
+/// much lies between the two is the socket buffers' to say.
+const AT_ONCE_BYTES_MAX: usize = 64 << 10;
+
 /// One connection, kept open.
 #[derive(Debug)]
 pub struct Connection {
@@ -133,8 +137,17 @@ impl Connection {
     }
 
     pub fn try_call(&mut self, call: &Call) -> io::Result<Response> {
-        self.socket.write_all(&call.to_bytes(self.peer))?;
-        self.try_receive(call.method == "HEAD")
+        let (bytes, to_head) = (call.to_bytes(self.peer), call.method == "HEAD");
+        if bytes.len() <= AT_ONCE_BYTES_MAX {
+            self.socket.write_all(&bytes)?;
+            return self.try_receive(to_head);
+        }
+        let mut writer = self.socket.try_clone()?;
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(move || writer.write_all(&bytes));
+            let answer = self.try_receive(to_head);
+            sending.join().expect("the writer does not panic").and(answer)
+        })
     }
 
     /// Sends bytes as they are. A peer that has already answered and closed is no failure here:
