@@ -50,7 +50,7 @@ pub fn entries(channel: &InMemoryChannel, subscriptions: &[Arc<Subscription>]) -
     let entry_of = |subscription: &Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         let before = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
-        let is_stale = before.is_some_and(|before| before.generation != subscription.metadata.generation);
+        let is_stale = before.is_some_and(|before| is_stale(before, subscription));
         // One that was changed, and of which only the sink is not there, goes on without it: its letters wait.
         let found = resolved(subscription).or_else(|| led(subscription).filter(|_| is_stale));
         found.map(|status| entry(subscription, status, channel)).or_else(|| before.cloned())
@@ -75,6 +75,11 @@ fn led(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     (is_current && leads && is_whole).then_some(status)
 }
 
+/// Whether the entry is of an earlier spec. One without a generation is of none: a cluster's definition may drop the field.
+fn is_stale(entry: &SubscriberSpec, reader: &Subscription) -> bool {
+    entry.generation.is_some() && entry.generation != reader.metadata.generation
+}
+
 /// What of the reader's events waits, by what its entry says of where they go.
 #[must_use]
 pub fn hold(channel: &InMemoryChannel, reader: &Subscription, entry: &SubscriberSpec) -> Hold {
@@ -82,7 +87,7 @@ pub fn hold(channel: &InMemoryChannel, reader: &Subscription, entry: &Subscriber
         delivery.as_ref().and_then(|it| it.dead_letter_sink.as_ref()).is_some()
     };
     // An entry of an earlier spec keeps the place, and says nothing of where events are to go now.
-    if entry.generation.is_some() && entry.generation != reader.metadata.generation {
+    if is_stale(entry, reader) {
         Hold::Everything
     } else if !sink(&entry.delivery) && (sink(&reader.spec.delivery) || sink(&channel.spec.delivery)) {
         Hold::DeadLetters
