@@ -26,6 +26,17 @@ fn text(output: &Output) -> String {
     format!("{out}{err}")
 }
 
+/// An appliance and the subscriber of its Trigger `t`, which has had twenty events.
+fn with_twenty_delivered() -> (Appliance, EventSink) {
+    let (appliance, sink) = (appliance(), EventSink::start());
+    subscribe(appliance.api(), "t", &sink.url(), &[]);
+    for n in 0..20 {
+        post(&appliance, &Event::new(&n.to_string()));
+    }
+    sink.wait_for(20, PATIENCE);
+    (appliance, sink)
+}
+
 /// The traced event, once the flight recorder has written down what is `wanted` of it.
 fn traced(appliance: &Appliance, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     wait::until(PATIENCE, &format!("the whole trace of {id}"), || {
@@ -343,13 +354,7 @@ fn a_subscription_is_told_from_a_trigger_of_the_same_name() {
 /// What a trace prints is taken as it stands. A bare number would mean another event in each core's log.
 #[test]
 fn a_replay_begins_at_the_place_that_a_trace_shows() {
-    let sink = EventSink::start();
-    let appliance = appliance();
-    subscribe(appliance.api(), "t", &sink.url(), &[]);
-    for n in 0..20 {
-        post(&appliance, &Event::new(&n.to_string()));
-    }
-    sink.wait_for(20, PATIENCE);
+    let (appliance, _sink) = with_twenty_delivered();
     let traced = event(&appliance, &["trace", "--source", "/kit", "--json"]);
     let traced: Value = serde_json::from_slice(&traced.stdout).unwrap();
     let place = |event: &Value| (event["core"].as_u64().unwrap(), event["position"].as_u64().unwrap());
@@ -390,13 +395,7 @@ fn a_trace_tells_what_is_to_come_from_what_never_will() {
 /// Nothing is said to be sent that nobody gets, and nothing is done by an order that is not understood.
 #[test]
 fn a_replay_ends_with_its_subscriber_and_a_bad_order_before_it_begins() {
-    let sink = EventSink::start();
-    let appliance = appliance();
-    subscribe(appliance.api(), "t", &sink.url(), &[]);
-    for n in 0..20 {
-        post(&appliance, &Event::new(&n.to_string()));
-    }
-    sink.wait_for(20, PATIENCE);
+    let (appliance, sink) = with_twenty_delivered();
     for (order, status) in [
         ("trigger=default/t&from=nonsense", 400),
         ("trigger=default/t&from=earliest&dryrun=true", 400),

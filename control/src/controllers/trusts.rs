@@ -50,30 +50,6 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// Whether a host of a URL (lower case) is this machine, in any of the ways in which the system's look-up takes an address.
-fn is_loopback(host: &str) -> bool {
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    match bare.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => host == "localhost" || host.ends_with(".localhost") || is_loopback_number(host),
-    }
-}
-
-/// `127.1`, `0x7f.1` or `2130706433`: numbers of which the last fills the rest of the four bytes (inet_aton(3)).
-fn is_loopback_number(host: &str) -> bool {
-    let number = |part: &str| match (part.strip_prefix("0x"), part.strip_prefix('0')) {
-        (Some(hex), _) => u32::from_str_radix(hex, 16).ok(),
-        (None, Some(octal)) if !octal.is_empty() => u32::from_str_radix(octal, 8).ok(),
-        _ => part.parse().ok(),
-    };
-    let numbers: Option<Vec<u32>> = host.split('.').map(number).collect();
-    match numbers.as_deref() {
-        Some([whole]) => whole >> 24 == 127,
-        Some([127, .., _]) => true,
-        _ => false,
-    }
-}
-
 impl Trusts {
     /// Of an appliance that takes events at these URLs.
     pub fn with_doors<'u>(urls: impl IntoIterator<Item = &'u str>) -> Self {
@@ -150,6 +126,30 @@ impl Trusts {
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a host of a URL (lower case) is this machine, in any of the ways in which the system's look-up takes an address.
+fn is_loopback(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    match bare.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost") || is_loopback_number(host),
+    }
+}
+
+/// `127.1`, `0x7f.1` or `2130706433`: numbers of which the last fills the rest of the four bytes (inet_aton(3)).
+fn is_loopback_number(host: &str) -> bool {
+    let number = |part: &str| match (part.strip_prefix("0x"), part.strip_prefix('0')) {
+        (Some(hex), _) => u32::from_str_radix(hex, 16).ok(),
+        (None, Some(octal)) if !octal.is_empty() => u32::from_str_radix(octal, 8).ok(),
+        _ => part.parse().ok(),
+    };
+    let numbers: Option<Vec<u32>> = host.split('.').map(number).collect();
+    match numbers.as_deref() {
+        Some([whole]) => whole >> 24 == 127,
+        Some([127, .., _]) => true,
+        _ => false,
     }
 }
 

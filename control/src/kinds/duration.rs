@@ -8,6 +8,8 @@ use jiff::fmt::temporal::SpanParser;
 /// A year and a month have no fixed length; the Gregorian means are close enough for a back-off.
 const YEAR_SECONDS: f64 = 31_556_952.0;
 const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
+const WEEK_SECONDS: f64 = 7.0 * DAY_SECONDS;
+const DAY_SECONDS: f64 = 86_400.0;
 /// Longest period taken: more than any retry should wait, and far from every overflow.
 const PERIOD_SECONDS_MAX: f64 = 100.0 * YEAR_SECONDS;
 /// Digits before and behind the point of a number: more than any period has, and far from every overflow.
@@ -16,7 +18,7 @@ const DIGITS_MAX: usize = 18;
 /// The period's length; `None` when the text is not an ISO 8601 period, is negative or absurdly long.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
-    let seconds = match broken_date(text) {
+    let seconds = match fraction_of_date(text) {
         Some(("P", seconds)) => seconds,
         Some((before, seconds)) => whole(before)? + seconds,
         None => whole(text)?,
@@ -30,12 +32,12 @@ pub fn parse(text: &str) -> Option<Duration> {
 
 /// A last component of the date with a fraction, in seconds, and what stands before it. The reader of spans takes
 /// fractions of times of the day only.
-fn broken_date(text: &str) -> Option<(&str, f64)> {
+fn fraction_of_date(text: &str) -> Option<(&str, f64)> {
     let unit = match text.chars().last()? {
         'Y' | 'y' => YEAR_SECONDS,
         'M' | 'm' => MONTH_SECONDS,
-        'W' | 'w' => 604_800.0,
-        'D' | 'd' => 86_400.0,
+        'W' | 'w' => WEEK_SECONDS,
+        'D' | 'd' => DAY_SECONDS,
         _ => return None,
     };
     let number = &text[..text.len() - 1];
@@ -53,8 +55,8 @@ fn whole(text: &str) -> Option<f64> {
     let span = SpanParser::new().parse_span(text).ok()?;
     let seconds = f64::from(span.get_years()) * YEAR_SECONDS
         + f64::from(span.get_months()) * MONTH_SECONDS
-        + f64::from(span.get_weeks()) * 604_800.0
-        + f64::from(span.get_days()) * 86_400.0
+        + f64::from(span.get_weeks()) * WEEK_SECONDS
+        + f64::from(span.get_days()) * DAY_SECONDS
         + f64::from(span.get_hours()) * 3_600.0
         + span.get_minutes() as f64 * 60.0
         + span.get_seconds() as f64

@@ -23,7 +23,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::cloudevent::{Attribute, Data, Event, Kind, Mode};
+use super::cloudevent::{ADDED, Attribute, Data, Event, Kind, Mode};
 
 /// The companion that names the only subscriber an event is for: it is replayed to that one. Never sent.
 pub const ADDRESSEE: &str = "sluicegate-addressee";
@@ -32,7 +32,7 @@ pub const ADDRESSEE: &str = "sluicegate-addressee";
 pub const ORIGINAL: &str = "sluicegate-original";
 
 /// The extension that says when a broker took the event in (X-BRK-05). It is no part of the record: the log knows it.
-pub const ARRIVAL_ATTRIBUTE: &str = "knativearrivaltime";
+pub const ARRIVAL_ATTRIBUTE: &str = ADDED[0];
 
 /// Which log, by its core's number, and where in it: what names an event.
 pub type Place = (usize, u64);

@@ -17,6 +17,11 @@ use crate::events::limits::ADDED_BYTES_MAX;
 pub use rules::check_name;
 pub(crate) use text::put_header_value;
 
+/// Attributes that streams add: when a broker took the event in (X-BRK-05); and where, with which code and with what answer it was given
+/// up (EV-DLV-10).
+pub const ADDED: [&str; 4] =
+    ["knativearrivaltime", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
+
 /// One event, views into the request where nothing had to be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event<'a> {
@@ -105,12 +110,9 @@ impl<'a> Event<'a> {
 }
 
 impl Attribute<'_> {
-    /// Whether it is one of those that streams add (X-BRK-05, EV-DLV-10).
+    /// Whether it is one of those that streams add.
     fn is_added(&self) -> bool {
-        matches!(
-            &*self.name,
-            "knativearrivaltime" | "knativeerrordest" | "knativeerrorcode" | "knativeerrordata"
-        )
+        ADDED.contains(&&*self.name)
     }
 }
 

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Attribute, Data, Event, Kind, Malformed, Mode, rules};
+use super::{ADDED, Attribute, Data, Event, Kind, Malformed, Mode, rules};
 use crate::events::limits::{ATTRIBUTES_MAX, BATCH_EVENTS_MAX};
 
 /// Reads an event from a JSON envelope (DP-PROTO-03).
@@ -123,7 +123,7 @@ fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<Attribute<'a
 struct Members<'a>(Option<Vec<(Cow<'a, str>, &'a RawValue)>>);
 
 /// Members of an envelope: attributes, those that streams add, `data`, `data_base64`.
-const MEMBERS_MAX: usize = ATTRIBUTES_MAX + 4 + 2;
+const MEMBERS_MAX: usize = ATTRIBUTES_MAX + ADDED.len() + 2;
 
 impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

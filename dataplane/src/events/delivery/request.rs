@@ -10,7 +10,8 @@ use fastrand::Rng;
 use super::post::PostError;
 use super::sight::Sight;
 use crate::events::cloudevent::{
-    Attribute, Carriage, Event, Kind, Malformed, binary, carriage, content_type, is_compressed, structured,
+    ADDED, Attribute, Carriage, Event, Kind, Malformed, binary, carriage, content_type, is_compressed,
+    structured,
 };
 use crate::events::encode::{Outgoing, encode};
 use crate::events::ingress::HOPS_HEADER;
@@ -67,10 +68,11 @@ pub(super) fn to_dead_letter_sink(
 ) -> Outgoing {
     let attribute =
         |name: &'static str, value: String, kind| Attribute { name: name.into(), value: value.into(), kind };
+    let [_, dest, code, data] = ADDED;
     let mut extra = vec![
-        attribute("knativeerrordest", failure.url.to_string(), Kind::String),
-        attribute("knativeerrorcode", failure.code.to_string(), Kind::Integer),
-        attribute("knativeerrordata", failure.data.clone(), Kind::String),
+        attribute(dest, failure.url.to_string(), Kind::String),
+        attribute(code, failure.code.to_string(), Kind::Integer),
+        attribute(data, failure.data.clone(), Kind::String),
     ];
     extra.extend(sight.arrival());
     let mut out = encode(&sight.record, sight.record.mode, &extra);
