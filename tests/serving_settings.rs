@@ -45,6 +45,30 @@ fn changed_defaults_are_for_those_who_come_later() {
     assert_eq!(api.try_create(&with(service("late", IMAGE, "x"), none, json!("0"))).status, 201);
 }
 
+/// RT-PROBE-08: a start may take as long as `config-deployment` says, unless its template says something else.
+#[test]
+fn a_start_may_take_as_long_as_the_operator_says() {
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    configure(api, "config-deployment", json!({ "progress-deadline": "1s" }));
+    let never_ready = |name: &str| {
+        let class = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1class";
+        let mut manifest = with(service(name, IMAGE, ""), class, json!("process"));
+        manifest["spec"]["template"]["spec"]["containers"][0]["command"] = json!(["/bin/sleep", "600"]);
+        manifest
+    };
+    let deadline = "/spec/template/metadata/annotations/serving.knative.dev~1progress-deadline";
+    api.create(&with(never_ready("patient"), deadline, json!("600s")));
+    api.create(&never_ready("hasty"));
+    let revision = api.wait_for("Revision", NAMESPACE, "hasty-00001", PATIENCE, |revision| {
+        condition(revision, "Ready").is_some_and(|ready| ready["status"] == "False")
+    });
+    let available = condition(&revision, "ResourcesAvailable").expect("the condition that failed");
+    assert_eq!(available["reason"], "ProgressDeadlineExceeded", "{available}");
+    let patient = api.get("Revision", NAMESPACE, "patient-00001").unwrap();
+    assert_eq!(condition(&patient, "Ready").expect("its verdict")["status"], "Unknown", "{patient:#}");
+}
+
 /// SRV-REQ-06: the domain of a Route follows its labels and the operator's templates, and its URL answers.
 #[test]
 fn a_configured_domain_is_where_the_service_answers() {

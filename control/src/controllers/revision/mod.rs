@@ -89,6 +89,7 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
             may_mount: may_mount(),
             host_devices: world.config.host_devices,
             detects_http2: world.settings().features.is_enabled("autodetect-http2"),
+            progress_deadline: world.settings().deployment.progress_deadline,
             user: world.config.instance_user,
             autoscaler: &world.settings().autoscaler,
         },

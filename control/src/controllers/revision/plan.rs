@@ -27,8 +27,6 @@ use crate::runtime::{InstanceSpec, Resources, Sidecar};
 
 /// What programs listen on unless they say otherwise (RT-PORT-03).
 const PORT_DEFAULT: u16 = 8080;
-/// A start that took longer has failed (upstream's progress deadline).
-const STARTUP_DEFAULT: Duration = Duration::from_secs(600);
 /// Why a Revision cannot run on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unrunnable {
@@ -49,6 +47,8 @@ pub struct Given<'a> {
     pub host_devices: bool,
     /// `autodetect-http2` in `config-features`.
     pub detects_http2: bool,
+    /// `progress-deadline` in `config-deployment`: a start that takes longer has failed.
+    pub progress_deadline: Duration,
     /// User and group of whoever names no user.
     pub user: Option<(u32, u32)>,
     pub autoscaler: &'a Autoscaler,
@@ -132,7 +132,7 @@ fn instance(
         startup_max: annotation(meta, PROGRESS_DEADLINE)
             .and_then(duration::parse_go)
             .filter(|deadline| !deadline.is_zero())
-            .unwrap_or(STARTUP_DEFAULT),
+            .unwrap_or(given.progress_deadline),
         grace: timeout(revision),
         sidecars: Vec::new(),
     })
@@ -286,7 +286,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::settings::Defaults;
+    use crate::kinds::settings::{Defaults, Deployment};
 
     pub(in super::super) fn revision(container: Value, annotations: Value) -> Revision {
         let mut revision: Revision = serde_json::from_value(json!({
@@ -319,6 +319,7 @@ pub(super) mod tests {
             may_mount: true,
             host_devices: false,
             detects_http2: false,
+            progress_deadline: Deployment::default().progress_deadline,
             user: None,
             autoscaler: &AUTOSCALER,
         }
@@ -332,6 +333,20 @@ pub(super) mod tests {
         assert_eq!(plan.instance.env, [("A".into(), "1".into()), ("B".into(), "1$$(C)".into())]);
         assert_eq!(plan.instance.service, "a");
         assert_eq!((plan.min, plan.max, plan.initial), (0, 0, 1));
+    }
+
+    /// RT-PROBE-08: how long a start may take is the template's word, or else the operator's.
+    #[test]
+    fn a_template_says_how_long_a_start_may_take_or_the_operator_does() {
+        let deadline = "serving.knative.dev/progress-deadline";
+        let images = images();
+        let given = Given { progress_deadline: Duration::from_secs(7), ..given(&images) };
+        for (annotations, seconds) in
+            [(json!({}), 7), (json!({deadline: "90s"}), 90), (json!({deadline: "0s"}), 7)]
+        {
+            let plan = plan(&revision(hello(), annotations), &given).unwrap();
+            assert_eq!(plan.instance.startup_max, Duration::from_secs(seconds));
+        }
     }
 
     /// SRV-CON-04: `command` is what starts.

@@ -13,6 +13,8 @@ use crate::kinds::shared::{Status, Verdict};
 
 /// The reason of a start that took too long.
 const TOO_LATE: &str = "ProgressDeadlineExceeded";
+/// ... and upstream's words for what that means to requests.
+const TIMED_OUT: (&str, &str) = ("TimedOut", "The target could not be activated.");
 const COMING: (&str, &str) = ("Deploying", "Instances are being started.");
 
 #[must_use]
@@ -66,7 +68,7 @@ fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
         State::Pending | State::Starting => coming(conditions, observed),
         State::Failed { reason, message } if reason == TOO_LATE => {
             conditions.mark_false(RESOURCES_AVAILABLE, reason, message);
-            conditions.mark_false(ACTIVE, reason, message);
+            conditions.mark_false(ACTIVE, TIMED_OUT.0, TIMED_OUT.1);
         }
         State::Failed { reason, message } => {
             // Upstream's words, which its tools and tests look for.
@@ -179,9 +181,18 @@ mod tests {
         assert_eq!((ready.status, ready.reason.as_str()), (False, "ExitCode3"));
         assert!(ready.message.contains("no such flag"));
         assert_eq!(verdicts(&after(&broken, None, State::Ready)), [True; 4]);
+    }
 
-        let late = State::Failed { reason: TOO_LATE.into(), message: "too late".into() };
-        assert_eq!(after(&fresh, None, late).condition(RESOURCES_AVAILABLE).unwrap().reason, TOO_LATE);
+    /// RT-PROBE-08, COND-10: a start that took too long is told as upstream tells it, Active with a reason of its own.
+    #[test]
+    fn a_start_that_takes_too_long_times_out() {
+        let fresh = Revision::new("ns", "a", RevisionSpec::default());
+        let state = State::Failed { reason: TOO_LATE.into(), message: "too late".into() };
+        let late = after(&fresh, None, state);
+        assert_eq!(verdicts(&late), [False, False, Unknown, False]);
+        let reasons =
+            ["Ready", RESOURCES_AVAILABLE, ACTIVE].map(|kind| late.condition(kind).unwrap().reason.clone());
+        assert_eq!(reasons, [TOO_LATE, TOO_LATE, "TimedOut"]);
     }
 
     /// AMB-06: without a runner the resources are what is missing.
