@@ -267,7 +267,7 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], known: &Know
         subscribers.push(json!({ "subscriber": subscriber.label, "verdict": verdict, "notes": lines }));
     }
     let arrival =
-        Arrival { core: place.0, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
+        Arrival { place, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
     subscribers.extend(gone::rows(
         stream.map(|(_, stream)| &**stream),
         &arrival,

@@ -79,10 +79,17 @@ impl Log {
     /// backlog. Looks at the index only, once for each of the bookmark's ranges.
     #[must_use]
     pub fn open_events(&self, stream: StreamId, mark: &Bookmark) -> u64 {
+        self.open_events_before(stream, mark, Position::new(u64::MAX))
+    }
+
+    /// The same, of those that lie before `end`.
+    #[must_use]
+    pub fn open_events_before(&self, stream: StreamId, mark: &Bookmark, end: Position) -> u64 {
         let Some(known) = self.ledger.streams.get(&stream.0) else { return 0 };
-        let from = |position| known.index.count_from(position);
+        let behind = known.index.count_from(end);
+        let from = |position| known.index.count_from(position).max(behind);
         let done = mark.done().iter().map(|range| from(range.start) - from(range.end));
-        from(mark.low()) - done.sum::<u64>()
+        from(mark.low()) - behind - done.sum::<u64>()
     }
 
     /// Damage that readers met since the last call; the first [`DAMAGE_TOLD_MAX`] of it.

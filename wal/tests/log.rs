@@ -230,6 +230,22 @@ fn bookmarks_and_their_done_ranges_survive_restarts_and_roll_overs() {
 }
 
 #[test]
+fn a_backlog_is_counted_up_to_where_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(folder.path());
+    let stream = log.stream("a").unwrap();
+    let mut mark = Bookmark::at(log.end(stream));
+    let places: Vec<_> = (0..6).map(|n| log.append(stream, 0, &[&event(n)]).unwrap()).collect();
+    log.flush_blocking().unwrap();
+    mark.complete(places[1]..places[2]);
+    mark.complete(places[4]..places[5]);
+
+    let open = |end| log.open_events_before(stream, &mark, end);
+    assert_eq!(places.iter().map(|end| open(*end)).collect::<Vec<_>>(), [0, 1, 1, 2, 3, 3]);
+    assert_eq!((open(log.visible()), log.open_events(stream, &mark)), (4, 4));
+}
+
+#[test]
 fn many_bookmarks_between_two_flushes_cost_one_record() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());

@@ -87,7 +87,7 @@ pub struct Note<'a> {
     pub what: What,
     pub subscriber: &'a str,
     /// The event, by its place in this log; of [`What::Expired`], the first one that was kept; of
-    /// [`What::LeftBehind`] none.
+    /// [`What::LeftBehind`], the first one that was not for it any more (0 in notes of earlier versions).
     pub position: Position,
     pub at_ms: u64,
     /// Below 100 there was no answer, and [`super::delivery::PostError::told`] says why; 0 also where nothing was asked.
@@ -98,12 +98,12 @@ pub struct Note<'a> {
 }
 
 impl<'a> Note<'a> {
-    /// Of one that was deleted, by its [`left_name`].
-    pub(super) fn left_behind(name: &'a str) -> Self {
+    /// Of one that was deleted, by its [`left_name`]; `end` is where its events ended.
+    pub(super) fn left_behind(name: &'a str, end: Position) -> Self {
         Note {
             what: What::LeftBehind,
             subscriber: name,
-            position: Position::new(0),
+            position: end,
             at_ms: 0, // the journal's to say
             status: 0,
             attempt: 0,

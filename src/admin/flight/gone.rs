@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use dataplane::events::journal::{self, Note};
+use dataplane::events::record::Place;
 use dataplane::table::Stream;
 use serde_json::{Value, json};
 
@@ -14,12 +15,14 @@ pub(super) struct Left {
     pub(super) stream: String,
     subscriber: String,
     at_ms: u64,
+    /// What lies there or behind came after it was deleted; `None` where an earlier version did not note it.
+    end: Option<u64>,
     line: Value,
 }
 
 /// Where and when an event came in, and for whom, if it is for one subscriber alone.
 pub(super) struct Arrival<'a> {
-    pub(super) core: usize,
+    pub(super) place: Place,
     pub(super) stream: &'a str,
     pub(super) at_ms: u64,
     pub(super) addressee: Option<&'a str>,
@@ -29,12 +32,15 @@ impl Left {
     pub(super) fn read(core: usize, note: &Note<'_>) -> Option<Self> {
         let (stream, subscriber) = journal::who_left(note.subscriber)?;
         let (stream, subscriber) = (stream.to_owned(), subscriber.to_owned());
-        Some(Self { core, stream, subscriber, at_ms: note.at_ms, line: line(note) })
+        let end = Some(note.position.get()).filter(|end| *end > 0);
+        Some(Self { core, stream, subscriber, at_ms: note.at_ms, end, line: line(note) })
     }
 
     fn covers(&self, event: &Arrival<'_>) -> bool {
-        (self.core, &*self.stream) == (event.core, event.stream)
+        let (core, position) = event.place;
+        (self.core, &*self.stream) == (core, event.stream)
             && event.at_ms <= self.at_ms
+            && self.end.is_none_or(|end| position < end)
             && event.addressee.is_none_or(|only| only == self.subscriber)
     }
 }
@@ -80,17 +86,18 @@ mod tests {
     /// Who is gone had what it has an end of, and not the rest of what came for it before it was deleted.
     #[test]
     fn a_deleted_subscriber_is_told_of() {
-        let event = |core, at_ms, addressee| Arrival { core, stream: "broker/ns/b/1", at_ms, addressee };
-        let left = |name: &str| {
+        let event =
+            |core, at_ms, addressee| Arrival { place: (core, 50), stream: "broker/ns/b/1", at_ms, addressee };
+        let one = |name: &str| {
             let (stream, line) = ("broker/ns/b/1".to_owned(), json!("left"));
-            Left { core: 0, stream, subscriber: name.into(), at_ms: 1000, line }
+            Left { core: 0, stream, subscriber: name.into(), at_ms: 1000, end: None, line }
         };
         let notes = [
             ("had".to_owned(), json!("failed"), None),
             ("had".to_owned(), json!("taken"), Some("delivered")),
             ("lost".to_owned(), json!("failed"), None),
         ];
-        let left = [left("had"), left("lost"), left("never")];
+        let left = [one("had"), one("lost"), one("never")];
         let row = |name, verdict, notes| json!({ "subscriber": name, "verdict": verdict, "notes": notes });
         let had = || row("had", "delivered", json!(["failed", "taken"]));
         let never = || row("never", "gone", json!(["left"]));
@@ -101,6 +108,13 @@ mod tests {
         let without = [had(), row("lost", "gone", json!(["failed"]))];
         assert_eq!(rows(None, &event(0, 1001, None), &notes, &left), without, "it came later");
         assert_eq!(rows(None, &event(1, 1000, None), &notes, &left), without, "another core's");
+        let ended = |end| Left { end: Some(end), ..one("never") };
+        assert_eq!(
+            rows(None, &event(0, 1000, None), &[], &[ended(50)]),
+            [] as [Value; 0],
+            "it came after the end"
+        );
+        assert_eq!(rows(None, &event(0, 1000, None), &[], &[ended(51)]), [never()]);
         let replay = event(0, 1000, Some("never"));
         assert_eq!(rows(None, &replay, &[], &left), [never()], "a replay for one of them");
     }

@@ -1,13 +1,14 @@
 //! Streams and subscribers that the log knows and the table does not name any more: forgotten after a while, with
 //! what they had still to get. That is counted, told to whoever tells their owners, and noted in the journal.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::Tick;
-use wal::{Bookmark, StreamId};
+use wal::{Bookmark, Position, StreamId};
 
 use super::{Desk, Post};
 use crate::events::journal::{self, Note};
@@ -19,6 +20,40 @@ use crate::events::limits::{ABSENT_PATIENCE, TIDY_EVERY};
 pub(super) enum Absent {
     Stream(StreamId, Box<str>),
     Subscriber(StreamId, Box<str>),
+}
+
+/// Where the log ended when subscribers did: what came in behind that was never for them.
+pub(super) struct Ends {
+    /// When the log was opened. Who was deleted by an earlier process is in no table since.
+    opened: Position,
+    /// Those that this process knew; each until it is forgotten.
+    known: RefCell<HashMap<(StreamId, Box<str>), Position, RandomState>>,
+}
+
+impl Ends {
+    pub(super) fn of(opened: Position) -> Self {
+        Self { opened, known: RefCell::default() }
+    }
+
+    pub(super) fn note(&self, stream: StreamId, subscriber: &str, end: Position) {
+        self.known.borrow_mut().insert((stream, subscriber.into()), end);
+    }
+
+    /// It runs again.
+    pub(super) fn take_back(&self, stream: StreamId, subscriber: &str) {
+        self.known.borrow_mut().remove(&(stream, subscriber.into()));
+    }
+
+    fn end(&self, stream: StreamId, subscriber: &str) -> Position {
+        self.known.borrow().get(&(stream, subscriber.into())).copied().unwrap_or(self.opened)
+    }
+
+    fn forget(&self, absent: &Absent) {
+        self.known.borrow_mut().retain(|(stream, name), _| match absent {
+            Absent::Stream(gone, _) => stream != gone,
+            Absent::Subscriber(of, gone) => (stream, name) != (of, gone),
+        });
+    }
 }
 
 impl<P: Post> Desk<P> {
@@ -47,6 +82,7 @@ impl<P: Post> Desk<P> {
                 events,
                 "forgotten with its backlog: the table has not named it for {ABSENT_PATIENCE:?}"
             );
+            self.ends.forget(&absent);
             match absent {
                 Absent::Stream(_, name) => self.shop.keeper.forget_stream(&name),
                 Absent::Subscriber(stream, name) => self.shop.keeper.forget_subscriber(stream, &name),
@@ -89,9 +125,12 @@ impl<P: Post> Desk<P> {
                 (*id, stream, log.how_far(*id, name).map(|mark| (&**name, mark)).into_iter().collect())
             }
         };
-        let counted = left.into_iter().map(|(name, mark)| (name, log.open_events(id, mark)));
-        let open: Vec<_> = counted.filter(|(_, events)| *events > 0).collect();
-        let events = open.iter().map(|(_, events)| events).sum();
+        let counted = left.into_iter().map(|(name, mark)| {
+            let end = self.ends.end(id, name);
+            (name, end, log.open_events_before(id, mark, end))
+        });
+        let open: Vec<_> = counted.filter(|(.., events)| *events > 0).collect();
+        let events = open.iter().map(|(.., events)| events).sum();
         if events == 0 {
             return 0;
         }
@@ -100,10 +139,11 @@ impl<P: Post> Desk<P> {
         }
         let is_whole = matches!(absent, Absent::Stream(..));
         self.table.borrow().left_behind.tell(Left { stream: stream.into(), is_whole, events });
-        let names: Vec<_> = open.iter().map(|(name, _)| journal::left_name(stream, name)).collect();
+        let left: Vec<_> =
+            open.iter().map(|(name, end, _)| (journal::left_name(stream, name), *end)).collect();
         drop(log); // a page of the journal that is full is appended at once
         if let Some(journal) = &self.shop.journal {
-            names.iter().for_each(|name| journal.note(Note::left_behind(name)));
+            left.iter().for_each(|(name, end)| journal.note(Note::left_behind(name, *end)));
         }
         events
     }

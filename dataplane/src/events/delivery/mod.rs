@@ -36,7 +36,7 @@ pub use place::Place;
 pub use post::{Post, PostError};
 pub use request::claims_reply;
 
-use self::absent::Absent;
+use self::absent::{Absent, Ends};
 use self::made::Made;
 use self::pump::{Order, Pump, Shop};
 use self::sorter::Sorter;
@@ -61,6 +61,7 @@ pub struct Desk<P> {
     version: Cell<u64>,
     /// What the log knows and the table does not, and since when.
     absent: RefCell<HashMap<Absent, Tick, RandomState>>,
+    ends: Ends,
 }
 
 impl<P: Post> Desk<P> {
@@ -74,6 +75,7 @@ impl<P: Post> Desk<P> {
         seed: u64,
     ) -> Rc<Self> {
         let made = Made::read(&keeper.log());
+        let ends = Ends::of(keeper.log().visible());
         let shop = Shop {
             made,
             ring: ring.clone(),
@@ -92,6 +94,7 @@ impl<P: Post> Desk<P> {
             table: RefCell::default(),
             version: Cell::new(0),
             absent: RefCell::default(),
+            ends,
         })
     }
 
@@ -120,10 +123,14 @@ impl<P: Post> Desk<P> {
 
     fn end_others(&self, named: &HashSet<StreamId, RandomState>) {
         self.carried_out.borrow_mut().retain(|stream, _| named.contains(stream));
+        let end = self.shop.keeper.log().visible();
         self.pumps.borrow_mut().retain(|stream, pumps| {
             let stays = named.contains(stream);
             if !stays {
-                pumps.values().for_each(|pump| pump.stop());
+                pumps.iter().for_each(|(name, pump)| {
+                    pump.stop();
+                    self.ends.note(*stream, name, end);
+                });
             }
             stays
         });
@@ -153,7 +160,10 @@ impl<P: Post> Desk<P> {
                     pump
                 }
                 None => match Pump::start(&self.shop, feed, &sorter, order) {
-                    Ok(pump) => pumps.entry(subscriber.name.clone()).insert(pump).into_mut(),
+                    Ok(pump) => {
+                        self.ends.take_back(feed.id, &subscriber.name);
+                        pumps.entry(subscriber.name.clone()).insert(pump).into_mut()
+                    }
                     Err(why) => {
                         outcome = Err(why); // the others still are
                         continue;
@@ -163,10 +173,12 @@ impl<P: Post> Desk<P> {
             pump.named_in.set(version);
             running.push((Arc::clone(subscriber), Rc::clone(&pump.line)));
         }
-        pumps.retain(|_, pump| {
+        let end = self.shop.keeper.log().visible();
+        pumps.retain(|name, pump| {
             let stays = pump.named_in.get() == version;
             if !stays {
                 pump.stop();
+                self.ends.note(feed.id, name, end);
             }
             stays
         });
