@@ -62,6 +62,38 @@ fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
     });
 }
 
+/// EV-RTE-20: a step's events go where they went before until the steps that are put behind it are all ready, so that none
+/// comes to a channel that nobody reads.
+#[test]
+fn a_sequence_is_led_on_to_new_steps_when_they_are_ready() {
+    in_a_house(async |house: House| {
+        let step = |path: &str| json!({"uri": format!("http://s/{path}")});
+        let missing =
+            json!({"ref": {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "late"}});
+        let spec = json!({"steps": [step("a")], "reply": {"uri": "http://s/r"}});
+        house.create::<Sequence>(flow(spec)).await;
+        house.until_ready::<Sequence>("f").await;
+        let [first, second, third] = [0, 1, 2].map(|n| format!("/channels/default/f-kn-sequence-{n}"));
+        let before = [first.clone(), "/a".into(), "/r".into()];
+
+        house.patch::<Sequence>("f", json!({"spec": {"steps": [step("a"), step("b"), missing]}})).await;
+        house.until_ready::<Subscription>("f-kn-sequence-1").await;
+        house.until_not_ready::<Sequence>("f", "SubscriptionsNotReady").await;
+        assert_eq!(edges(&house), [before, [second.clone(), "/b".into(), third.clone()]]);
+
+        house.create::<Broker>(json!({"metadata": {"name": "late", "namespace": NS}, "spec": {}})).await;
+        house.until_ready::<Sequence>("f").await;
+        assert_eq!(
+            edges(&house),
+            [
+                [first, "/a".into(), second.clone()],
+                [second, "/b".into(), third.clone()],
+                [third, "/brokers/default/late".into(), "/r".into()],
+            ]
+        );
+    });
+}
+
 #[test]
 fn a_parallel_has_a_filter_before_and_a_reply_behind_each_branch() {
     in_a_house(async |house: House| {

@@ -3,6 +3,8 @@
 pub mod plan;
 pub mod status;
 
+use std::collections::HashSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
@@ -19,7 +21,7 @@ use crate::kinds::flows::parallel::Parallel;
 use crate::kinds::flows::sequence::Sequence;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use crate::kinds::shared::{HasConditions, controller, is_controlled_by, name, namespace};
 use plan::Plan;
 use status::{Child, Made, Missing};
 
@@ -108,14 +110,50 @@ async fn keep(
         let joined: Vec<_> = wanted.iter().flatten().cloned().collect();
         clear(world, owner, &world.subscriptions, &joined).await?;
     }
-    for wanted in wanted {
-        let subscription = match wanted {
-            Ok(wanted) => subscribe(world, owner, wanted).await?,
-            Err(missing) => Err(missing),
-        };
-        made.subscriptions.push(subscription);
-    }
+    made.subscriptions = join(world, owner, &made, wanted).await?;
     Ok((made, None))
+}
+
+/// From the end to the beginning: who sends elsewhere so far is led into a channel of the flow only when all behind it is
+/// ready. What came there sooner would be nobody's.
+async fn join(
+    world: &World,
+    owner: &ObjectMeta,
+    made: &Made,
+    wanted: Vec<Child<Subscription>>,
+) -> Result<Vec<Child<Subscription>>, Error> {
+    let channels: HashSet<&str> = made.channels.iter().flatten().map(|c| name(&c.metadata)).collect();
+    let mut served = HashSet::new();
+    let mut joined = Vec::with_capacity(wanted.len());
+    for wanted in wanted.into_iter().rev() {
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(missing) => {
+                joined.push(Err(missing));
+                continue;
+            }
+        };
+        let awaited: Vec<_> = plan::sent_to(&wanted)
+            .filter(|to| channels.contains(to) && !served.contains(*to))
+            .map(str::to_owned)
+            .collect();
+        let leads_elsewhere =
+            |before: &Subscription| awaited.iter().any(|to| plan::sent_to(before).all(|known| known != to));
+        let existing = world.subscriptions.get(namespace(owner), name(&wanted.metadata));
+        let channel = wanted.spec.channel.name.clone();
+        let child = match existing {
+            Some(before) if is_controlled_by(&before.metadata, owner) && leads_elsewhere(&before) => {
+                Ok((*before).clone())
+            }
+            _ => subscribe(world, owner, wanted).await?,
+        };
+        if awaited.is_empty() && child.as_ref().is_ok_and(HasConditions::is_ready) {
+            served.insert(channel);
+        }
+        joined.push(child);
+    }
+    joined.reverse();
+    Ok(joined)
 }
 
 async fn subscribe(

@@ -89,9 +89,15 @@ pub fn parallel(parallel: &Parallel) -> Result<Plan, String> {
 /// Whether a Subscription of a flow reads this channel, or sends to it.
 #[must_use]
 pub fn uses(subscription: &Subscription, channel: &str) -> bool {
-    let SubscriptionSpec { channel: read, subscriber, reply, .. } = &subscription.spec;
+    let read = &subscription.spec.channel;
+    (read.kind == DEFAULT_KIND && read.name == channel) || sent_to(subscription).any(|to| to == channel)
+}
+
+/// The channels that a Subscription sends to: of a flow, by their names alone.
+pub fn sent_to(subscription: &Subscription) -> impl Iterator<Item = &str> {
+    let SubscriptionSpec { subscriber, reply, .. } = &subscription.spec;
     let sent = [subscriber, reply].into_iter().flatten().filter_map(|to| to.reference.as_ref());
-    sent.chain([read]).any(|reference| reference.kind == DEFAULT_KIND && reference.name == channel)
+    sent.filter(|to| to.kind == DEFAULT_KIND).map(|to| &*to.name)
 }
 
 struct Maker<'a> {
