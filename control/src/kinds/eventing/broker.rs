@@ -123,15 +123,17 @@ impl Resource for Broker {
 
     fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
         let home = namespace(&self.metadata).to_owned();
-        let default = requester.settings.brokers.of(&home).cloned().unwrap_or_default();
+        let defaults = &requester.settings.brokers;
         // An update that leaves class or config out keeps them: they are immutable anyway.
         let kept = before.and_then(|before| annotation(&before.metadata, BROKER_CLASS));
-        let class = kept.or(default.broker_class.as_deref()).unwrap_or(OUR_CLASS).to_owned();
-        self.metadata.annotations.get_or_insert_default().entry(BROKER_CLASS.to_owned()).or_insert(class);
+        let class = kept.or_else(|| defaults.class(&home)).unwrap_or(OUR_CLASS).to_owned();
+        let annotations = self.metadata.annotations.get_or_insert_default();
+        let class = annotations.entry(BROKER_CLASS.to_owned()).or_insert(class);
+        let default = defaults.config(&home, class).cloned().unwrap_or_default();
         if self.spec.config.is_none() {
             self.spec.config = match before {
                 Some(before) => before.spec.config.clone(),
-                None => default.config(),
+                None => default.reference(),
             };
         }
         if let Some(config) = &mut self.spec.config {
@@ -168,7 +170,15 @@ impl Resource for Broker {
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_by(&self, before: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+        let home = namespace(&self.metadata);
+        let elsewhere = self.spec.config.as_ref().and_then(|config| config.namespace.as_deref());
+        if let Some(elsewhere) = elsewhere.filter(|of| before.is_none() && !of.is_empty() && *of != home)
+            && !settings.brokers.may_look_elsewhere(home)
+        {
+            let why = format!("parent namespace: {home:?} does not match ref: {elsewhere:?}");
+            problems.add("spec.config.namespace", format!("mismatched namespaces: {why}"));
+        }
         let delivery = self.spec.delivery.as_ref();
         rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
     }
@@ -227,6 +237,28 @@ mod tests {
         let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": "ns"});
         assert_eq!(stored["spec"]["config"], config);
         assert_eq!(admit(bare(), Some(&stored))["spec"]["config"], config, "an update may leave it out");
+    }
+
+    /// EV-OBJ-02: where the operator says so, a Broker's configuration is of its own namespace; those that are there already
+    /// may be changed all the same.
+    #[test]
+    fn the_config_of_another_namespace_may_be_forbidden() {
+        let yaml = "namespaceDefaults: {ns: {disallowDifferentNamespaceConfig: true}}";
+        let data = [("default-br-config".to_owned(), yaml.to_owned())].into();
+        let brokers = BrokerDefaults::parse(&data, &mut Problems::default());
+        let settings = Settings { brokers, ..Settings::default() };
+        let requester = Requester { settings: std::sync::Arc::new(settings), ..Requester::default() };
+        let admit = |home: &str, of: &str, before: Option<&Value>| {
+            let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": of});
+            let broker = json!({"metadata": {"name": "b", "namespace": home}, "spec": {"config": config}});
+            (Entry::of::<Broker>().admit)(broker, before, &requester)
+        };
+        let Err(Denied::Invalid(problems)) = admit("ns", "other", None) else { panic!("admitted") };
+        assert_eq!(problems[0].field, "spec.config.namespace");
+        assert!(problems[0].message.starts_with("mismatched namespaces"));
+        assert!(admit("ns", "ns", None).is_ok());
+        let elsewhere = admit("free", "other", None).unwrap();
+        assert!(admit("ns", "other", Some(&elsewhere)).is_ok());
     }
 
     /// EV-BRK-10, EV-BRK-11, AMB-17: class and config stay, delivery may change.

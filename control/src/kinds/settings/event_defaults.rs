@@ -39,11 +39,25 @@ impl<T> Scoped<T> {
     }
 }
 
-/// What a Broker is filled with.
+/// What Brokers of a namespace, or of all, are filled with.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct BrokerDefault {
-    pub broker_class: Option<String>,
+struct BrokerDefault {
+    /// Of Brokers that give none.
+    broker_class: Option<String>,
+    /// For the class above.
+    #[serde(flatten)]
+    config: BrokerDefaultConfig,
+    /// For single classes, and before what is said for all.
+    broker_classes: BTreeMap<String, BrokerDefaultConfig>,
+    /// A Broker's `spec.config` is an object of its own namespace.
+    disallow_different_namespace_config: bool,
+}
+
+/// What a Broker of some class is filled with.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BrokerDefaultConfig {
     /// Its `spec.config`, which needs all of the first three.
     pub api_version: Option<String>,
     pub kind: Option<String>,
@@ -53,9 +67,22 @@ pub struct BrokerDefault {
 }
 
 impl BrokerDefault {
+    fn configs(&self) -> impl Iterator<Item = &BrokerDefaultConfig> {
+        self.broker_classes.values().chain([&self.config])
+    }
+
+    /// What is said for this class, if anything is. Where there is no word of a class, what is said is for each.
+    fn config(&self, class: &str) -> Option<&BrokerDefaultConfig> {
+        let is_for_it = self.broker_class.as_deref().is_none_or(|of| of == class);
+        let of_all = (is_for_it && self.config != BrokerDefaultConfig::default()).then_some(&self.config);
+        self.broker_classes.get(class).or(of_all)
+    }
+}
+
+impl BrokerDefaultConfig {
     /// The `spec.config` of Brokers that give none.
     #[must_use]
-    pub fn config(&self) -> Option<KReference> {
+    pub fn reference(&self) -> Option<KReference> {
         Some(KReference {
             api_version: self.api_version.clone()?,
             kind: self.kind.clone()?,
@@ -82,10 +109,29 @@ pub struct BrokerDefaults(Scoped<BrokerDefault>);
 pub struct ChannelDefaults(Scoped<ChannelDefault>);
 
 impl BrokerDefaults {
-    /// `None`: nothing is configured for that namespace.
+    /// The namespace's default before that of all.
+    fn each(&self, namespace: &str) -> impl Iterator<Item = &BrokerDefault> {
+        self.0.namespace_defaults.get(namespace).into_iter().chain(&self.0.cluster_default)
+    }
+
+    /// Of Brokers that give none; `None` if nothing is configured.
     #[must_use]
-    pub fn of(&self, namespace: &str) -> Option<&BrokerDefault> {
-        self.0.of(namespace)
+    pub fn class(&self, namespace: &str) -> Option<&str> {
+        self.each(namespace).find_map(|default| default.broker_class.as_deref())
+    }
+
+    /// What is said of the class in the namespace, or else for all; for a class that nobody names, what is said there for
+    /// all Brokers.
+    #[must_use]
+    pub fn config(&self, namespace: &str, class: &str) -> Option<&BrokerDefaultConfig> {
+        let of_all = self.0.cluster_default.as_ref().map(|default| &default.config);
+        self.each(namespace).find_map(|default| default.config(class)).or(of_all)
+    }
+
+    /// Whether a Broker may be configured by an object of another namespace.
+    #[must_use]
+    pub fn may_look_elsewhere(&self, namespace: &str) -> bool {
+        self.each(namespace).all(|default| !default.disallow_different_namespace_config)
     }
 }
 
@@ -123,7 +169,7 @@ impl Setting for BrokerDefaults {
     fn parse(data: &Data, problems: &mut Problems) -> Self {
         let config: Scoped<BrokerDefault> = read(data, BROKERS, problems);
         let mut wrong = Problems::default();
-        for one in config.all() {
+        for one in config.all().flat_map(BrokerDefault::configs) {
             if let Some(delivery) = &one.delivery {
                 validate_delivery(delivery, &format!("data[{BROKERS}].delivery"), &mut wrong);
             }
@@ -175,12 +221,37 @@ mod tests {
         let yaml = "clusterDefault: {brokerClass: A, delivery: {retry: 10}}\nnamespaceDefaults: {ns: {brokerClass: B}}";
         let (brokers, problems) = parse::<BrokerDefaults>(BROKERS, yaml);
         assert_eq!(problems, [] as [&str; 0]);
-        let class = |namespace| brokers.of(namespace).unwrap().broker_class.as_deref();
+        let class = |namespace| brokers.class(namespace);
         assert_eq!((class("ns"), class("other")), (Some("B"), Some("A")));
         let yaml = "clusterDefault: {apiVersion: messaging.knative.dev/v1, kind: InMemoryChannel}";
         let (channels, _) = parse::<ChannelDefaults>(CHANNELS, yaml);
         assert_eq!(channels.of("any").unwrap().kind, "InMemoryChannel");
         assert!(ChannelDefaults::default().of("any").is_none());
+    }
+
+    /// EV-RTE-17: as upstream has it, by namespace and class.
+    #[test]
+    fn a_brokers_class_has_its_own_default() {
+        let yaml = "clusterDefault:\n  brokerClass: A\n  delivery: {retry: 1}\n  brokerClasses: {B: {delivery: {retry: 2}}}\n\
+            namespaceDefaults:\n  ns:\n    brokerClass: C\n    delivery: {retry: 3}\n    brokerClasses: {D: {delivery: {retry: 4}}}\n\
+            \x20 plain: {delivery: {retry: 5}}\n  named: {brokerClass: B}\n";
+        let (brokers, problems) = parse::<BrokerDefaults>(BROKERS, yaml);
+        assert_eq!(problems, [] as [&str; 0]);
+        let retry = |namespace, class| brokers.config(namespace, class)?.delivery.as_ref()?.retry;
+        for (namespace, class, expected) in [
+            ("other", "A", 1),
+            ("other", "B", 2),
+            ("other", "E", 1),
+            ("ns", "C", 3),
+            ("ns", "D", 4),
+            ("ns", "B", 2),
+            ("ns", "A", 1),
+            ("plain", "A", 5),
+            ("named", "B", 2),
+        ] {
+            assert_eq!(retry(namespace, class), Some(expected), "{namespace} {class}");
+        }
+        assert_eq!(["ns", "plain", "named"].map(|ns| brokers.class(ns)), [Some("C"), Some("A"), Some("B")]);
     }
 
     #[test]
@@ -190,6 +261,7 @@ mod tests {
             "clusterDefault: 7",
             "clusterDefault: {delivery: {backoffPolicy: sometimes}}",
             "clusterDefault: {kind: ConfigMap}",
+            "namespaceDefaults: {ns: {brokerClasses: {A: {name: c}}}}",
         ] {
             let (brokers, problems) = parse::<BrokerDefaults>(BROKERS, yaml);
             assert!(problems[0].starts_with("data[default-br-config]"), "{yaml}: {problems:?}");

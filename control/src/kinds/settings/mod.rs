@@ -31,7 +31,7 @@ use crate::kind::Problems;
 pub use defaults::Defaults;
 pub use deployment::Deployment;
 pub use domains::Domains;
-pub use event_defaults::{BrokerDefault, BrokerDefaults, ChannelDefault, ChannelDefaults};
+pub use event_defaults::{BrokerDefaultConfig, BrokerDefaults, ChannelDefault, ChannelDefaults};
 pub use event_features::{
     ALLOW_ALL, ALLOW_SAME_NAMESPACE, CROSS_NAMESPACE, EventFeatures, REFERENCE_BY_GROUP, REFERENCE_MAPPING,
 };
