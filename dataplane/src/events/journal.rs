@@ -2,7 +2,8 @@
 //!
 //! Notes gather in a page and are appended to a stream of their own when the page is full or
 //! [`JOURNAL_EVERY`] old: nobody waits for them, they ride on flushes that come anyway, and a kill takes
-//! the last page. No subscriber reads the stream, so it holds no segment: history reaches back as far as
+//! the last page. That an event was given up is nowhere else, so a page that says so is in the log no later than the
+//! bookmark that calls the event done. No subscriber reads the stream, so it holds no segment: history reaches back as far as
 //! the log's files do.
 //!
 //! ```text
@@ -14,7 +15,7 @@
 //!              ms after base u32, latency in µs u32
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -64,6 +65,11 @@ impl What {
         Self::Expired,
         Self::LeftBehind,
     ];
+
+    /// Whether it is an end without which the event would be taken for delivered.
+    const fn is_given_up(self) -> bool {
+        matches!(self, Self::DeadLettered | Self::Dropped | Self::Expired)
+    }
 
     /// For people and programs.
     #[must_use]
@@ -210,6 +216,8 @@ fn try_read(record: &[u8], note: &mut impl FnMut(Note<'_>)) -> Option<()> {
 pub struct Journal {
     keeper: Rc<Keeper>,
     page: RefCell<Page>,
+    /// The page has notes that bookmarks wait for.
+    is_awaited: Cell<bool>,
     /// A page has begun.
     begun: Bell,
 }
@@ -217,7 +225,14 @@ pub struct Journal {
 impl Journal {
     #[must_use]
     pub fn new(keeper: &Rc<Keeper>) -> Rc<Self> {
-        Rc::new(Self { keeper: Rc::clone(keeper), page: RefCell::default(), begun: Bell::default() })
+        let journal = Rc::new(Self {
+            keeper: Rc::clone(keeper),
+            page: RefCell::default(),
+            is_awaited: Cell::new(false),
+            begun: Bell::default(),
+        });
+        keeper.note_in(&journal);
+        journal
     }
 
     /// Takes a note; `note.at_ms` is set here.
@@ -228,6 +243,9 @@ impl Journal {
             self.begun.ring();
         }
         page.add(&note);
+        if note.what.is_given_up() {
+            self.is_awaited.set(true);
+        }
         if page.notes.len() >= JOURNAL_PAGE_BYTES {
             drop(page);
             self.write();
@@ -241,10 +259,18 @@ impl Journal {
             return;
         }
         let record = page.take();
+        self.is_awaited.set(false);
         let feed = self.keeper.feed(STREAM);
         let written = feed.and_then(|feed| self.keeper.put(&feed, &[&[&record]], UNHURRIED_FLUSH));
         if let Err(why) = written {
             tracing::debug!(%why, "a page of the journal is lost");
+        }
+    }
+
+    /// Before bookmarks are written.
+    pub(super) fn write_awaited(&self) {
+        if self.is_awaited.get() {
+            self.write();
         }
     }
 

@@ -7,7 +7,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::fs;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +19,7 @@ use wal::{AppendError, Bookmark, Log, Position, StreamId, Urgency};
 use super::delivery::Place;
 use super::feed::Feed;
 use super::hand::Hand;
+use super::journal::Journal;
 use super::limits::{
     BOOKMARK_EVERY, FULL_TOLD_EVERY, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_AGAIN, UNHURRIED_BYTES_MAX,
 };
@@ -41,6 +42,8 @@ pub struct Keeper {
     by_stream: RefCell<ByStream>,
     /// Feeds with events that are not durable yet.
     touched: RefCell<Vec<Rc<Feed>>>,
+    /// What explains the bookmarks.
+    journal: RefCell<Weak<Journal>>,
     /// Bookmarks that changed since the last flush.
     dirty: RefCell<Vec<Rc<Place>>>,
     /// The core stops: bookmarks do not wait for company.
@@ -74,6 +77,7 @@ impl Keeper {
             feeds: RefCell::default(),
             by_stream: RefCell::default(),
             touched: RefCell::default(),
+            journal: RefCell::default(),
             dirty: RefCell::default(),
             hurry: Cell::new(false),
             due: Cell::new(None),
@@ -84,6 +88,11 @@ impl Keeper {
             flushed: Bell::default(),
             pager: Pager::default(),
         })
+    }
+
+    /// From here on bookmarks go behind what this journal has to say of them.
+    pub(super) fn note_in(&self, journal: &Rc<Journal>) {
+        self.journal.replace(Rc::downgrade(journal));
     }
 
     /// The log, for reading. Not to be held over an await.
@@ -424,6 +433,9 @@ impl Keeper {
     }
 
     fn write_bookmarks(&self) {
+        if let Some(journal) = self.journal.borrow().upgrade() {
+            journal.write_awaited();
+        }
         let log = &mut *self.log.borrow_mut();
         let now = self.ring.now();
         for place in self.dirty.take() {

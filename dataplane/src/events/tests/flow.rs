@@ -322,19 +322,11 @@ fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
     assert_eq!(rig.left_behind(), (Vec::new(), 6), "it is told once");
 
     let mut named = Vec::new();
-    let mut look = |entry: &wal::Entry<'_>| {
-        if entry.stream == Some(journal::STREAM) && entry.kind == "event" {
-            journal::read(entry.payload, |note| {
-                if note.what == What::LeftBehind {
-                    named.push(
-                        journal::who_left(note.subscriber).map(|(s, by)| (s.to_owned(), by.to_owned())),
-                    );
-                }
-            });
+    each_note(folder.path(), |note| {
+        if note.what == What::LeftBehind {
+            named.push(journal::who_left(note.subscriber).map(|(s, by)| (s.to_owned(), by.to_owned())));
         }
-        Ok(())
-    };
-    wal::dump(folder.path(), &mut |_, _| {}, &mut look).unwrap();
+    });
     named.sort();
     let of = |name: &str| Some(("broker/ns/b/1".to_owned(), name.to_owned()));
     assert_eq!(named, [of("a"), of("b")]);

@@ -30,6 +30,7 @@ use super::admission::Admission;
 use super::delivery::{Post, PostError};
 use super::encode::Outgoing;
 use super::house::Events;
+use super::journal;
 use super::types::Types;
 use crate::counters::CoreCounters;
 use crate::events::left_behind::Left;
@@ -339,6 +340,17 @@ impl Drop for Rig {
             self.check_conservation();
         }
     }
+}
+
+/// All that the flight recorder noted in this log.
+pub(super) fn each_note(folder: &Path, mut take: impl FnMut(journal::Note<'_>)) -> wal::Inspection {
+    let mut look = |entry: &wal::Entry<'_>| {
+        if entry.stream == Some(journal::STREAM) && entry.kind == "event" {
+            journal::read(entry.payload, &mut take);
+        }
+        Ok(())
+    };
+    wal::dump(folder, &mut |_, _| {}, &mut look).unwrap()
 }
 
 pub(super) fn folder() -> TempDir {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::events::journal::What;
+use crate::events::limits::BOOKMARK_EVERY;
 
 fn numbers(ids: &[String]) -> BTreeSet<u32> {
     ids.iter().filter_map(|id| id.parse().ok()).collect()
@@ -37,6 +39,29 @@ fn a_restart_resends_only_what_was_unfinished() {
     assert_eq!(numbers(&rig.ids("http://s/")), expected);
     assert_eq!(rig.ids("http://s/").len(), expected.len());
     assert_eq!(ends(&stream, 0), [expected.len() as u64, 0, 0, 0, 0]);
+}
+
+/// EV-DLV-08, EV-DLV-09: what a subscriber gave up is in the log as given up no later than as done: a kill in between would make
+/// it one that was delivered, and nobody could send it again.
+#[test]
+fn an_event_that_was_given_up_is_noted_when_its_bookmark_is_written() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://s/") };
+    rig.publish(vec![trigger("dropped", "http://s/"), buried]);
+    rig.rule(|call| Step::Status(if call.url == "http://s/" { 400 } else { 202 }));
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.rest(BOOKMARK_EVERY + Duration::from_millis(50)).await;
+    });
+    let mut told = Vec::new();
+    let held =
+        each_note(folder.path(), |note| told.push((note.subscriber.to_owned(), note.what, note.position)));
+    for (name, what) in [("dropped", What::Dropped), ("buried", What::DeadLettered)] {
+        let &(_, _, position) = told.iter().find(|(of, how, _)| of == name && *how == what).unwrap();
+        let mark = held.streams["broker/ns/b/1"].mark(name).unwrap();
+        assert!(mark.is_done(position), "{name}: otherwise this shows nothing");
+    }
 }
 
 /// EV-DLV-13, EV-OBJ-47: a restart does not begin to count anew, and an event ends after as many attempts as it should.
