@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::SeqCst};
 
 use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe};
@@ -78,6 +78,31 @@ fn a_trace_tells_what_became_of_an_event() {
     assert!(!nothing.status.success() && text(&nothing).contains("no such event"), "{nothing:?}");
     let bad = event(&appliance, &["trace", "one", "--since", "yesterday"]);
     assert!(!bad.status.success() && text(&bad).contains("yesterday"), "{bad:?}");
+}
+
+/// DP-OBS-02, DP-OBS-03: where there are fewer cores than before, the events that the others left are told of like all.
+#[test]
+fn what_cores_left_that_are_no_more_is_told_of() {
+    let status = Arc::new(AtomicU16::new(503));
+    let said = Arc::clone(&status);
+    let sink = EventSink::answering(move |_| Answer::status(said.load(SeqCst)));
+    let data = tempfile::tempdir().unwrap();
+    let with =
+        |workers| Setup::new(BIN).flag("workers", workers).flag("data", &data.path().to_string_lossy());
+    let mut before = kit::scene::with_broker(&with("2"));
+    subscribe(before.api(), "t", &sink.url(), &[]);
+    for n in 0..20 {
+        post(&before, &Event::new(&n.to_string()));
+    }
+    sink.wait_for(20, PATIENCE);
+    before.terminate();
+
+    status.store(400, SeqCst);
+    let after = with("1").start();
+    wait::until(PATIENCE, "twenty letters", || (open(&after, "default/t") == 20).then_some(()));
+    for n in 0..20 {
+        traced(&after, &n.to_string(), |event| of(event, "default/t")["verdict"] == "dropped");
+    }
 }
 
 /// What was given up is listed, and goes to its subscriber alone when it is sent again, also after a restart.

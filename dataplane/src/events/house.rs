@@ -27,11 +27,17 @@ use crate::table::{Durability, Stream, Table};
 pub struct Events<P> {
     ring: Ring,
     /// The first takes appends; the others belonged to cores that are no more, and run empty.
-    logs: Vec<(Rc<Keeper>, Rc<Desk<P>>)>,
+    logs: Vec<Kept<P>>,
     home: Rc<Keeper>,
-    journal: Rc<Journal>,
     porter: Porter,
     rng: RefCell<fastrand::Rng>,
+}
+
+/// A log, the deliveries out of it, and what is noted of them: in the log itself, since a note names an event by its place there.
+struct Kept<P> {
+    keeper: Rc<Keeper>,
+    desk: Rc<Desk<P>>,
+    journal: Rc<Journal>,
 }
 
 impl<P: Post + Clone> Events<P> {
@@ -41,24 +47,23 @@ impl<P: Post + Clone> Events<P> {
         let mut keepers = vec![Rc::clone(&home)];
         keepers.extend(others.into_iter().map(|log| Keeper::new(ring, log)));
         let mut rng = fastrand::Rng::with_seed(seed);
-        let journal = Journal::new(&home);
         let logs = keepers.into_iter().map(|keeper| {
-            // A log that runs empty takes nothing, and positions name events of one log only.
-            let kept = Rc::ptr_eq(&keeper, &home).then(|| Rc::clone(&journal));
+            let journal = Journal::new(&keeper);
+            let kept = Some(Rc::clone(&journal));
             let desk = Desk::new(ring, &keeper, &home, kept, post.clone(), rng.u64(..));
-            (keeper, desk)
+            Kept { keeper, desk, journal }
         });
         let logs = logs.collect();
         let (porter, rng) = (Porter::default(), RefCell::new(rng));
-        Rc::new(Self { ring: ring.clone(), logs, home, journal, porter, rng })
+        Rc::new(Self { ring: ring.clone(), logs, home, porter, rng })
     }
 
     /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
     pub fn start(self: &Rc<Self>, core: usize, signals: &Signals, counters: &Arc<CoreCounters>) {
         self.ring.spawn(Rc::clone(self).tend(Arc::clone(counters)));
-        let (journal, ring) = (Rc::clone(&self.journal), self.ring.clone());
-        self.ring.spawn(async move { journal.keep(&ring).await });
-        for (keeper, desk) in &self.logs {
+        for Kept { keeper, desk, journal } in &self.logs {
+            let (journal, ring) = (Rc::clone(journal), self.ring.clone());
+            self.ring.spawn(async move { journal.keep(&ring).await });
             let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
                 let LogFailed { reason } = keeper.run().await;
@@ -78,12 +83,12 @@ impl<P: Post + Clone> Events<P> {
     /// Once in [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are another process's.
     async fn tend(self: Rc<Self>, counters: Arc<CoreCounters>) {
         while !self.home.is_released() {
-            for (keeper, desk) in self.logs.iter().filter(|(keeper, _)| !keeper.is_released()) {
+            for Kept { keeper, desk, .. } in self.logs.iter().filter(|kept| !kept.keeper.is_released()) {
                 desk.retain(wall_clock_ms());
                 keeper.tend();
             }
-            let stats: Vec<_> = self.logs.iter().map(|(keeper, _)| keeper.log().stat()).collect();
-            let failed = self.logs.iter().filter(|(keeper, _)| keeper.log().poison().is_some()).count();
+            let stats: Vec<_> = self.logs.iter().map(|kept| kept.keeper.log().stat()).collect();
+            let failed = self.logs.iter().filter(|kept| kept.keeper.log().poison().is_some()).count();
             counters.log.show(&stats, failed as u64);
             self.ring.sleep(RECLAIM_EVERY).await;
         }
@@ -92,36 +97,36 @@ impl<P: Post + Clone> Events<P> {
     /// Makes the running subscribers those of the table: call it when the core's bell rings. What fails
     /// for one stream is done for the others.
     pub fn sync(&self, table: &Arc<Table>) -> Result<(), AppendError> {
-        self.logs.iter().map(|(_, desk)| desk.sync(table)).fold(Ok(()), Result::and)
+        self.logs.iter().map(|kept| kept.desk.sync(table)).fold(Ok(()), Result::and)
     }
 
     /// For each log: what a subscriber has still to get, by its place and by the counters.
     #[cfg(test)]
     pub(super) fn outstanding(&self, stream: &Stream, subscriber: &str) -> Vec<(u64, u64)> {
-        self.logs.iter().filter_map(|(_, desk)| desk.outstanding(stream, subscriber)).collect()
+        self.logs.iter().filter_map(|kept| kept.desk.outstanding(stream, subscriber)).collect()
     }
 
     /// An event must not be stored before all who are to get it are registered (EV-TRG-12).
     fn prepare(&self, table: &Arc<Table>, stream: &Stream) -> Result<(), AppendError> {
         let synced = self.sync(table);
-        let is_ready = self.logs.first().is_some_and(|(_, desk)| desk.serves(stream));
+        let is_ready = self.logs.first().is_some_and(|kept| kept.desk.serves(stream));
         if is_ready { Ok(()) } else { synced }
     }
 
     /// Starts no more deliveries; resolves once those under way have ended and the bookmarks are durable.
     pub async fn drain(&self) {
-        for (_, desk) in &self.logs {
+        for Kept { desk, journal, .. } in &self.logs {
             desk.drain().await;
+            journal.write();
         }
-        self.journal.write();
-        for (keeper, _) in &self.logs {
+        for Kept { keeper, .. } in &self.logs {
             keeper.settle().await;
         }
     }
 
     /// Gives the logs to another process, after [`Events::drain`].
     pub async fn release(&self) {
-        for (keeper, _) in &self.logs {
+        for Kept { keeper, .. } in &self.logs {
             if let Err(why) = keeper.release().await {
                 tracing::error!(%why, "a log cannot be handed over");
             }

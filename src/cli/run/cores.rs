@@ -15,7 +15,7 @@ use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use rustix::thread::CpuSet;
 
-use super::logs::Logs;
+use super::logs::{self, Logs};
 use crate::admin::{Admin, Health};
 
 /// What all cores share.
@@ -53,7 +53,7 @@ pub(super) struct Cores {
     pub(super) ways: Ways,
     /// ... and for questions.
     questions: inquiry::Cores,
-    /// Where each one's log is.
+    /// Where the logs are, each at its number.
     logs: Vec<PathBuf>,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
@@ -77,7 +77,7 @@ impl Cores {
         for (index, (place, relay)) in places.zip(relays).enumerate() {
             let Place { http, https, private, private_https, inside, events, events_tls, logs: open } = place;
             let counted = Arc::new(CoreCounters::default());
-            logs.push(open.folder.clone());
+            logs.extend(open.folders.iter().cloned());
             let config = CoreConfig {
                 index,
                 http,
@@ -113,6 +113,7 @@ impl Cores {
             threads.push(thread);
         }
         drop(say_up);
+        let logs = logs::by_number(logs);
         let cores = Self { counters, ways, questions, logs, threads };
         // A core that fails before it serves drops its end without a word.
         let serving = hear_up.iter().take(cores.threads.len()).count();

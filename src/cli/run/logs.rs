@@ -1,6 +1,7 @@
 //! Which core keeps which log: core N writes `log/core-N`, and what more cores wrote in an earlier run is
 //! shared out among those that are left, to be delivered.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -24,14 +25,15 @@ impl Home {
             OpenLog::open(folder, options).with_context(|| format!("the log {}", folder.display()))
         };
         let others = self.others.iter().map(open).collect::<Result<_>>()?;
-        Ok(Logs { folder: self.own.clone(), own: open(&self.own)?, others })
+        let folders = [&self.own].into_iter().chain(&self.others).cloned().collect();
+        Ok(Logs { folders, own: open(&self.own)?, others })
     }
 }
 
 /// One core's logs, open.
 pub(super) struct Logs {
-    /// Its own one's.
-    pub(super) folder: PathBuf,
+    /// Where they are.
+    pub(super) folders: Vec<PathBuf>,
     pub(super) own: OpenLog,
     pub(super) others: Vec<OpenLog>,
 }
@@ -68,14 +70,25 @@ pub(super) fn assign(data: &Path, cores: usize) -> Result<Vec<Home>> {
     let mut left_over = Vec::new();
     for entry in fs::read_dir(&folder).with_context(failed)? {
         let name = entry.with_context(failed)?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("core-")?.parse::<usize>().ok());
-        left_over.extend(number.filter(|core| *core >= cores));
+        left_over.extend(number(&name).filter(|core| *core >= cores));
     }
     left_over.sort_unstable();
     for core in left_over {
         homes[core % cores].others.push(place(core));
     }
     Ok(homes)
+}
+
+/// The log's number, by its folder's name.
+fn number(name: &OsStr) -> Option<usize> {
+    name.to_str()?.strip_prefix("core-")?.parse().ok()
+}
+
+/// All cores' logs in the order of their numbers: those of cores that are no more come last. None is ever deleted, so that a
+/// log's place here is its number, whatever the number of cores.
+pub(super) fn by_number(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
+    folders.sort_by_key(|folder| folder.file_name().and_then(number));
+    folders
 }
 
 #[cfg(test)]
@@ -97,5 +110,9 @@ mod tests {
         };
         assert_eq!(numbers(&homes[0]), ("core-0".into(), vec!["core-2".into(), "core-4".into()]));
         assert_eq!(numbers(&homes[1]), ("core-1".into(), vec!["core-3".into()]));
+
+        let all = homes.into_iter().flat_map(|home| [home.own].into_iter().chain(home.others));
+        let place = |core: usize| data.path().join(format!("log/core-{core}"));
+        assert_eq!(by_number(all.collect()), (0..5).map(place).collect::<Vec<_>>());
     }
 }

@@ -164,7 +164,7 @@ fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
     assert!(cut_short > 20 && resent_total > 20, "the lives must end in the middle of something");
 }
 
-/// A core that took over another's log delivers what is in it; replies go to its own.
+/// DP-OBS-02: a core that took over another's log delivers what is in it, and notes there how it went; replies go to its own.
 #[test]
 fn a_log_of_a_core_that_is_no_more_runs_empty() {
     let (old, new) = (folder(), folder());
@@ -189,4 +189,11 @@ fn a_log_of_a_core_that_is_no_more_runs_empty() {
     assert_eq!(rig.calls("http://b/").len(), 20);
     assert_eq!(ends(&stream, 0), [20, 20, 0, 0, 0]);
     assert_eq!((ends(&stream, 1)[0], ends(&stream, 1)[4]), (20, 0)); // the last bookmarks may not have been durable
+    let mut taken = BTreeSet::new();
+    each_note(old.path(), |note| {
+        if (note.subscriber, note.what, note.status) == ("a", What::Asked, 200) {
+            taken.insert(note.position);
+        }
+    });
+    assert_eq!(taken.len(), 20);
 }
