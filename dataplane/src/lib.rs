@@ -12,6 +12,7 @@ pub mod h2;
 mod hex;
 pub mod http;
 pub mod inquiry;
+pub mod line;
 pub mod load;
 pub mod names;
 pub mod outcomes;

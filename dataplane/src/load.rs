@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use crate::line::Line;
 use crate::outcomes::{Durations, Outcomes};
 
 /// Requests inside one instance, over all cores.
@@ -103,6 +104,8 @@ pub struct BackendLoad {
     pub whose: OnceLock<Box<Whose>>,
     /// What copies of others' requests came to ([`Comparison`]); made with the first.
     compared: OnceLock<Box<[AtomicU64; 3]>>,
+    /// Whose turn it is to get a place; made with the first guest.
+    line: OnceLock<Box<Line>>,
 }
 
 /// Whose requests a backend takes, for those who read of them.
@@ -129,6 +132,10 @@ impl Comparison {
 }
 
 impl BackendLoad {
+    pub(crate) fn line(&self) -> &Line {
+        self.line.get_or_init(Box::default)
+    }
+
     pub(crate) fn compared(&self, outcome: Comparison) {
         self.compared.get_or_init(Box::default)[outcome as usize].fetch_add(1, Relaxed);
     }

@@ -61,12 +61,14 @@ impl Tables {
         Cache::new(Arc::clone(&self.current))
     }
 
-    /// From now on `bell` is rung too.
-    pub fn add_bell(&self, bell: Remote) {
+    /// From now on `bell` is rung too. Its number.
+    pub fn add_bell(&self, bell: Remote) -> usize {
         let _turn = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bells = self.bells.load().to_vec();
         bells.push(bell);
+        let number = bells.len() - 1;
         self.bells.store(Arc::new(bells));
+        number
     }
 
     /// Makes every core look: at the table, at its waiting room, at the stop flag.

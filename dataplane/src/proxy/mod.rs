@@ -73,8 +73,9 @@ pub struct Proxy {
     pub tells_timing: Cell<bool>,
     sheets: Sheets,
     signals: Signals,
-    tables: Arc<Tables>,
     reader: RefCell<Reader>,
+    /// This core among those that read the tables.
+    number: usize,
     room: RefCell<WaitingRoom>,
     /// The table whose arrival was last told to the waiting room.
     version_seen: Cell<u64>,
@@ -103,7 +104,7 @@ pub struct Parts {
 impl Proxy {
     #[must_use]
     pub fn new(parts: Parts) -> Rc<Self> {
-        parts.tables.add_bell(parts.ring.remote());
+        let number = parts.tables.add_bell(parts.ring.remote());
         Rc::new(Self {
             client: Client::new(&parts.ring, &parts.limits),
             h2_client: crate::h2::client::Client::new(&parts.ring, &parts.limits),
@@ -117,7 +118,7 @@ impl Proxy {
             sheets: Sheets::default(),
             signals: parts.signals,
             reader: RefCell::new(parts.tables.reader()),
-            tables: parts.tables,
+            number,
             room: RefCell::new(WaitingRoom::new(parts.room)),
             outliers: RefCell::default(),
             distrust_told: Cell::default(),
@@ -199,18 +200,20 @@ impl Proxy {
         }
     }
 
-    /// A place in an instance of `backend` was given back.
+    /// There may be a place in an instance of `backend`: calls who has waited longest for it.
     fn place_freed(&self, backend: &Backend) {
         // Pairs with the fence of a guest that sits down: either it sees the place, or we see it wait.
         fence(SeqCst);
         if backend.load.waiting.load(Relaxed) == 0 {
             return;
         }
+        let Some(first) = backend.load.line().first() else { return };
+        if !self.room.borrow().has_front(&backend.key, &first) {
+            return first.call();
+        }
         let called = self.room.borrow_mut().call(&backend.key);
         if let Some(waker) = called {
             waker.wake();
-        } else if !self.room.borrow().anyone(&backend.key) {
-            self.tables.ring_all();
         }
     }
 }

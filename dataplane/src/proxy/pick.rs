@@ -92,6 +92,17 @@ pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<
     None
 }
 
+/// Whether the instances have room for so many requests more.
+#[must_use]
+pub fn has_places(backend: &Backend, wanted: u32) -> bool {
+    let free = |endpoint: &Arc<Endpoint>| backend.concurrency_max.saturating_sub(endpoint.load.in_flight());
+    let mut found = 0_u32;
+    backend.endpoints.iter().any(|endpoint| {
+        found = found.saturating_add(free(endpoint));
+        found >= wanted
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

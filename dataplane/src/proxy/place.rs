@@ -100,7 +100,12 @@ impl Proxy {
     /// A place at once, if there is one and nobody waits before us.
     #[must_use]
     pub fn try_place(self: &Rc<Self>, choice: &Choice, tried: &[u64]) -> Option<Place> {
-        if self.room.borrow().anyone(&choice.backend.key) {
+        let backend = &choice.backend;
+        // Whoever is served by an unlimited instance takes nothing from those who wait for another.
+        let is_overtaking = backend.concurrency_max != 0
+            && backend.load.waiting.load(Relaxed) != 0
+            && backend.when_empty != WhenEmpty::Refuse;
+        if is_overtaking || self.room.borrow().anyone(&backend.key) {
             return None;
         }
         self.grasp(choice, tried)
@@ -183,15 +188,18 @@ impl Proxy {
         wish: &mut Wish<'_>,
         due: Tick,
     ) -> Result<Waited, Refusal> {
-        let guest = self.sit_down(&choice.backend, wish.bytes)?;
+        let mut guest = self.sit_down(&choice.backend, wish.bytes)?;
         let mut choice = choice.clone();
         loop {
             if guest.is_first() {
-                match self.again(&wish.ask, &choice.backend)? {
-                    Again::Same(now) => choice = Choice { bond: choice.bond, ..now },
+                match self.again(&wish.ask, &choice)? {
+                    Again::Same(now) => choice = now,
                     Again::Other(other) => return Ok(Waited::Elsewhere(other)),
                 }
-                if let Some(place) = self.grasp(&choice, &wish.tried) {
+                guest.backend = Arc::clone(&choice.backend);
+                if guest.may_take()
+                    && let Some(place) = self.grasp(&choice, &wish.tried)
+                {
                     return Ok(Waited::Place(place)); // the guest gets up and the next one is called
                 }
                 if choice.backend.when_empty == WhenEmpty::Refuse {
@@ -213,23 +221,31 @@ impl Proxy {
         }
     }
 
-    fn sit_down(self: &Rc<Self>, backend: &Backend, bytes: usize) -> Result<Guest, Refusal> {
-        let ticket = self.room.borrow_mut().seat(&backend.key, bytes).map_err(|_| Refusal::RoomFull)?;
+    fn sit_down(self: &Rc<Self>, backend: &Arc<Backend>, bytes: usize) -> Result<Guest, Refusal> {
+        let line = backend.load.line();
+        let front = line.front(self.number, &self.ring.remote());
+        let seat = self.room.borrow_mut().seat(&backend.key, bytes, line.turn(), &front);
+        let ticket = seat.map_err(|_| Refusal::RoomFull)?;
         backend.load.waiting.fetch_add(1, Relaxed);
         // Pairs with the fence in `Proxy::place_freed`; the guest looks for a place after this.
         fence(SeqCst);
-        Ok(Guest { proxy: Rc::clone(self), load: Arc::clone(&backend.load), ticket: Some(ticket) })
+        let (backend, load) = (Arc::clone(backend), Arc::clone(&backend.load));
+        Ok(Guest { proxy: Rc::clone(self), backend, load, ticket: Some(ticket) })
     }
 
     /// The backend as the current table has it. When its route no longer leads there, the request is
     /// chosen a new one; while it does, it stays with its first choice (SRV-REQ-10).
-    fn again(&self, ask: &Ask<'_>, backend: &Backend) -> Result<Again, Refusal> {
+    fn again(&self, ask: &Ask<'_>, choice: &Choice) -> Result<Again, Refusal> {
+        let backend = &choice.backend;
         let same = self.with_table(|table| {
             let splits = table.route(ask.host)?.way(ask);
-            splits.iter().find(|split| split.backend.key == backend.key).map(Choice::from)
+            let split = splits.iter().find(|split| split.backend.key == backend.key)?;
+            Some(Choice { bond: choice.bond.clone(), ..Choice::from(split) })
         });
         match same {
-            Some(now) => Ok(Again::Same(now)),
+            Some(now) if Arc::ptr_eq(&now.backend.load, &backend.load) => Ok(Again::Same(now)),
+            // Another of the same name, after this one was deleted: it has a line of its own.
+            Some(now) => Ok(Again::Other(now)),
             None => self.choose(ask).map(Again::Other),
         }
     }
@@ -270,6 +286,8 @@ enum Again {
 /// Someone in the waiting room; gets up when dropped.
 struct Guest {
     proxy: Rc<Proxy>,
+    /// As the last look had it.
+    backend: Arc<Backend>,
     load: Arc<BackendLoad>,
     /// `None` only while it is dropped.
     ticket: Option<Ticket>,
@@ -278,6 +296,15 @@ struct Guest {
 impl Guest {
     fn is_first(&self) -> bool {
         self.ticket.as_ref().is_some_and(|ticket| self.proxy.room.borrow().is_first(ticket))
+    }
+
+    /// Whether a place may be taken by the first guest of this core: nobody on another one has waited longer, or there
+    /// are places for all.
+    fn may_take(&self) -> bool {
+        let Backend { key, load, concurrency_max, .. } = &*self.backend;
+        let is_next =
+            || load.line().first().is_some_and(|first| self.proxy.room.borrow().has_front(key, &first));
+        *concurrency_max == 0 || is_next() || pick::has_places(&self.backend, load.waiting.load(Relaxed))
     }
 
     /// Resolves when a place may be free.
@@ -292,9 +319,126 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         self.load.waiting.fetch_sub(1, Relaxed);
+        let was_first = self.is_first();
         let next = self.ticket.take().and_then(|ticket| self.proxy.room.borrow_mut().leave(ticket));
         if let Some(waker) = next {
             waker.wake();
         }
+        // One on another core may have waited longer than the next one here, who then takes nothing.
+        fence(SeqCst); // pairs with that in `Proxy::place_freed`
+        if was_first && self.backend.concurrency_max != 0 && pick::has_places(&self.backend, 1) {
+            self.proxy.place_freed(&self.backend);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use ring::Ring;
+    use ring::sim::{Weather, World};
+
+    use super::*;
+    use crate::http::limits::HttpLimits;
+    use crate::proxy::Parts;
+    use crate::proxy::waiting::RoomLimits;
+    use crate::publish::Tables;
+    use crate::signal::Signals;
+    use crate::table::{Protocol, Route, Table, Timeouts};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A host with one instance that takes `places` requests at a time.
+    fn publish(tables: &Tables, places: u32, load: &Arc<BackendLoad>, endpoint: &Arc<Endpoint>) {
+        let backend = Backend {
+            key: "default/app".into(),
+            endpoints: vec![Arc::clone(endpoint)],
+            concurrency_max: places,
+            when_empty: WhenEmpty::Wait { patience: PATIENCE },
+            protocol: Protocol::Http1,
+            trust: None,
+            timeouts: Timeouts::NONE,
+            load: Arc::clone(load),
+        };
+        let mut table = Table::default();
+        table.hosts.insert("app", Arc::new(Route::of(vec![Split::new(1, Arc::new(backend))])));
+        tables.publish(table);
+    }
+
+    fn core(ring: &Ring, tables: &Arc<Tables>) -> Rc<Proxy> {
+        Proxy::new(Parts {
+            ring: ring.clone(),
+            tables: Arc::clone(tables),
+            signals: Signals::new(|| {}),
+            counters: Arc::default(),
+            limits: HttpLimits::default(),
+            room: RoomLimits::default(),
+            seed: 1,
+        })
+    }
+
+    /// Takes a place, notes who has it, and keeps it for a while.
+    async fn visit(core: Rc<Proxy>, name: u32, served: Rc<RefCell<Vec<u32>>>) {
+        let mut wish = Wish { ask: Ask::ours("app", "/"), bytes: 1, tried: Vec::new() };
+        let choice = core.route(&wish.ask).unwrap();
+        let place = core.place(choice, &mut wish).await.unwrap();
+        served.borrow_mut().push(name);
+        core.ring.sleep(Duration::from_millis(1)).await;
+        drop(place);
+    }
+
+    /// Runs `script` with two cores on one ring, whose bells are heard.
+    fn on_two_cores<F: Future<Output = ()>>(places: u32, script: impl FnOnce([Rc<Proxy>; 2]) -> F) {
+        let ring = World::new(1, Weather::calm()).ring();
+        let tables = Tables::new(Table::default());
+        let cores = [core(&ring, &tables), core(&ring, &tables)];
+        publish(&tables, places, &Arc::default(), &Arc::new(Endpoint::new(([127, 0, 0, 1], 1).into())));
+        let (heard, bell) = (cores.clone(), ring.clone());
+        ring.spawn(async move {
+            loop {
+                bell.woken().await;
+                heard.iter().for_each(|core| core.look());
+            }
+        });
+        ring.block_on(script(cores));
+        ring.shutdown();
+    }
+
+    /// SRV-REQ-08: a core that had guests of its own once gave them every place that became free, so that requests
+    /// which another core had taken in waited for as long as it had guests.
+    #[test]
+    fn guests_leave_in_the_order_in_which_they_came_whatever_core_they_wait_on() {
+        for places in [1, 3] {
+            on_two_cores(places, async move |cores| {
+                let (served, ring) = (Rc::<RefCell<Vec<u32>>>::default(), cores[0].ring.clone());
+                for name in 0..40 {
+                    let core = Rc::clone(&cores[usize::from(name % 5 == 2)]);
+                    ring.spawn(visit(core, name, Rc::clone(&served)));
+                    ring.sleep(Duration::from_micros(10)).await;
+                }
+                while served.borrow().len() < 40 {
+                    ring.sleep(Duration::from_millis(1)).await;
+                }
+                assert_eq!(*served.borrow(), (0..40).collect::<Vec<_>>(), "{places} at a time");
+            });
+        }
+    }
+
+    /// A newcomer whose core has no guests does not take what another core's guest was called for.
+    #[test]
+    fn who_comes_again_and_again_does_not_overtake_who_waits_on_another_core() {
+        on_two_cores(1, async |cores| {
+            let (served, ring) = (Rc::<RefCell<Vec<u32>>>::default(), cores[0].ring.clone());
+            let (eager, own) = (Rc::clone(&cores[0]), Rc::clone(&served));
+            ring.spawn(async move {
+                for name in 0..50 {
+                    visit(Rc::clone(&eager), name, Rc::clone(&own)).await;
+                }
+            });
+            ring.sleep(Duration::from_micros(100)).await;
+            visit(Rc::clone(&cores[1]), 1_000, Rc::clone(&served)).await;
+            assert_eq!(*served.borrow(), [0, 1_000]);
+        });
     }
 }

@@ -4,16 +4,20 @@
 //! cost the callers a 503 and never cost the process its memory. Each backend has a queue, and only
 //! its front is ever called: when it finds a place it leaves and the next is called, when it finds
 //! none it keeps its turn. So guests leave in the order in which they came, whether a table brought
-//! new instances or a request gave one place back.
+//! new instances or a request gave one place back. Whose turn it is among the fronts of several cores
+//! is known to the backend's [`Line`](crate::line::Line), to which each queue shows its own.
 //!
 //! No I/O and no clock: a guest's own task holds its deadline and leaves.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+
+use crate::line::Front;
 
 /// How much may wait on one core.
 #[derive(Debug, Clone, Copy)]
@@ -56,17 +60,21 @@ pub struct WaitingRoom {
     next_number: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
     /// In the order of arrival, so by rising number; never empty.
     guests: VecDeque<Guest>,
     /// Control knows that an instance is wanted.
     asked: bool,
+    /// What other cores see of it.
+    front: Arc<Front>,
 }
 
 #[derive(Debug)]
 struct Guest {
     number: u64,
+    /// ... among the guests of all cores.
+    turn: u64,
     bytes: usize,
     /// There may be a place: look, once you are woken.
     called: bool,
@@ -79,8 +87,14 @@ impl WaitingRoom {
         Self { limits, ..Self::default() }
     }
 
-    /// Sits a guest down at the end of its backend's queue.
-    pub fn seat(&mut self, backend: &str, bytes: usize) -> Result<Ticket, Full> {
+    /// Sits a guest down at the end of its backend's queue, whose `front` shows whose turn it is there.
+    pub fn seat(
+        &mut self,
+        backend: &str,
+        bytes: usize,
+        turn: u64,
+        front: &Arc<Front>,
+    ) -> Result<Ticket, Full> {
         if self.seats_taken == self.limits.seats_max {
             return Err(Full::Seats);
         }
@@ -96,8 +110,16 @@ impl WaitingRoom {
         self.next_number += 1;
         self.seats_taken += 1;
         self.bytes_held += bytes;
-        let guest = Guest { number, bytes, called: false, waker: None };
-        self.queues.entry(Rc::clone(&key)).or_default().guests.push_back(guest);
+        let guest = Guest { number, turn, bytes, called: false, waker: None };
+        let new = || Queue { guests: VecDeque::new(), asked: false, front: Arc::clone(front) };
+        let queue = self.queues.entry(Rc::clone(&key)).or_insert_with(new);
+        queue.guests.push_back(guest);
+        if !Arc::ptr_eq(&queue.front, front) {
+            // A backend of the same name in place of one that was deleted; who came for that one goes when it looks.
+            queue.front.show(None);
+            queue.front = Arc::clone(front);
+        }
+        queue.show();
         Ok(Ticket { key, number })
     }
 
@@ -105,12 +127,13 @@ impl WaitingRoom {
     /// returned.
     #[must_use]
     pub fn leave(&mut self, ticket: Ticket) -> Option<Waker> {
-        let queue = &mut self.queues.get_mut(&ticket.key)?.guests;
-        let at = queue.binary_search_by_key(&ticket.number, |guest| guest.number).ok()?;
-        let guest = queue.remove(at)?;
+        let queue = self.queues.get_mut(&ticket.key)?;
+        let at = queue.guests.binary_search_by_key(&ticket.number, |guest| guest.number).ok()?;
+        let guest = queue.guests.remove(at)?;
         self.seats_taken -= 1;
         self.bytes_held -= guest.bytes;
-        if queue.is_empty() {
+        queue.show();
+        if queue.guests.is_empty() {
             self.queues.remove(&ticket.key);
             return None;
         }
@@ -178,6 +201,12 @@ impl WaitingRoom {
         self.seats_taken > 0 && self.queues.contains_key(backend)
     }
 
+    /// Whether `front` is that of our own queue for `backend`.
+    #[must_use]
+    pub fn has_front(&self, backend: &str, front: &Arc<Front>) -> bool {
+        self.queues.get(backend).is_some_and(|queue| Arc::ptr_eq(&queue.front, front))
+    }
+
     #[must_use]
     pub fn is_first(&self, ticket: &Ticket) -> bool {
         self.queues
@@ -197,9 +226,25 @@ impl WaitingRoom {
     }
 }
 
+impl Queue {
+    fn show(&self) {
+        self.front.show(self.guests.front().map(|guest| guest.turn));
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use ring::sim::{Weather, World};
+
     use super::*;
+    use crate::line::Line;
+
+    fn seat(room: &mut WaitingRoom, backend: &str, bytes: usize) -> Result<Ticket, Full> {
+        let ring = World::new(1, Weather::calm()).ring();
+        let front = Line::default().front(0, &ring.remote());
+        ring.shutdown();
+        room.seat(backend, bytes, 0, &front)
+    }
 
     fn room(seats_max: usize, bytes_max: usize) -> WaitingRoom {
         WaitingRoom::new(RoomLimits { seats_max, bytes_max })
@@ -212,13 +257,13 @@ mod tests {
     #[test]
     fn a_refused_guest_leaves_the_room_as_it_was() {
         let mut room = room(2, 100);
-        let first = room.seat("a", 60).unwrap();
-        assert_eq!(room.seat("a", 41).unwrap_err(), Full::Bytes);
+        let first = seat(&mut room, "a", 60).unwrap();
+        assert_eq!(seat(&mut room, "a", 41).unwrap_err(), Full::Bytes);
         assert_eq!((room.seats_taken(), room.bytes_held()), (1, 60));
         assert!(!room.anyone("b"));
 
-        let second = room.seat("b", 40).unwrap();
-        assert_eq!(room.seat("c", 0).unwrap_err(), Full::Seats);
+        let second = seat(&mut room, "b", 40).unwrap();
+        assert_eq!(seat(&mut room, "c", 0).unwrap_err(), Full::Seats);
         assert_eq!((room.seats_taken(), room.bytes_held()), (2, 100));
         assert!(!room.anyone("c"));
 
@@ -231,8 +276,8 @@ mod tests {
     #[test]
     fn only_the_first_guest_is_called_and_hands_the_call_on() {
         let mut room = room(9, 9);
-        let guests: Vec<_> = (0..3).map(|_| room.seat("a", 1).unwrap()).collect();
-        let other = room.seat("b", 1).unwrap();
+        let guests: Vec<_> = (0..3).map(|_| seat(&mut room, "a", 1).unwrap()).collect();
+        let other = seat(&mut room, "b", 1).unwrap();
         let _ = room.call("a");
         assert_eq!(guests.iter().map(|g| called(&mut room, g)).collect::<Vec<_>>(), [true, false, false]);
         assert!(!called(&mut room, &other));
@@ -250,9 +295,9 @@ mod tests {
     #[test]
     fn one_who_leaves_from_the_middle_calls_nobody() {
         let mut room = room(9, 9);
-        let first = room.seat("a", 1).unwrap();
-        let second = room.seat("a", 1).unwrap();
-        let third = room.seat("a", 1).unwrap();
+        let first = seat(&mut room, "a", 1).unwrap();
+        let second = seat(&mut room, "a", 1).unwrap();
+        let third = seat(&mut room, "a", 1).unwrap();
         let _ = room.leave(second);
         assert!(!called(&mut room, &first) && !called(&mut room, &third));
     }
@@ -260,7 +305,7 @@ mod tests {
     #[test]
     fn a_new_table_calls_the_first_of_every_backend() {
         let mut room = room(9, 9);
-        let tickets: Vec<_> = ["a", "a", "b"].map(|key| room.seat(key, 0).unwrap()).into();
+        let tickets: Vec<_> = ["a", "a", "b"].map(|key| seat(&mut room, key, 0).unwrap()).into();
         for ticket in &tickets {
             assert!(!called(&mut room, ticket));
         }

@@ -1,0 +1,108 @@
+//! Whose turn it is among those who wait for one backend on different cores.
+//!
+//! Each core has a queue of its own ([`crate::proxy::waiting`]) and shows here how long its first guest has waited. A
+//! place that becomes free is offered to the one who has waited longest, wherever he is: a core that served its own
+//! guests first would, under load, never come to the others'.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use arc_swap::ArcSwap;
+use ring::Remote;
+
+/// Nobody waits there.
+const NOBODY: u64 = u64::MAX;
+
+/// The fronts of all cores' queues for one backend; a core is added when its first guest sits down.
+#[derive(Debug, Default)]
+pub struct Line {
+    /// Turns given out.
+    turns: AtomicU64,
+    fronts: ArcSwap<Vec<Arc<Front>>>,
+}
+
+/// The front of one core's queue.
+pub struct Front {
+    core: usize,
+    bell: Remote,
+    /// The turn of its first guest, or [`NOBODY`].
+    turn: AtomicU64,
+}
+
+impl fmt::Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Front").field("core", &self.core).field("turn", &self.turn).finish_non_exhaustive()
+    }
+}
+
+impl Line {
+    /// The next guest's turn.
+    pub fn turn(&self) -> u64 {
+        self.turns.fetch_add(1, Relaxed)
+    }
+
+    /// The front of the core's own queue.
+    pub fn front(&self, core: usize, bell: &Remote) -> Arc<Front> {
+        let known = |fronts: &[Arc<Front>]| fronts.iter().find(|front| front.core == core).cloned();
+        if let Some(front) = known(&self.fronts.load()) {
+            return front;
+        }
+        let front = Arc::new(Front { core, bell: bell.clone(), turn: AtomicU64::new(NOBODY) });
+        self.fronts.rcu(|fronts| {
+            let mut fronts = fronts.to_vec();
+            fronts.push(Arc::clone(&front));
+            fronts
+        });
+        front
+    }
+
+    /// Where somebody has waited longest.
+    pub fn first(&self) -> Option<Arc<Front>> {
+        let fronts = self.fronts.load();
+        let waiting = fronts.iter().map(|front| (front.turn.load(SeqCst), front));
+        waiting
+            .filter(|(turn, _)| *turn != NOBODY)
+            .min_by_key(|(turn, _)| *turn)
+            .map(|(_, front)| Arc::clone(front))
+    }
+}
+
+impl Front {
+    /// Its first guest is the one with this turn; `None`: there is none.
+    pub fn show(&self, turn: Option<u64>) {
+        self.turn.store(turn.unwrap_or(NOBODY), SeqCst);
+    }
+
+    /// Makes its core look.
+    pub fn call(&self) {
+        self.bell.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::sim::{Weather, World};
+
+    use super::*;
+
+    #[test]
+    fn the_first_is_who_came_first_wherever_he_waits() {
+        let ring = World::new(1, Weather::calm()).ring();
+        let line = Line::default();
+        assert!(line.first().is_none());
+        let [one, two] = [0, 1].map(|core| line.front(core, &ring.remote()));
+        assert!(line.first().is_none());
+        let turns: Vec<_> = (0..3).map(|_| line.turn()).collect();
+        two.show(Some(turns[0]));
+        one.show(Some(turns[1]));
+        assert!(Arc::ptr_eq(&line.first().unwrap(), &two));
+        two.show(Some(turns[2]));
+        assert!(Arc::ptr_eq(&line.first().unwrap(), &one));
+        one.show(None);
+        assert!(Arc::ptr_eq(&line.first().unwrap(), &two));
+        assert!(Arc::ptr_eq(&line.front(1, &ring.remote()), &two));
+        ring.shutdown();
+    }
+}
