@@ -59,21 +59,20 @@ const EXIT_INTERRUPTED: i32 = 130;
 
 /// Serves until told to stop; the answer is the process's exit status.
 pub(crate) fn run(settings: Settings) -> ExitCode {
-    let config = match Config::decide(settings).and_then(|config| logging::start().map(|()| config)) {
-        Ok(config) => config,
+    let (config, log) = match Config::decide(settings).and_then(|config| Ok((config, logging::start()?))) {
+        Ok(both) => both,
         Err(why) => {
             eprintln!("error: {why}");
             return super::USAGE.into();
         }
     };
     dataplane::heap::set_bounds();
-    match serve(config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("error: {why:#}");
-            ExitCode::FAILURE
-        }
+    let outcome = serve(config);
+    if let Err(why) = &outcome {
+        log.say(format!("error: {why:#}\n"));
     }
+    log.finish();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What the main thread waits for.

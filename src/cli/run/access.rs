@@ -5,17 +5,24 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dataplane::access::{PIECES_WAITING_MAX, Setup};
 
 use crate::config::{AccessFormat, Config};
 
+/// How long the end of the program waits for the last pieces to be written: a file takes them at once, and whoever
+/// reads stderr may have stopped.
+const LAST_PIECES_MAX: Duration = Duration::from_secs(2);
+
 /// The thread, which ends with the last core.
 pub(super) struct Hand {
     thread: JoinHandle<()>,
+    /// Hung up when it ends.
+    ended: Receiver<()>,
     reopen: Arc<AtomicBool>,
 }
 
@@ -37,13 +44,17 @@ pub(super) fn start(config: &Config) -> Result<(Setup, Hand)> {
         None => Target::Stderr,
     };
     let (hand, pieces) = sync_channel(PIECES_WAITING_MAX);
+    let (ends, ended) = channel();
     let reopen = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&reopen);
     let thread = std::thread::Builder::new()
         .name("access-log".to_owned())
-        .spawn(move || write(target, &pieces, &asked))
+        .spawn(move || {
+            let _ends = ends;
+            write(target, &pieces, &asked);
+        })
         .context("no thread for the access log")?;
-    Ok((Setup { format, hand }, Hand { thread, reopen }))
+    Ok((Setup { format, hand }, Hand { thread, ended, reopen }))
 }
 
 impl Hand {
@@ -52,9 +63,11 @@ impl Hand {
         self.reopen.store(true, Relaxed);
     }
 
-    /// Waits until the last piece is written. The cores have ended.
+    /// Waits until the last piece is written, unless nobody takes it. The cores have ended.
     pub(super) fn finish(self) {
-        if self.thread.join().is_err() {
+        if self.ended.recv_timeout(LAST_PIECES_MAX) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("nobody takes the access log: its last lines are lost");
+        } else if self.thread.join().is_err() {
             tracing::error!("the access log's thread panicked; its message stands above");
         }
     }

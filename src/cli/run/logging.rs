@@ -1,21 +1,100 @@
 //! Logs go to stderr: text on a terminal, JSON otherwise. `SLUICEGATE_LOG` filters (`debug`, `info,events=debug`).
+//!
+//! A thread of its own writes them. Whoever has something to say, a core among others, does not wait for who reads it;
+//! and a disk that is full, or a reader that is gone, costs lines and nothing else.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+/// Lines that wait to be written: some 300 KiB. What comes when there are so many is lost, and counted.
+const LINES_WAITING_MAX: usize = 1024;
+
+/// How long the end of the program waits for its last lines to be written.
+const LAST_LINES_MAX: Duration = Duration::from_secs(1);
+
+/// The way to the thread.
+#[derive(Clone)]
+pub(super) struct Log {
+    words: SyncSender<Word>,
+    lost: Arc<AtomicU64>,
+}
+
+enum Word {
+    Line(Vec<u8>),
+    /// Everything before it is written.
+    Done(SyncSender<()>),
+}
+
 /// # Errors
-/// The filter does not parse.
-pub(super) fn start() -> Result<(), String> {
+/// The filter does not parse, or there is no thread.
+pub(super) fn start() -> Result<Log, String> {
     let filter = match std::env::var("SLUICEGATE_LOG") {
         Ok(text) => EnvFilter::try_new(&text).map_err(|why| format!("SLUICEGATE_LOG={text:?}: {why}"))?,
         Err(_) => EnvFilter::new("info"),
     };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
-        log.init();
+    let (words, hear) = sync_channel(LINES_WAITING_MAX);
+    let log = Log { words, lost: Arc::default() };
+    let lost = Arc::clone(&log.lost);
+    std::thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(move || write(&hear, &lost))
+        .map_err(|why| format!("no thread for the log: {why}"))?;
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || writer.clone());
+    if io::stderr().is_terminal() {
+        subscriber.init();
     } else {
-        log.json().flatten_event(true).init();
+        subscriber.json().flatten_event(true).init();
     }
-    Ok(())
+    Ok(log)
+}
+
+impl Log {
+    /// A line as it is, the last one of a program that failed.
+    pub(super) fn say(&self, line: String) {
+        if self.words.try_send(Word::Line(line.into_bytes())).is_err() {
+            self.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Waits until all is written, unless nobody takes it.
+    pub(super) fn finish(&self) {
+        let (done, all_done) = sync_channel(1);
+        if self.words.try_send(Word::Done(done)).is_ok() {
+            let _ = all_done.recv_timeout(LAST_LINES_MAX); // either way the program ends
+        }
+    }
+}
+
+/// Each event comes as one piece.
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.words.try_send(Word::Line(line.to_vec())).is_err() {
+            self.lost.fetch_add(1, Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write(words: &Receiver<Word>, lost: &AtomicU64) {
+    for word in words {
+        match word {
+            // There is no other place to say that it cannot be said.
+            Word::Line(line) => drop(io::stderr().lock().write_all(&line)),
+            Word::Done(done) => drop(done.try_send(())),
+        }
+        let count = lost.swap(0, Relaxed);
+        if count > 0 {
+            tracing::warn!(count, "lines of the log found no room and are lost");
+        }
+    }
 }

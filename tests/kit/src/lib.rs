@@ -30,7 +30,7 @@ pub mod upstream;
 pub mod wait;
 
 pub use api::Api;
-pub use appliance::{Appliance, Setup};
+pub use appliance::{Appliance, Ports, Setup};
 pub use event::Event;
 pub use http::{Call, Connection};
 pub use message::{Request, Response};
