@@ -53,6 +53,8 @@ fn what_another_parser_could_read_differently_is_refused() {
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \"chunked\"\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked;q=1\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n\r\n", CodingInvalid),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: ,chunked\r\n\r\n", CodingInvalid),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked,\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n", FieldValue),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", CodingUnknown),
         ("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", CodingInOldVersion),
