@@ -1,6 +1,8 @@
 //! Bearer tokens from a file, in Kubernetes' format: `token,user,uid,"group1,group2"`, one a line.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use super::{AUTHENTICATED, User};
@@ -19,11 +21,15 @@ impl Tokens {
     /// The file cannot be read, or a line of it is no entry: both are named.
     pub fn read(path: &Path) -> Result<Self, String> {
         let named = |why: String| format!("{}: {why}", path.display());
-        let bytes = std::fs::metadata(path).map_err(|why| named(why.to_string()))?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(named(format!("{bytes} bytes, limit {FILE_BYTES_MAX}")));
+        let mut text = String::new();
+        // Not by the size that the file says it has: a device says 0.
+        File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+            .map_err(|why| named(why.to_string()))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(named(format!("more than {FILE_BYTES_MAX} bytes")));
         }
-        Self::parse(&std::fs::read_to_string(path).map_err(|why| named(why.to_string()))?).map_err(named)
+        Self::parse(&text).map_err(named)
     }
 
     fn parse(text: &str) -> Result<Self, String> {

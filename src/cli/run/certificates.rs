@@ -1,6 +1,8 @@
 //! Certificates out of the files that `--tls-cert` names: at the start, and again at every SIGHUP; and at the start
 //! the authorities that `--route` names.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,9 +42,13 @@ pub(super) fn trust(rule: &RouteRule) -> Result<Option<Arc<Trust>>> {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let named = || path.display().to_string();
-    let bytes = std::fs::metadata(path).with_context(named)?.len();
-    ensure!(bytes <= FILE_BYTES_MAX, "{} has {bytes} bytes, limit {FILE_BYTES_MAX}", path.display());
-    std::fs::read(path).with_context(named)
+    let mut bytes = Vec::new();
+    // Not by the size that the file says it has: a device says 0.
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .with_context(named)?;
+    ensure!(bytes.len() as u64 <= FILE_BYTES_MAX, "{} has more than {FILE_BYTES_MAX} bytes", path.display());
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -63,8 +69,12 @@ mod tests {
         std::fs::write(&bad, "no pem").unwrap();
 
         assert_eq!(load(&[rule("a", &chain, &key), rule("*", &chain, &key)]).unwrap().len(), 2);
-        for (broken, name) in [(rule("b", &bad, &key), "bad.pem"), (rule("b", Path::new("/no"), &key), "/no")]
-        {
+        let [nowhere, endless] = ["/no", "/dev/zero"].map(Path::new);
+        for (broken, name) in [
+            (rule("b", &bad, &key), "bad.pem"),
+            (rule("b", nowhere, &key), "/no"),
+            (rule("b", endless, &key), "/dev/zero has more than"),
+        ] {
             let why = format!("{:#}", load(&[rule("a", &chain, &key), broken]).unwrap_err());
             assert!(why.starts_with("tls-cert: b") && why.contains(name), "{why}");
         }
