@@ -114,9 +114,7 @@ impl Collector for Cores {
             ("received_bytes", "Bytes received from clients", |c| &c.bytes_received),
             ("sent_bytes", "Bytes sent to clients", |c| &c.bytes_sent),
             ("http2_connections", "Connections taken in that speak HTTP/2", |c| &c.http2_connections),
-            ("http2_violations", "Connections cut for breaking HTTP/2 or its limits", |c| {
-                &c.http2_violations
-            }),
+            ("http2_violations", "Connections cut for breaking HTTP/2", |c| &c.http2_violations),
             ("upstream_connections", "Connections opened to instances", |c| &c.upstream_opened),
             ("upstream_reused", "Requests that found an open connection", |c| &c.upstream_reused),
             ("upstream_refused", "Connections that instances refused", |c| &c.outliers),

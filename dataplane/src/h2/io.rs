@@ -46,6 +46,8 @@ pub struct Facts {
     pub sent: Cell<u64>,
     /// Set once, and from then on nothing more is read.
     pub flood: Cell<Option<Flood>>,
+    /// What it would be, if h2 found a flood now.
+    pub suspect: Cell<Flood>,
 }
 
 impl Io {
@@ -112,12 +114,13 @@ impl AsyncRead for Io {
         }
         let taken = this.held.len().min(into.remaining());
         let bytes = &this.held[..taken];
-        if let Some(meter) = &mut this.meter
-            && let Err(flood) = meter.read(bytes, this.ring.now())
-        {
-            this.facts.flood.set(Some(flood));
-            cx.waker().wake_by_ref(); // the owner looks after each poll
-            return Poll::Pending;
+        if let Some(meter) = &mut this.meter {
+            if let Err(flood) = meter.read(bytes, this.ring.now()) {
+                this.facts.flood.set(Some(flood));
+                cx.waker().wake_by_ref(); // the owner looks after each poll
+                return Poll::Pending;
+            }
+            this.facts.suspect.set(meter.suspect());
         }
         into.put_slice(bytes);
         this.held.advance(taken);

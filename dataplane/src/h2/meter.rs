@@ -15,7 +15,7 @@ pub struct Allowance {
 }
 
 /// Too many frames of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flood {
     Resets,
     Pings,
@@ -23,12 +23,15 @@ pub enum Flood {
     EmptyData,
     Continuations,
     Ignored,
+    /// Streams that the client's own faults made us reset (MadeYouReset), which h2 counts; their frames are of usual kinds.
+    #[default]
+    MadeResets,
 }
 
 impl Flood {
     /// Names in metrics and logs, in the order of the variants.
-    pub const NAMES: [&'static str; 6] =
-        ["resets", "pings", "settings", "empty_data", "continuations", "ignored"];
+    pub const NAMES: [&'static str; 7] =
+        ["resets", "pings", "settings", "empty_data", "continuations", "ignored", "made_resets"];
 
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -94,6 +97,18 @@ impl Meter {
                 self.frame()?;
             }
         }
+    }
+
+    /// What it was, when h2 met a limit of its own before one of these, and does not say which: what most was spent of.
+    #[must_use]
+    pub fn suspect(&self) -> Flood {
+        let spent = |kind: Flood| {
+            let burst = ALLOWED[kind as usize].1.burst;
+            (burst - self.left[kind as usize]) * 1000 / burst
+        };
+        let known_to_h2 = [Flood::Resets, Flood::EmptyData, Flood::Continuations];
+        let most = known_to_h2.into_iter().max_by_key(|kind| spent(*kind));
+        most.filter(|kind| spent(*kind) > 0).unwrap_or(Flood::MadeResets)
     }
 
     fn frame(&mut self) -> Result<(), Flood> {
@@ -165,6 +180,21 @@ mod tests {
             for piece in [1, 7, 1000] {
                 assert_eq!(passed(&one, piece), max, "kind {} in {piece}", one[3]);
             }
+        }
+    }
+
+    #[test]
+    fn who_is_cut_by_h2_is_suspected_of_what_he_sent_most_of() {
+        for (frames, flood) in [
+            (vec![], Flood::MadeResets),
+            (frame(0x8, 0, 4).repeat(500), Flood::MadeResets),
+            ([frame(0x6, 0, 8).repeat(500), frame(0x3, 0, 4).repeat(20)].concat(), Flood::Resets),
+            (frame(0x0, 0, 0).repeat(100), Flood::EmptyData),
+            ([frame(0x3, 0, 4).repeat(2), frame(0x9, 0, 0).repeat(5)].concat(), Flood::Continuations),
+        ] {
+            let mut meter = Meter::new(0, Tick::default());
+            meter.read(&frames, Tick::default()).unwrap();
+            assert_eq!(meter.suspect(), flood);
         }
     }
 

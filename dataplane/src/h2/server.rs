@@ -141,7 +141,7 @@ impl Host {
             match accepted {
                 Poll::Ready(Some(Ok(both))) => return Poll::Ready(Event::Stream(Box::new(both))),
                 Poll::Ready(Some(Err(why))) => {
-                    self.note_end(&why);
+                    self.note_end(&why, facts);
                     return Poll::Ready(Event::End);
                 }
                 Poll::Ready(None) => return Poll::Ready(Event::End),
@@ -161,9 +161,13 @@ impl Host {
     }
 
     /// h2 found that the client broke the protocol, or one of h2's own limits.
-    fn note_end(&self, why: &::h2::Error) {
+    fn note_end(&self, why: &::h2::Error, facts: &Facts) {
         if why.is_library() && why.is_go_away() {
-            self.counters.http2_violations.fetch_add(1, Relaxed);
+            let count = match why.reason() {
+                Some(Reason::ENHANCE_YOUR_CALM) => &self.counters.http2_floods[facts.suspect.get() as usize],
+                _ => &self.counters.http2_violations,
+            };
+            count.fetch_add(1, Relaxed);
             tracing::info!(peer = ?self.peer, %why, "a connection is cut");
         }
     }
