@@ -4,15 +4,16 @@
 //! environment variable `SLUICEGATE_…`. A name nobody knows or a value that does not parse is one
 //! line on stderr that names it, and exit status 2.
 
+mod environment;
 mod file;
 mod value;
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use control::publish::QuotaRules;
-use control::runtime::GIVEN;
 use serde::Deserialize;
 
 pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule};
@@ -269,7 +270,10 @@ const WORKERS_MAX: usize = 512;
 impl Config {
     /// Joins flags and environment (already in `given`) with the file it may name, and the defaults.
     pub(crate) fn decide(given: Settings) -> Result<Self, String> {
-        refuse_unknown_environment(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        });
+        environment::refuse_unknown(variables)?;
         let file = match &given.config {
             Some(path) => file::read(path)?,
             None => Settings::default(),
@@ -333,6 +337,12 @@ impl Config {
             return Err(format!("otlp: {url}: is no URL like http://127.0.0.1:4318/v1/traces"));
         }
         self.check_api()?;
+        let routes = self.routes.iter().map(|rule| ("route", &rule.host));
+        let certificates = self.certificates.iter().map(|rule| ("tls-cert", &rule.host));
+        let mut seen = HashSet::new();
+        if let Some((name, host)) = routes.chain(certificates).find(|given| !seen.insert(*given)) {
+            return Err(format!("{name}: {host} is given twice"));
+        }
         let by_tls = self.https.or(self.private_https).or(self.events_https);
         if let (None, Some(rule)) = (by_tls, self.certificates.first()) {
             return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
@@ -397,45 +407,29 @@ fn either<T>(given: Vec<T>, file: Vec<T>) -> Vec<T> {
     if given.is_empty() { file } else { given }
 }
 
-/// Of the variables with our prefix, those that are no setting of `run`: the log filter, and what clients of
-/// the API say who they are with.
-const OTHER_VARIABLES: [&str; 2] = ["SLUICEGATE_LOG", "SLUICEGATE_TOKEN"];
-
-/// Variables with our prefix that no flag has.
-fn refuse_unknown_environment(names: impl Iterator<Item = String>) -> Result<(), String> {
-    let run = Settings::augment_args(clap::Command::new("run"));
-    for name in names.filter(|name| name.starts_with("SLUICEGATE_")) {
-        let is_setting = run.get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == name.as_str()));
-        // The appliance may itself be an instance of another.
-        let is_known = OTHER_VARIABLES.contains(&name.as_str()) || GIVEN.contains(&name.as_str());
-        if !is_setting && !is_known {
-            return Err(format!("unknown environment variable {name}; `sluicegate run --help` lists them"));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_unknown_variable_with_our_prefix_is_refused_by_name() {
-        let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>().into_iter();
-        assert!(refuse_unknown_environment(names(&["PATH", "SLUICEGATE_HTTP", "SLUICEGATE_LOG"])).is_ok());
-        let why = refuse_unknown_environment(names(&["SLUICEGATE_HTPP"])).unwrap_err();
-        assert!(why.contains("SLUICEGATE_HTPP"), "{why}");
-        let of_flags = ["SLUICEGATE_API_TLS_CERT", "SLUICEGATE_API_TOKENS", "SLUICEGATE_TOKEN"];
-        assert_eq!(refuse_unknown_environment(names(&of_flags)), Ok(()));
-        let of_an_instance = ["SLUICEGATE_INSTANCE", "SLUICEGATE_VOLUMES", "SLUICEGATE_TERMINATION_LOG"];
-        assert_eq!(refuse_unknown_environment(names(&of_an_instance)), Ok(()));
-    }
 
     /// APP-38: an API without authentication does not leave this host.
     #[test]
     fn an_api_on_a_public_address_is_refused() {
         let given = Settings { api: Some("0.0.0.0:8001".parse().unwrap()), ..Settings::default() };
         assert!(Config::decide(given).unwrap_err().starts_with("api: 0.0.0.0:8001"));
+    }
+
+    #[test]
+    fn a_host_is_given_once() {
+        let route = ["a=127.0.0.1:1", "b=127.0.0.1:1", "A=127.0.0.1:2"].map(|text| text.parse().unwrap());
+        let twice = Settings { route: route.to_vec(), ..Settings::default() };
+        assert_eq!(Config::decide(twice).unwrap_err(), "route: a is given twice");
+        let both = Settings {
+            https: Some(loopback(0)),
+            route: route[..2].to_vec(),
+            tls_cert: vec!["a=/c.pem,/k.pem".parse().unwrap()],
+            ..Settings::default()
+        };
+        assert!(Config::decide(both).is_ok());
     }
 
     #[test]

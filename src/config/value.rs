@@ -167,8 +167,9 @@ impl FromStr for RouteRule {
         let tls = tls_rule(&host, by_tls, options)?;
         let addresses = list
             .split(',')
-            .map(|one| {
-                one.trim().parse().map_err(|_| format!("{one:?} is not an address like 127.0.0.1:9100"))
+            .map(|one| match one.trim().parse::<SocketAddr>() {
+                Ok(address) if address.port() != 0 => Ok(address),
+                _ => Err(format!("{one:?} is not an address like 127.0.0.1:9100")),
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { host, protocol, addresses, tls })
