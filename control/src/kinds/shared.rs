@@ -6,6 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// An update touches what has to stay: upstream's words, with the names of the fields that it has behind them. Its conformance
+/// suites look for the whole.
+pub const SPEC_CHANGED: &str = "Immutable fields changed (-old +new): spec";
+
 /// What every status begins with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

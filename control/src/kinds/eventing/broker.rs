@@ -10,7 +10,8 @@ use crate::kinds::conditions::ConditionSet;
 use crate::kinds::core::AGE;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
-    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, Status, annotation, namespace,
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, annotation,
+    namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -160,12 +161,12 @@ impl Resource for Broker {
         let home = namespace(&self.metadata);
         let config = |broker: &Self| broker.spec.config.as_ref().map(|config| config.meant(home));
         if config(before) != config(self) {
-            problems.add("spec.config", "Immutable fields changed (-old +new)");
+            problems.add("spec.config", SPEC_CHANGED);
         }
         if annotation(&before.metadata, BROKER_CLASS) != Some(class) {
             problems.add(
                 format!("metadata.annotations[{BROKER_CLASS}]"),
-                "Immutable annotations changed (-old +new)",
+                "Immutable annotations changed (-old +new): annotations",
             );
         }
     }

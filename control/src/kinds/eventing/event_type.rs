@@ -8,7 +8,7 @@ use super::{GROUP, VERSION, rules};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::names::is_attribute;
-use crate::kinds::shared::{KReference, Status, namespace};
+use crate::kinds::shared::{KReference, SPEC_CHANGED, Status, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
 pub const REFERENCE_EXISTS: &str = "ReferenceExists";
@@ -126,7 +126,7 @@ impl Resource for EventType {
         }
         let home = namespace(&self.metadata);
         if before.is_some_and(|before| before.spec.meant(home) != self.spec.meant(home)) {
-            problems.add("spec", "Immutable fields changed (-old +new)");
+            problems.add("spec", SPEC_CHANGED);
         }
     }
 }

@@ -38,6 +38,8 @@ pub const CONDITIONS: ConditionSet = ConditionSet {
     ],
 };
 
+/// As [`SPEC_CHANGED`](crate::kinds::shared::SPEC_CHANGED): what upstream says to a Trigger that is to have another Broker.
+const BROKER_CHANGED: &str = "Immutable fields changed (-old +new): broker, spec";
 /// Upstream's name for the order of delivery (its Kafka Broker), and ours.
 const ORDER_KAFKA: &str = "kafka.eventing.knative.dev/delivery.order";
 const ORDER: &str = "sluicegate.dev/delivery.order";
@@ -175,7 +177,7 @@ impl Resource for Trigger {
         }
         self.validate_annotations(problems);
         if before.is_some_and(|before| before.broker() != self.broker()) {
-            problems.add("spec.broker", "Immutable fields changed (-old +new)");
+            problems.add("spec.broker", BROKER_CHANGED);
         }
     }
 
@@ -378,7 +380,10 @@ mod tests {
         let stored = admit(trigger(), None).unwrap();
         let mut moved = stored.clone();
         moved["spec"]["broker"] = json!("other");
-        assert!(matches!(admit(moved, Some(&stored)), Err(Denied::Invalid(_))));
+        let Err(Denied::Invalid(problems)) = admit(moved, Some(&stored)) else { panic!("the broker moved") };
+        // The words that upstream's conformance suite looks for.
+        let told = (problems[0].field.as_str(), problems[0].message.as_str());
+        assert_eq!(told, ("spec.broker", "Immutable fields changed (-old +new): broker, spec"));
 
         let mut changed = stored.clone();
         changed["spec"]["subscriber"] = json!({"uri": "http://a.example/"});

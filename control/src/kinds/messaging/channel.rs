@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::subscribable::{SubscriberSpec, SubscriberStatus};
-use super::{API_VERSION, GROUP, IMMUTABLE, MISSING, MUST_NOT, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
+use super::{API_VERSION, GROUP, MISSING, MUST_NOT, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::core::AGE;
 use crate::kinds::eventing::{keeping, rules};
 use crate::kinds::settings::{ChannelDefault, Settings};
 use crate::kinds::shared::{
-    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, Status, group_of, namespace,
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, group_of,
+    namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -159,7 +160,7 @@ impl Resource for Channel {
             rules::validate_delivery(delivery, "spec.delivery", problems);
         }
         if before.is_some_and(|before| before.spec.channel_template != self.spec.channel_template) {
-            problems.add("spec.channelTemplate", IMMUTABLE);
+            problems.add("spec.channelTemplate", SPEC_CHANGED);
         }
     }
 

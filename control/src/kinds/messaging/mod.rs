@@ -16,4 +16,3 @@ pub const SUBSCRIBABLE_VERSION: &str = "v1";
 
 const MISSING: &str = "missing field(s)";
 const MUST_NOT: &str = "must not set the field(s)";
-const IMMUTABLE: &str = "Immutable fields changed (-old +new)";

@@ -4,14 +4,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GROUP, IMMUTABLE, MISSING, VERSION};
+use super::{GROUP, MISSING, VERSION};
 use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::core::AGE;
 use crate::kinds::eventing::rules;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
-    AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, namespace,
+    AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, SPEC_CHANGED, Status, namespace,
 };
 use crate::kinds::{READY, REASON, kind};
 
@@ -127,7 +127,7 @@ impl Resource for Subscription {
         let home = namespace(&self.metadata);
         let channel = spec.channel.meant(home);
         if before.is_some_and(|before| before.spec.channel.meant(home) != channel) {
-            problems.add("spec.channel", IMMUTABLE);
+            problems.add("spec.channel", SPEC_CHANGED);
         }
     }
 

@@ -8,7 +8,7 @@ use super::template::RevisionSpec;
 use super::{GROUP, VERSION, annotations};
 use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::Status;
+use crate::kinds::shared::{SPEC_CHANGED, Status};
 use crate::kinds::{READY, REASON, column, kind};
 
 pub const RESOURCES_AVAILABLE: &str = "ResourcesAvailable";
@@ -106,7 +106,7 @@ impl Resource for Revision {
         );
         match before {
             Some(before) if before.spec != self.spec => {
-                problems.add("spec", "Immutable fields changed (-old +new)");
+                problems.add("spec", SPEC_CHANGED);
             }
             Some(_) => {}
             None => self.spec.validate("spec", problems),

@@ -11,13 +11,12 @@ use crate::kinds::eventing::rules;
 use crate::kinds::kind;
 use crate::kinds::serving;
 use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, namespace};
+use crate::kinds::shared::{Destination, SPEC_CHANGED, namespace};
 
 pub const AVAILABLE: &str = "SinkBindingAvailable";
 /// Why a binding changes nothing.
 pub const NOT_BOUND: &str = "nothing here runs objects of the subject's kind: \
     Services and Configurations of serving.knative.dev can be bound";
-const IMMUTABLE: &str = "Immutable fields changed (-old +new)";
 
 /// What has programs here that can be told where to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +91,7 @@ impl Resource for SinkBinding {
     fn validate(&self, old: Option<&Self>, problems: &mut Problems) {
         let spec = &self.spec;
         if old.is_some_and(|old| old.spec.subject != spec.subject) {
-            problems.add("spec.subject", IMMUTABLE);
+            problems.add("spec.subject", SPEC_CHANGED);
         }
         super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
         for (field, value) in [("apiVersion", &spec.subject.api_version), ("kind", &spec.subject.kind)] {
