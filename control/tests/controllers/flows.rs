@@ -34,6 +34,25 @@ fn edges(house: &House) -> Vec<[String; 3]> {
     edges
 }
 
+/// X-FLW-01: flows may be made of Channels, as upstream's own tests make them.
+#[test]
+fn a_flow_may_be_made_of_channels() {
+    in_a_house(async |house: House| {
+        let template = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel"});
+        let steps = json!([{"uri": "http://s/a"}]);
+        house.create::<Sequence>(flow(json!({"channelTemplate": template, "steps": steps}))).await;
+        house.until_ready::<Sequence>("f").await;
+        assert_eq!(edges(&house), [["/channels/default/f-kn-sequence-0", "/a", ""].map(String::from)]);
+
+        let branches = json!([{"filter": {"uri": "http://s/f"}, "subscriber": {"uri": "http://s/b"}}]);
+        let parallel = json!({"metadata": {"name": "p", "namespace": NS},
+            "spec": {"channelTemplate": template, "branches": branches}});
+        house.create::<Parallel>(parallel).await;
+        let ready = house.until_ready::<Parallel>("p").await;
+        assert_eq!(ready.spec.channel_template.unwrap().kind, "Channel", "it stays what its author wrote");
+    });
+}
+
 #[test]
 fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
     in_a_house(async |house: House| {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::controllers::policies::Rules;
 use crate::controllers::service::children::owner;
@@ -10,7 +12,7 @@ use crate::kind::read;
 use crate::kinds::conditions::Conditions;
 use crate::kinds::eventing::keeping::KEYS;
 use crate::kinds::messaging::channel::{
-    ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelStatus, ChannelTemplate,
+    ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelSpec, ChannelStatus, ChannelTemplate,
     DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
 };
 use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
@@ -31,8 +33,7 @@ pub enum Backing {
 
 /// The backing channel as the Channel wants it; the error says why there can be none.
 pub fn make_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
-    let mut spec = backing_spec(channel.spec.channel_template.as_ref())?;
-    spec.delivery = channel.spec.delivery.clone().or(spec.delivery);
+    let spec = backing_of(&channel.spec)?;
     let mut backing = InMemoryChannel::new(namespace(&channel.metadata), name(&channel.metadata), spec);
     backing.metadata.owner_references = owner(channel);
     backing.metadata.annotations = Some(subscribable());
@@ -43,23 +44,48 @@ pub fn make_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
     Ok(backing)
 }
 
+/// What a Channel of that spec is backed by.
+fn backing_of(channel: &ChannelSpec) -> Result<InMemoryChannelSpec, String> {
+    let backing = backing_spec(channel.channel_template.as_ref())?;
+    Ok(InMemoryChannelSpec { delivery: channel.delivery.clone().or(backing.delivery), ..backing })
+}
+
+/// What a flow's template makes. Where it names Channels, that is what they would be backed by, by the template `given` if
+/// theirs is left out: a flow's channels are reached through the flow alone, and need no second name.
+pub fn flow_channel_spec(
+    template: Option<&ChannelTemplate>,
+    given: impl FnOnce() -> ChannelTemplate,
+) -> Result<InMemoryChannelSpec, String> {
+    match template {
+        Some(template) if template.makes_channels() => {
+            let mut channel: ChannelSpec = known(template.spec.as_ref(), "a Channel")?;
+            channel.channel_template.get_or_insert_with(given);
+            backing_of(&channel)
+        }
+        template => backing_spec(template),
+    }
+}
+
 /// What a template makes, without subscribers.
-pub fn backing_spec(template: Option<&ChannelTemplate>) -> Result<InMemoryChannelSpec, String> {
+fn backing_spec(template: Option<&ChannelTemplate>) -> Result<InMemoryChannelSpec, String> {
     let Some(template) = template else { return Err("there is no channelTemplate".to_owned()) };
     if !template.is_ours() {
         return Err(format!("{} {} is not served here", template.api_version, template.kind));
     }
-    let mut unknown = Vec::new();
-    let spec = match &template.spec {
-        Some(spec) => read::<InMemoryChannelSpec>(spec, &mut unknown)
-            .map_err(|why| format!("the template's spec is none of an InMemoryChannel: {why}"))?,
-        None => InMemoryChannelSpec::default(),
-    };
-    // AMB-01: as in an InMemoryChannel itself.
-    if let Some(field) = unknown.first() {
-        return Err(format!("the template's spec is none of an InMemoryChannel: unknown field \"{field}\""));
-    }
+    let spec: InMemoryChannelSpec = known(template.spec.as_ref(), "an InMemoryChannel")?;
     Ok(InMemoryChannelSpec { subscribers: Vec::new(), ..spec })
+}
+
+/// A template's spec with nothing in it that the kind does not know (AMB-01).
+fn known<S: DeserializeOwned + Default>(spec: Option<&Value>, kind: &str) -> Result<S, String> {
+    let Some(spec) = spec else { return Ok(S::default()) };
+    let mut unknown = Vec::new();
+    let read = read::<S>(spec, &mut unknown).map_err(|why| why.to_string());
+    let read = read.and_then(|spec| match unknown.first() {
+        Some(field) => Err(format!("unknown field \"{field}\"")),
+        None => Ok(spec),
+    });
+    read.map_err(|why| format!("the template's spec is none of {kind}: {why}"))
 }
 
 /// The annotation that every channel is filled with; a child without it would differ for ever.
@@ -152,7 +178,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::messaging::channel::ChannelSpec;
     use crate::kinds::messaging::in_memory_channel::InMemoryChannelStatus;
     use crate::kinds::shared::{Addressable, Condition, DeliverySpec, Status};
 

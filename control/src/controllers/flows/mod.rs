@@ -54,7 +54,8 @@ pub async fn reconcile_sequence(world: &World, item: &Item) -> Result<(), Error>
     if sequence.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let (made, missing) = keep(world, &sequence.metadata, plan::sequence(&sequence)).await?;
+    let (made, missing) =
+        keep(world, &sequence.metadata, plan::sequence(&sequence, &world.settings())).await?;
     let rules = Rules::of(world, &[Protected::of::<Sequence>(&sequence.metadata)]);
     let mut after = (*sequence).clone();
     after.status = Some(status::sequence(&sequence, &made, &rules, now()));
@@ -67,7 +68,8 @@ pub async fn reconcile_parallel(world: &World, item: &Item) -> Result<(), Error>
     if parallel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let (made, missing) = keep(world, &parallel.metadata, plan::parallel(&parallel)).await?;
+    let (made, missing) =
+        keep(world, &parallel.metadata, plan::parallel(&parallel, &world.settings())).await?;
     let rules = Rules::of(world, &[Protected::of::<Parallel>(&parallel.metadata)]);
     let mut after = (*parallel).clone();
     after.status = Some(status::parallel(&parallel, &made, &rules, now()));

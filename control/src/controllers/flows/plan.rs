@@ -8,7 +8,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::controllers::channel::reconcile::{backing_spec, subscribable};
+use crate::controllers::channel::reconcile::{flow_channel_spec, subscribable};
 use crate::controllers::service::children::owner;
 use crate::kinds::flows::parallel::Parallel;
 use crate::kinds::flows::sequence::Sequence;
@@ -16,6 +16,7 @@ use crate::kinds::messaging::API_VERSION;
 use crate::kinds::messaging::channel::{ChannelTemplate, DEFAULT_KIND};
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::{Subscription, SubscriptionSpec};
+use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, KReference, name, namespace};
 
 /// What stands in the names of a flow's children behind its own.
@@ -29,9 +30,10 @@ pub struct Plan {
 }
 
 /// One channel and one Subscription for each step.
-pub fn sequence(sequence: &Sequence) -> Result<Plan, String> {
+pub fn sequence(sequence: &Sequence, settings: &Settings) -> Result<Plan, String> {
     let (ns, flow) = (namespace(&sequence.metadata), name(&sequence.metadata));
-    let maker = Maker { ns, owner: owner(sequence), template: sequence.spec.channel_template.as_ref() };
+    let maker =
+        Maker { ns, owner: owner(sequence), template: sequence.spec.channel_template.as_ref(), settings };
     let child = |n: usize| format!("{flow}{SEQUENCE}-{n}");
     let mut plan = Plan::default();
     for (n, step) in sequence.spec.steps.iter().enumerate() {
@@ -51,9 +53,10 @@ pub fn sequence(sequence: &Sequence) -> Result<Plan, String> {
 }
 
 /// The ingress channel, and for each branch a channel with a Subscription before it and one behind it.
-pub fn parallel(parallel: &Parallel) -> Result<Plan, String> {
+pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<Plan, String> {
     let (ns, flow) = (namespace(&parallel.metadata), name(&parallel.metadata));
-    let maker = Maker { ns, owner: owner(parallel), template: parallel.spec.channel_template.as_ref() };
+    let maker =
+        Maker { ns, owner: owner(parallel), template: parallel.spec.channel_template.as_ref(), settings };
     let ingress = format!("{flow}{PARALLEL}");
     let mut plan = Plan { channels: vec![maker.channel(&ingress)?], ..Plan::default() };
     for (n, branch) in parallel.spec.branches.iter().enumerate() {
@@ -104,11 +107,13 @@ struct Maker<'a> {
     ns: &'a str,
     owner: Option<Vec<OwnerReference>>,
     template: Option<&'a ChannelTemplate>,
+    settings: &'a Settings,
 }
 
 impl Maker<'_> {
     fn channel(&self, name: &str) -> Result<InMemoryChannel, String> {
-        let mut channel = InMemoryChannel::new(self.ns, name, backing_spec(self.template)?);
+        let given = || ChannelTemplate::by_default(self.settings, self.ns);
+        let mut channel = InMemoryChannel::new(self.ns, name, flow_channel_spec(self.template, given)?);
         channel.metadata.owner_references = self.owner.clone();
         channel.metadata.annotations = Some(subscribable());
         Ok(channel)
@@ -174,9 +179,11 @@ mod tests {
     fn each_step_answers_into_the_next_and_the_last_into_the_reply() {
         let template: Value = serde_json::from_str(TEMPLATE).unwrap();
         let steps = json!([{"uri": "a"}, {"uri": "b", "delivery": {"retry": 7}}]);
-        let plan =
-            sequence(&object(json!({"channelTemplate": template, "steps": steps, "reply": {"uri": "r"}})))
-                .unwrap();
+        let plan = sequence(
+            &object(json!({"channelTemplate": template, "steps": steps, "reply": {"uri": "r"}})),
+            &Settings::default(),
+        )
+        .unwrap();
         assert_eq!(channels(&plan), ["f-kn-sequence-0", "f-kn-sequence-1"]);
         assert_eq!(
             told(&plan),
@@ -195,9 +202,10 @@ mod tests {
             {"filter": {"uri": "only"}, "subscriber": {"uri": "a"}},
             {"subscriber": {"uri": "b"}, "reply": {"uri": "own"}},
         ]);
-        let plan = parallel(&object(
-            json!({"channelTemplate": template, "branches": branches, "reply": {"uri": "r"}}),
-        ))
+        let plan = parallel(
+            &object(json!({"channelTemplate": template, "branches": branches, "reply": {"uri": "r"}})),
+            &Settings::default(),
+        )
         .unwrap();
         assert_eq!(channels(&plan), ["f-kn-parallel", "f-kn-parallel-0", "f-kn-parallel-1"]);
         assert_eq!(
@@ -215,6 +223,29 @@ mod tests {
     fn a_template_that_is_not_served_makes_no_plan() {
         let template = json!({"apiVersion": "x/v1", "kind": "Y"});
         let flow = object(json!({"channelTemplate": template, "steps": [{"uri": "a"}]}));
-        assert!(sequence(&flow).unwrap_err().contains("x/v1 Y"));
+        assert!(sequence(&flow, &Settings::default()).unwrap_err().contains("x/v1 Y"));
+    }
+
+    /// X-FLW-01: a template of Channels makes what they are backed by, with a delivery from wherever it is given.
+    #[test]
+    fn a_template_of_channels_makes_what_backs_them() {
+        let made = |spec: Value| {
+            let template = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "spec": spec});
+            let flow = object(json!({"channelTemplate": template, "steps": [{"uri": "a"}]}));
+            let plan = sequence(&flow, &Settings::default())?;
+            Ok::<_, String>(plan.channels[0].spec.delivery.as_ref().and_then(|delivery| delivery.retry))
+        };
+        let within = |spec: Value| json!({"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel", "spec": spec});
+        let inner = within(json!({"delivery": {"retry": 2}}));
+        assert_eq!(made(json!(null)), Ok(None));
+        assert_eq!(made(json!({"delivery": {"retry": 1}})), Ok(Some(1)));
+        assert_eq!(made(json!({"channelTemplate": inner})), Ok(Some(2)));
+        assert_eq!(made(json!({"channelTemplate": inner, "delivery": {"retry": 1}})), Ok(Some(1)));
+        assert!(made(json!({"bogus": 1})).unwrap_err().contains("bogus"));
+        assert!(
+            made(json!({"channelTemplate": {"apiVersion": "x/v1", "kind": "Y"}}))
+                .unwrap_err()
+                .contains("x/v1 Y")
+        );
     }
 }

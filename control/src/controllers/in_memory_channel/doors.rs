@@ -31,13 +31,13 @@ pub(super) fn rules(world: &World, channel: &InMemoryChannel) -> Rules {
             None => Rules::of(world, &[own]),
         },
         "Sequence" => match world.sequences.get(ns, &owner.name) {
-            Some(flow) if is_door(plan::sequence(&flow)) => {
+            Some(flow) if is_door(plan::sequence(&flow, &world.settings())) => {
                 Rules::of(world, &[own, Protected::of::<Sequence>(&flow.metadata)])
             }
             _ => Rules::of(world, &[own]),
         },
         "Parallel" => match world.parallels.get(ns, &owner.name) {
-            Some(flow) if is_door(plan::parallel(&flow)) => {
+            Some(flow) if is_door(plan::parallel(&flow, &world.settings())) => {
                 Rules::of(world, &[own, Protected::of::<Parallel>(&flow.metadata)])
             }
             _ => Rules::of(world, &[own]),
@@ -56,12 +56,12 @@ pub(super) fn own(world: &World, channel: &InMemoryChannel) -> Vec<String> {
             .sequences
             .get(ns, &owner.name)
             .filter(|flow| is_controlled_by(meta, &flow.metadata))
-            .map(|flow| plan::sequence(&flow)),
+            .map(|flow| plan::sequence(&flow, &world.settings())),
         "Parallel" => world
             .parallels
             .get(ns, &owner.name)
             .filter(|flow| is_controlled_by(meta, &flow.metadata))
-            .map(|flow| plan::parallel(&flow)),
+            .map(|flow| plan::parallel(&flow, &world.settings())),
         _ => None,
     };
     let subscriptions = plan.and_then(Result::ok).map(|plan| plan.subscriptions).unwrap_or_default();

@@ -103,6 +103,12 @@ impl ChannelTemplate {
         group_of(&self.api_version) == GROUP && self.kind == DEFAULT_KIND
     }
 
+    /// Whether what it makes are Channels, with backing channels of their own.
+    #[must_use]
+    pub fn makes_channels(&self) -> bool {
+        group_of(&self.api_version) == GROUP && self.kind == Channel::META.kind
+    }
+
     pub fn validate(&self, at: &str, problems: &mut Problems) {
         for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind)] {
             if value.is_empty() {
