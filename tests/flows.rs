@@ -1,6 +1,8 @@
 //! Sequence and Parallel through the built binary: events pass step by step, and branch by branch.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kit::manifest::NAMESPACE;
 use kit::scene::{SILENCE, accepted, ids};
@@ -74,4 +76,43 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
     wait::nothing(SILENCE, "what the filter kept back came through", || {
         (picky.received().len() > 1).then_some(())
     });
+}
+
+/// EV-RTE-02, EV-RTE-10, APP-07: a Sequence whose first step was away has used its namespace's quota up. When the step is back, each
+/// event needs room in the next channel before it leaves the one where it is: nothing is refused there, and nothing is lost.
+#[test]
+fn a_sequence_empties_though_its_namespace_has_used_its_quota_up() {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_up);
+    let last = EventSink::start();
+    let data = json!({ "padding": "x".repeat(10_000) });
+    let answered = data.clone();
+    let first = EventSink::answering(move |event| {
+        let attributes =
+            [("specversion", "1.0"), ("id", &*event.id()), ("source", "/kit"), ("type", "kit.test")];
+        if seen.load(SeqCst) { Answer::event(200, &attributes, &answered) } else { Answer::status(503) }
+    });
+    let appliance = Setup::new(BIN)
+        .flag("workers", "1")
+        .flag("namespace-event-quota", &format!("{NAMESPACE}=200k"))
+        .start();
+    let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
+    let steps = json!([{ "uri": first.url(), "delivery": patient }, { "uri": last.url() }]);
+    appliance.api().create(&flow("Sequence", json!({ "steps": steps })));
+    let ready = appliance.api().wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
+    let mut taken = BTreeSet::new();
+    let refused = loop {
+        let id = taken.len().to_string();
+        let event = Event::new(&id).data("application/json", data.to_string());
+        match event.binary(&entry(&ready)).send(appliance.events()).status {
+            202 => taken.insert(id),
+            other => break other,
+        };
+        assert!(taken.len() < 1000, "no quota");
+    };
+    assert_eq!(refused, 429);
+    is_up.store(true, SeqCst);
+    let through: BTreeSet<_> = last.wait_for(taken.len(), PATIENCE).iter().map(Received::id).collect();
+    assert_eq!(through, taken);
+    assert_eq!(appliance.metric("sluicegate_subscriber_dropped_total", "sequence-0"), 0);
 }

@@ -109,8 +109,10 @@ impl Publisher {
     /// `deliver` swaps the table for all cores before it returns, and does not block.
     #[must_use]
     pub fn new(deliver: Arc<dyn Fn(Table) + Send + Sync>) -> Self {
+        let inside_key = uuid::Uuid::new_v4().simple().to_string().into(); // what nobody outside can guess
+        let table = Table { inside_key, ..Table::default() };
         Self {
-            model: Mutex::default(),
+            model: Mutex::new(Model { table, ..Model::default() }),
             has_cores: AtomicBool::new(false),
             has_certificates: Notify::new(),
             deliver,

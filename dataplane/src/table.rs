@@ -48,6 +48,9 @@ pub struct Table {
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
     pub streams: Map<Arc<Stream>>,
+    /// What requests show that streams of this process send each other; nobody else can know it. Empty: no request is
+    /// believed to be one.
+    pub inside_key: Arc<str>,
     /// What streams had still to deliver that are none of these any more; the same in every table.
     pub left_behind: Arc<LeftBehind>,
     /// By server name, for TLS.
@@ -203,6 +206,14 @@ pub enum Durability {
     Interval(Duration),
     /// The event is flushed some time, and lost if the process ends before.
     None,
+}
+
+impl Stream {
+    /// Of the Broker or Channel that it belongs to.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.name.split('/').nth(1).unwrap_or_default()
+    }
 }
 
 impl Durability {

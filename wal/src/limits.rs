@@ -24,10 +24,18 @@ pub const RECORD_BYTES_MAX: u32 = 2 << 20;
 /// Default for the files of one log together, in bytes; there is one log per core.
 pub const LOG_BYTES_MAX: u64 = 8 << 30;
 
-/// Segments beyond `log_bytes_max` that bookmarks and other control records may open, events not:
+/// Segments beyond `log_bytes_max` and [`ONWARD_SHARE`] that bookmarks and other control records may open, events not:
 /// a full log must still be able to write down that something was delivered, or it never gets
 /// room again. One is being filled while the one before waits for its drop to be durable.
 pub const CONTROL_SEGMENTS_MAX: u64 = 2;
+
+/// The share of `log_bytes_max` (1/8) that events to which others led may take beyond it: what led to one ends only
+/// when that is kept, so a full log that took none would never get room again.
+pub const ONWARD_SHARE: u64 = 8;
+
+/// What this share is at least, in bytes, if `log_bytes_max` is as much: a segment comes free when all in it has ended,
+/// events end in any order, and a subscriber has a thousand of them under way at a time.
+pub const ONWARD_BYTES_MIN: u64 = 512 << 20;
 
 /// Default for bytes appended but not yet durable: with a disk that stalls, senders are refused
 /// instead of the process growing.

@@ -137,7 +137,7 @@ impl Log {
     /// passed the position.
     pub fn append(&mut self, stream: StreamId, at_ms: u64, parts: &[&[u8]]) -> Result<Position, AppendError> {
         let bytes = self.record_size(parts)?;
-        self.admit(stream, at_ms, bytes)?;
+        self.admit(stream, at_ms, bytes, For::Event)?;
         Ok(self.stage(Kind::Event, stream.0, at_ms, 0, parts))
     }
 
@@ -149,6 +149,27 @@ impl Log {
         at_ms: u64,
         records: &[&[&[u8]]],
     ) -> Result<Range<Position>, AppendError> {
+        self.append_all(stream, at_ms, records, For::Event)
+    }
+
+    /// The same for events to which others in the log led, such as replies: a full log has room for them still
+    /// ([`ONWARD_SHARE`](crate::limits::ONWARD_SHARE)).
+    pub fn append_onward(
+        &mut self,
+        stream: StreamId,
+        at_ms: u64,
+        records: &[&[&[u8]]],
+    ) -> Result<Range<Position>, AppendError> {
+        self.append_all(stream, at_ms, records, For::Onward)
+    }
+
+    fn append_all(
+        &mut self,
+        stream: StreamId,
+        at_ms: u64,
+        records: &[&[&[u8]]],
+        whose: For,
+    ) -> Result<Range<Position>, AppendError> {
         let mut bytes = 0;
         for parts in records {
             bytes += self.record_size(parts)?;
@@ -158,7 +179,7 @@ impl Log {
             let (bytes, max) = (bytes as u64, max as u64);
             return Err(AppendError::TooLarge { bytes, max, limit: "half of segment_bytes" });
         }
-        self.admit(stream, at_ms, bytes)?;
+        self.admit(stream, at_ms, bytes, whose)?;
         let start = self.visible;
         for (nth, parts) in records.iter().enumerate() {
             let rest =
@@ -266,7 +287,7 @@ impl Log {
     }
 
     /// Everything that can refuse an event, before a byte of it is staged.
-    fn admit(&mut self, stream: StreamId, at_ms: u64, bytes: usize) -> Result<(), AppendError> {
+    fn admit(&mut self, stream: StreamId, at_ms: u64, bytes: usize, whose: For) -> Result<(), AppendError> {
         self.check_poison()?;
         if !self.ledger.streams.contains_key(&stream.0) {
             return Err(AppendError::UnknownStream { stream: stream.0 });
@@ -276,7 +297,7 @@ impl Log {
             return Err(full("staged_bytes_max", self.staged_bytes as u64, max as u64));
         }
         self.now_ms = at_ms;
-        self.make_room(bytes, For::Event)
+        self.make_room(bytes, whose)
     }
 
     /// Puts one record behind all others; room was made before.

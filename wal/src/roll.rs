@@ -9,8 +9,8 @@ use crate::flush::{MarkInFlight, Staged};
 use crate::header::{FORMAT, Header, SEGMENT_HEADER_BYTES};
 use crate::ledger::{bookmark_bytes, encode_bookmark};
 use crate::limits::{
-    CONTROL_SEGMENTS_MAX, FIRST_SEGMENT_BYTES, RANGES_MAX, RECYCLED_MAX, SPACE_RETRY_MS, SPARE_FROM,
-    control_reserve, snapshot_bytes_max,
+    CONTROL_SEGMENTS_MAX, FIRST_SEGMENT_BYTES, ONWARD_BYTES_MIN, ONWARD_SHARE, RANGES_MAX, RECYCLED_MAX,
+    SPACE_RETRY_MS, SPARE_FROM, control_reserve, snapshot_bytes_max,
 };
 use crate::log::{Log, full};
 use crate::position::Position;
@@ -27,6 +27,8 @@ const NO_SEGMENT: &str = "room for one more segment on the disk";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
     Event,
+    /// Events to which others led: those end only when these are kept.
+    Onward,
     /// Live records that make room by being moved: beyond the limit, and never the last segment.
     Move,
     Control,
@@ -96,7 +98,7 @@ impl Log {
     pub(crate) fn make_room(&mut self, bytes: usize, whose: For) -> Result<(), AppendError> {
         let tail = self.tail();
         let reserve = match whose {
-            For::Event => control_reserve(tail.header.capacity),
+            For::Event | For::Onward => control_reserve(tail.header.capacity),
             For::Move | For::Control => 0,
         };
         let used = self.visible.get() - tail.base();
@@ -108,10 +110,14 @@ impl Log {
 
     fn roll(&mut self, whose: For) -> Result<(), AppendError> {
         let (used, segment) = (self.used_bytes(), u64::from(self.options.segment_bytes));
+        let log_bytes_max = self.options.log_bytes_max;
+        let onward = (log_bytes_max / ONWARD_SHARE).max(ONWARD_BYTES_MIN.min(log_bytes_max));
+        let onward_max = log_bytes_max + onward;
         let max = match whose {
-            For::Event => self.options.log_bytes_max,
-            For::Move => self.options.log_bytes_max + (CONTROL_SEGMENTS_MAX - 1) * segment,
-            For::Control => self.options.log_bytes_max + CONTROL_SEGMENTS_MAX * segment,
+            For::Event => log_bytes_max,
+            For::Onward => onward_max,
+            For::Move => onward_max + (CONTROL_SEGMENTS_MAX - 1) * segment,
+            For::Control => onward_max + CONTROL_SEGMENTS_MAX * segment,
         };
         if used + segment > max {
             return Err(full("log_bytes_max", used, max));

@@ -97,6 +97,37 @@ fn a_full_log_still_remembers_acknowledgements_within_its_bound() {
     assert_eq!(consume(&mut log, stream, "slow"), accepted);
 }
 
+/// APP-07, EV-RTE-10: each event of a full log leads to another, and ends only when that is kept. They have room
+/// beyond the limit, the first segments come free, and in the end all are through.
+#[test]
+fn a_full_log_has_room_for_what_its_events_lead_to_and_empties() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    let mut asked = 0;
+    while log.append(stream, 0, &[b"?", &[7; 512]]).is_ok() {
+        asked += 1;
+    }
+    let mut mark = log.how_far(stream, "x").unwrap().clone();
+    let mut answered = 0;
+    log.flush_blocking().unwrap();
+    while let Some(record) = log.read(stream, mark.low()) {
+        if record.payload[0] == b'?' {
+            let kept = log.append_onward(stream, 0, &[&[b"!", &[7; 500]]]);
+            assert!(kept.is_ok(), "after {answered}: {}", kept.unwrap_err());
+            answered += 1;
+        }
+        mark.complete(record.since..record.next);
+        log.bookmark(stream, "x", mark.clone()).unwrap();
+        log.flush_blocking().unwrap();
+        log.reclaim();
+        assert!(bytes_on_disk(folder.path()) <= 2 * LOG_BYTES_MAX + 2 * SEGMENT_BYTES);
+    }
+    assert_eq!(answered, asked);
+    log.append(stream, 0, &[b"there is room again"]).unwrap();
+}
+
 #[test]
 fn a_stream_without_subscribers_and_a_forgotten_one_keep_nothing() {
     let folder = tempfile::tempdir().unwrap();

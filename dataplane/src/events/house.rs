@@ -14,7 +14,7 @@ use super::cloudevent::Event;
 use super::delivery::{Desk, Post};
 use super::ingress::{self, Intake, Refusal};
 use super::journal::Journal;
-use super::keeper::{Keeper, LogFailed, wall_clock_ms};
+use super::keeper::{Claim, Keeper, LogFailed, wall_clock_ms};
 use super::limits::{RECLAIM_EVERY, SIGNAL_AGAIN};
 use super::types::Types;
 use super::{Answer, companions};
@@ -153,7 +153,8 @@ impl<P: Post + Clone> Events<P> {
                 let beside = companions::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
                 let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
                 tally.stored.look_ahead();
-                let answer = self.take_in(table, intake, &beside).await;
+                let inside = ingress::from_inside(table, headers);
+                let answer = self.take_in(table, intake, &beside, inside).await;
                 tally.stored.note_each(events, &Key::of(answer.status), self.ring.now() - began);
                 answer
             }
@@ -207,19 +208,26 @@ impl<P: Post + Clone> Events<P> {
 
     /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream's owner
     /// wants it sooner.
+    ///
+    /// `inside`: from which namespace one of our streams sends it on. Within a namespace no quota refuses that, because
+    /// what is kept does not become more; and a full log has room for it still.
     async fn take_in(
         &self,
         table: &Arc<Table>,
         intake: Intake<'_>,
         beside: &[super::record::Companion<'_>],
+        inside: Option<&str>,
     ) -> Answer {
         let Intake { stream, events } = intake;
         if events.is_empty() {
             return ingress::accepted(); // an empty batch
         }
-        if let Some(refused) = over_quota(stream) {
+        if inside != Some(stream.namespace())
+            && let Some(refused) = over_quota(stream)
+        {
             return refused;
         }
+        let claim = if inside.is_some() { Claim::Onward } else { Claim::New };
         if let Some(types) = &stream.types {
             events.iter().for_each(|entering| note_type(types, &entering.event, ""));
         }
@@ -230,7 +238,7 @@ impl<P: Post + Clone> Events<P> {
                 heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
             let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
             let feed = self.home.feed_of(stream)?;
-            self.home.append_within(&feed, &records, patience.unwrap_or_default())
+            self.home.append_within(&feed, &records, claim, patience.unwrap_or_default())
         });
         self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await
     }

@@ -28,6 +28,12 @@ pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 /// The header that carries them from one of our streams to another, channels too.
 pub const HOPS_HEADER: &str = "Sluicegate-Hops-Left";
 
+/// The header by which a stream knows what another one of this process sends on: [`Table::inside_key`].
+pub const INSIDE_HEADER: &str = "Sluicegate-Inside";
+
+/// The header with the namespace of whose subscription an event is (X-DLV-10).
+pub const NAMESPACE_HEADER: &str = "Kn-Namespace";
+
 /// A request that passed.
 #[derive(Debug)]
 pub struct Intake<'a> {
@@ -120,6 +126,17 @@ pub fn read<'a>(
     let carried = carried.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u8>().ok());
     let events = events.into_iter().map(|event| admit(stream, event, carried)).collect::<Result<_, _>>()?;
     Ok(Intake { stream, events })
+}
+
+/// The namespace from which one of our own streams sends this on, if it is so.
+#[must_use]
+pub fn from_inside<'a>(table: &Table, headers: &[(&'a str, &'a [u8])]) -> Option<&'a str> {
+    let value =
+        |name: &str| headers.iter().find(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1);
+    let key = value(INSIDE_HEADER)?;
+    let is_ours = !table.inside_key.is_empty() && key == table.inside_key.as_bytes();
+    is_ours
+        .then(|| value(NAMESPACE_HEADER).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default())
 }
 
 /// `carried`: the hops that the event had left where it comes from, if that is one of our streams.

@@ -24,7 +24,7 @@ use hashbrown::HashMap;
 use ring::Bell;
 use wal::Position;
 
-use super::keeper::{Keeper, wall_clock_ms};
+use super::keeper::{Claim, Keeper, wall_clock_ms};
 use super::limits::{JOURNAL_EVERY, JOURNAL_PAGE_BYTES, UNHURRIED_FLUSH};
 
 /// The stream's name in the log. No object's stream can have it: theirs have slashes.
@@ -261,7 +261,8 @@ impl Journal {
         let record = page.take();
         self.is_awaited.set(false);
         let feed = self.keeper.feed(STREAM);
-        let written = feed.and_then(|feed| self.keeper.put(&feed, &[&[&record]], UNHURRIED_FLUSH));
+        let written =
+            feed.and_then(|feed| self.keeper.put(&feed, &[&[&record]], Claim::New, UNHURRIED_FLUSH));
         if let Err(why) = written {
             tracing::debug!(%why, "a page of the journal is lost");
         }

@@ -61,6 +61,15 @@ pub struct Keeper {
     pub(super) pager: Pager,
 }
 
+/// What speaks for keeping an event while the log is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing: whoever sends it has it still.
+    New,
+    /// An event that the log has led to it, and cannot end before it is kept.
+    Onward,
+}
+
 /// A flush failed: nothing that was not durable before will ever be acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the log failed and takes nothing until the process is restarted: {reason}")]
@@ -159,7 +168,7 @@ impl Keeper {
 
     /// Takes records that become durable together. Wait for the range's end with [`Keeper::durable`].
     pub fn append(&self, feed: &Rc<Feed>, records: &[&[&[u8]]]) -> Result<Range<Position>, AppendError> {
-        self.append_within(feed, records, Duration::ZERO)
+        self.append_within(feed, records, Claim::New, Duration::ZERO)
     }
 
     /// The same for records that nobody waits for: they are flushed within `patience`, or sooner with others.
@@ -167,9 +176,10 @@ impl Keeper {
         &self,
         feed: &Rc<Feed>,
         records: &[&[&[u8]]],
+        claim: Claim,
         patience: Duration,
     ) -> Result<Range<Position>, AppendError> {
-        let appended = self.put(feed, records, patience);
+        let appended = self.put(feed, records, claim, patience);
         self.tell_full(&appended);
         appended
     }
@@ -179,11 +189,12 @@ impl Keeper {
         &self,
         feed: &Rc<Feed>,
         records: &[&[&[u8]]],
+        claim: Claim,
         patience: Duration,
     ) -> Result<Range<Position>, AppendError> {
-        let appended = self.try_append(feed, records).or_else(|refused| match refused {
+        let appended = self.try_append(feed, records, claim).or_else(|refused| match refused {
             // Space may be free already and only nobody has looked.
-            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records),
+            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records, claim),
             other => Err(other),
         })?;
         feed.appended.set(feed.appended.get() + records.len() as u64);
@@ -202,9 +213,15 @@ impl Keeper {
         }
     }
 
-    fn try_append(&self, feed: &Feed, records: &[&[&[u8]]]) -> Result<Range<Position>, AppendError> {
+    fn try_append(
+        &self,
+        feed: &Feed,
+        records: &[&[&[u8]]],
+        claim: Claim,
+    ) -> Result<Range<Position>, AppendError> {
         let log = &mut *self.log.borrow_mut();
         match records {
+            many if claim == Claim::Onward => log.append_onward(feed.id, wall_clock_ms(), many),
             [one] => {
                 let position = log.append(feed.id, wall_clock_ms(), one)?;
                 Ok(position..log.visible())

@@ -134,6 +134,9 @@ pub const FULL_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// what is kept.
 pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
+/// A reply that has no room in the log is tried again after this long: space is looked for once a second.
+pub const ROOM_AGAIN: Duration = Duration::from_secs(1);
+
 /// Between two attempts to let go of a log whose next segment is being prepared: that takes some 100 ms.
 pub const RELEASE_AGAIN: Duration = Duration::from_millis(5);
 

@@ -7,16 +7,19 @@
 //!   └──────── given up ─────────► dead letter sink ► dead-lettered, or dropped with a reason
 //! ```
 
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use ring::Tick;
+use wal::{AppendError, Position};
 
 use super::end::End;
 use super::post::{Post, PostError};
 use super::pump::{Job, Leg, Order, Pump};
-use super::request::{self, Carried, Failure};
+use super::request::{self, Carried, Failure, Sender};
 use super::retry::{Heard, Reason, Verdict, failed, judge, spread};
 use super::sight::Sight;
 use crate::events::Answer;
@@ -26,6 +29,8 @@ use crate::events::encode::Outgoing;
 use crate::events::house::note_type;
 use crate::events::ingress::HOPS_ATTRIBUTE;
 use crate::events::journal::{Note, What};
+use crate::events::keeper::Claim;
+use crate::events::limits::ROOM_AGAIN;
 use crate::events::record::Record;
 use crate::outcomes::Key;
 use crate::table::{Delivery, Hold, Reply, Target};
@@ -78,7 +83,10 @@ impl<P: Post> Pump<P> {
         let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
         let mut out = sight.write(mode);
         let record = &sight.record;
-        request::complete(&mut out, record, target, namespace(order), &mut self.shop.rng.borrow_mut());
+        {
+            let (key, rng) = (self.shop.inside_key.borrow(), &self.shop.rng);
+            request::complete(&mut out, record, target, &sender(order, &key), &mut rng.borrow_mut());
+        }
         if is_asked {
             request::ask_for_reply(&mut out);
         }
@@ -193,14 +201,11 @@ impl<P: Post> Pump<P> {
                 reply.bytes()
             ));
         }
-        let home = &self.shop.home;
-        let appended =
-            home.feed_of(&order.stream).and_then(|feed| home.append(&feed, &[&[head, reply.data.bytes()]]));
-        let end = match appended {
+        let end = match self.keep_reply(order, &[head, reply.data.bytes()]).await {
             Ok(range) => range.end,
             Err(why) => return Passed::NotStored(format!("the reply could not be stored: {why}")),
         };
-        match home.durable(end).await {
+        match self.shop.home.durable(end).await {
             Ok(()) => {
                 order.stream.tally.accepted.fetch_add(1, Relaxed);
                 if let Some(types) = &order.stream.types {
@@ -212,13 +217,31 @@ impl<P: Post> Pump<P> {
         }
     }
 
+    /// Appends a reply, and while the log is full waits for room: what it answers cannot end before, and another
+    /// request to the subscriber makes none. It keeps its slot of the window meanwhile, because the reply is held in memory.
+    async fn keep_reply(&self, order: &Order, reply: &[&[u8]]) -> Result<Range<Position>, AppendError> {
+        let home = &self.shop.home;
+        loop {
+            let appended = home
+                .feed_of(&order.stream)
+                .and_then(|feed| home.put(&feed, &[reply], Claim::Onward, Duration::ZERO));
+            match appended {
+                Err(AppendError::Full { .. }) if !self.is_stopped() => {
+                    self.shop.ring.sleep(ROOM_AGAIN).await;
+                }
+                appended => return appended,
+            }
+        }
+    }
+
     /// Sends a reply with retries of its own; the subscriber is not asked again (AMB-35). It keeps its
     /// slot of the window meanwhile, because the reply is held in memory.
     async fn send_reply(&self, order: &Order, reply: &Record, target: &Target, job: &Job) -> Passed {
         let delivery = &order.subscriber.delivery;
         for attempt in 0.. {
             let rng = &self.shop.rng;
-            let out = request::to_reply_target(reply, target, namespace(order), &mut rng.borrow_mut());
+            let key = Arc::clone(&self.shop.inside_key.borrow());
+            let out = request::to_reply_target(reply, target, &sender(order, &key), &mut rng.borrow_mut());
             let sending = Job { attempt, ..job.clone() };
             let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
             match judge(heard(&outcome), attempt, delivery) {
@@ -255,8 +278,9 @@ impl<P: Post> Pump<P> {
             return self.drop_event(order, &sight.record, &job, &failure, End::Sinkless);
         };
         let rng = &self.shop.rng;
-        let namespace = namespace(order);
-        let out = request::to_dead_letter_sink(sight, &failure, sink, namespace, &mut rng.borrow_mut());
+        let key = Arc::clone(&self.shop.inside_key.borrow());
+        let sender = sender(order, &key);
+        let out = request::to_dead_letter_sink(sight, &failure, sink, &sender, &mut rng.borrow_mut());
         let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done | Verdict::Reply => {
@@ -350,7 +374,7 @@ fn heard(outcome: &Result<Answer, PostError>) -> Heard {
     Heard::of(outcome.as_ref().ok(), SystemTime::now)
 }
 
-/// `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
-fn namespace(order: &Order) -> &str {
-    order.subscriber.label.split('/').next().unwrap_or_default()
+/// In whose name: `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
+fn sender<'a>(order: &'a Order, inside_key: &'a str) -> Sender<'a> {
+    Sender { namespace: order.subscriber.label.split('/').next().unwrap_or_default(), inside_key }
 }

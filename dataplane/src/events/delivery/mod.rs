@@ -84,6 +84,7 @@ impl<P: Post> Desk<P> {
             journal,
             post,
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
+            inside_key: RefCell::default(),
             moment: RefCell::default(),
         };
         Rc::new(Self {
@@ -105,6 +106,7 @@ impl<P: Post> Desk<P> {
         if table.version == self.version.get() {
             return Ok(());
         }
+        self.shop.inside_key.replace(Arc::clone(&table.inside_key));
         let mut named = HashSet::with_capacity_and_hasher(table.streams.len(), RandomState::default());
         let mut outcome = Ok(());
         for stream in table.streams.values() {

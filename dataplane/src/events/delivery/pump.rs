@@ -43,6 +43,8 @@ pub(super) struct Shop<P> {
     pub(super) journal: Option<Rc<Journal>>,
     pub(super) post: P,
     pub(super) rng: RefCell<fastrand::Rng>,
+    /// [`crate::table::Table::inside_key`] of the table that is running.
+    pub(super) inside_key: RefCell<Arc<str>>,
     pub(super) moment: RefCell<Moment>,
     /// Before this process.
     pub(super) made: Made,

@@ -14,7 +14,7 @@ use crate::events::cloudevent::{
     structured,
 };
 use crate::events::encode::{Outgoing, encode};
-use crate::events::ingress::HOPS_HEADER;
+use crate::events::ingress::{HOPS_HEADER, INSIDE_HEADER, NAMESPACE_HEADER};
 use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
 use crate::events::record::{ARRIVAL_ATTRIBUTE, Record, time_text};
 use crate::events::{Answer, companions};
@@ -27,9 +27,9 @@ pub fn ask_for_reply(out: &mut Outgoing) {
 
 /// A request that carries a reply on.
 #[must_use]
-pub fn to_reply_target(reply: &Record, target: &Target, namespace: &str, rng: &mut Rng) -> Outgoing {
+pub fn to_reply_target(reply: &Record, target: &Target, sender: &Sender<'_>, rng: &mut Rng) -> Outgoing {
     let mut out = encode(reply, reply.mode, &[]);
-    complete(&mut out, reply, target, namespace, rng);
+    complete(&mut out, reply, target, sender, rng);
     out
 }
 
@@ -63,7 +63,7 @@ pub(super) fn to_dead_letter_sink(
     sight: &Sight,
     failure: &Failure,
     sink: &Target,
-    namespace: &str,
+    sender: &Sender<'_>,
     rng: &mut Rng,
 ) -> Outgoing {
     let attribute =
@@ -76,17 +76,26 @@ pub(super) fn to_dead_letter_sink(
     ];
     extra.extend(sight.arrival());
     let mut out = encode(&sight.record, sight.record.mode, &extra);
-    complete(&mut out, &sight.record, sink, namespace, rng);
+    complete(&mut out, &sight.record, sink, sender, rng);
     out
 }
 
+/// Who sends a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Sender<'a> {
+    pub namespace: &'a str,
+    /// [`crate::table::Table::inside_key`]
+    pub inside_key: &'a str,
+}
+
 /// Adds what is each attempt's own.
-pub fn complete(out: &mut Outgoing, record: &Record, target: &Target, namespace: &str, rng: &mut Rng) {
+pub fn complete(out: &mut Outgoing, record: &Record, target: &Target, sender: &Sender<'_>, rng: &mut Rng) {
     companions::attach(record, out, rng);
-    out.push("Kn-Namespace", namespace.as_bytes());
+    out.push(NAMESPACE_HEADER, sender.namespace.as_bytes());
     if target.is_stream {
         let left = if record.hops_left == 0 { HOPS_MAX } else { record.hops_left };
         out.push(HOPS_HEADER, itoa::Buffer::new().format(left).as_bytes());
+        out.push(INSIDE_HEADER, sender.inside_key.as_bytes());
     }
 }
 

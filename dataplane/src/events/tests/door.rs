@@ -262,6 +262,33 @@ fn a_full_log_refuses_until_its_reader_catches_up() {
     });
 }
 
+/// EV-DLV-08, APP-07: what a stream of ours sends on is refused for no quota within its namespace, and has room in a full log;
+/// from another namespace it counts as everybody's does. Who does not know the key says nothing by the header.
+#[test]
+fn what_comes_from_inside_is_taken_where_others_are_refused() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let quota = Quota::new("namespace ns", 1000, None);
+    quota.account(0, 1001);
+    rig.quota.replace(Arc::new(quota));
+    rig.publish(Vec::new());
+    rig.run(async {
+        for (key, namespace, status) in [
+            (INSIDE_KEY, "ns", 202),
+            (INSIDE_KEY, "other", 429),
+            (INSIDE_KEY, "", 429),
+            ("some key", "ns", 429),
+            ("", "ns", 429),
+        ] {
+            let beside = [("Sluicegate-Inside", key), ("Kn-Namespace", namespace)];
+            let headers: Vec<_> = EVENT.into_iter().chain(beside).collect();
+            let answer = rig.request("POST", PATH, &headers, b"").await;
+            assert_eq!(answer.status, status, "{key:?} from {namespace:?}");
+        }
+        assert_eq!(rig.request("POST", PATH, &EVENT, b"").await.status, 429);
+    });
+}
+
 /// EV-BRK-13: a closed stream takes nothing from outside; what is there is delivered, and replies come back in.
 #[test]
 fn a_closed_stream_runs_empty() {

@@ -44,6 +44,9 @@ pub(super) const PATH: &str = "/brokers/ns/b";
 /// A broker that nobody listens to.
 pub(super) const QUIET_PATH: &str = "/brokers/ns/quiet";
 
+/// What our own streams show each other.
+pub(super) const INSIDE_KEY: &str = "nobody can guess it";
+
 /// What the scripted world answers.
 pub(super) enum Step {
     Status(u16),
@@ -240,7 +243,8 @@ impl Rig {
         });
         self.version.set(self.version.get() + 1);
         let left_behind = Arc::clone(&self.table.borrow().left_behind);
-        let mut table = Table { version: self.version.get(), left_behind, ..Table::default() };
+        let inside_key = INSIDE_KEY.into();
+        let mut table = Table { version: self.version.get(), left_behind, inside_key, ..Table::default() };
         table.streams.insert(PATH.into(), Arc::clone(&stream));
         let quiet = Stream {
             name: "broker/ns/quiet/1".into(),

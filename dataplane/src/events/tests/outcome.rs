@@ -202,8 +202,8 @@ fn a_subscriber_sees_what_it_needs_and_not_our_hop_counter() {
     assert_eq!(&*call.request.body, b"\xff\x00");
 }
 
-/// EV-RTE-13, X-BRK-04: a stream of ours hears how many hops an event has left, as subscriber and as dead letter sink; nobody else
-/// does, and the event is the same.
+/// EV-RTE-13, X-BRK-04: a stream of ours hears how many hops an event has left, and that it comes from inside, as subscriber and as
+/// dead letter sink; nobody else does, and the event is the same.
 #[test]
 fn a_stream_of_ours_is_told_the_hops_that_are_left() {
     let folder = folder();
@@ -227,6 +227,7 @@ fn a_stream_of_ours_is_told_the_hops_that_are_left() {
             [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)]
         {
             assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), told, "{url}");
+            assert_eq!(last(url).header("sluicegate-inside").as_deref(), told.map(|_| INSIDE_KEY), "{url}");
             assert_eq!(last(url).header("ce-knativebrokerttl"), None);
         }
     }

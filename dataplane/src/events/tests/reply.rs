@@ -1,5 +1,7 @@
 //! Replies: stored, sent on, dropped or refused.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// EV-RTE-10, EV-RTE-12, EV-DLV-05: a reply is an event like any other, for all Triggers, the one that
@@ -220,4 +222,92 @@ fn a_delivery_is_not_done_before_its_reply_is_durable() {
         assert_eq!((rig.calls("http://a/").len(), ends(&stream, 0)[0]), (1, 1));
         assert_eq!(stream.tally.accepted.load(Relaxed), 2);
     });
+}
+
+/// EV-RTE-10, EV-DLV-05, APP-07: a log is full of events that are answered with events as large. Each is kept beyond the limit, nobody
+/// is asked twice, and the log empties.
+#[test]
+fn replies_have_room_in_a_full_log() {
+    let folder = folder();
+    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), small_log());
+    let stream =
+        rig.publish(vec![of_type(trigger("t", "http://t/"), "A"), of_type(trigger("r", "http://r/"), "B")]);
+    rig.sync();
+    let up = Rc::new(Cell::new(false));
+    rig.rule(answering(&up, 50_000));
+    rig.run(async {
+        let accepted = fill(&rig).await;
+        let asked = rig.calls("http://t/").len();
+        up.set(true);
+        rig.rest(seconds(600)).await;
+        assert_eq!((ends(&stream, 0)[0], ends(&stream, 1)[0]), (accepted, accepted));
+        assert_eq!((ends(&stream, 0)[4], ends(&stream, 1)[4]), (0, 0));
+        assert_eq!(rig.calls("http://t/").len(), asked + accepted as usize, "once each since it is up");
+        assert_eq!(rig.post("again", "C").await, 202);
+    });
+}
+
+/// AMB-34: where even that room is used up, replies wait for more, and their subscriber is not asked again meanwhile: it did
+/// what it was asked for, and its retries are for failures of its own.
+#[test]
+fn a_reply_without_room_waits_and_costs_no_retry() {
+    let folder = folder();
+    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), small_log());
+    let mut down = of_type(trigger("r", "http://r/"), "B");
+    down.hold = Hold::Everything;
+    let stream = rig.publish(vec![of_type(trigger("t", "http://t/"), "A"), down]);
+    rig.sync();
+    let up = Rc::new(Cell::new(false));
+    rig.rule(answering(&up, 90_000));
+    rig.run(async {
+        let accepted = fill(&rig).await;
+        up.set(true);
+        let asked = rig.calls("http://t/").len();
+        rig.rest(seconds(600)).await;
+        let [delivered, .., dropped, pending] = ends(&stream, 0);
+        assert_eq!((delivered + pending, dropped), (accepted, 0));
+        assert!(pending > 0, "the limit counts for replies too");
+        assert!(rig.calls("http://t/").len() <= asked + accepted as usize, "nobody is asked twice");
+
+        let again = |at: usize, subscriber| Subscriber {
+            tally: Arc::clone(&stream.subscribers[at].tally),
+            ..subscriber
+        };
+        let t = again(0, of_type(trigger("t", "http://t/"), "A"));
+        let taking = rig.publish(vec![t, again(1, of_type(trigger("r", "http://r/"), "B"))]);
+        rig.sync();
+        rig.rest(seconds(600)).await;
+        assert_eq!(ends(&taking, 0)[4] + ends(&taking, 1)[4], 0, "nothing is left");
+    });
+    let answered: BTreeSet<_> = rig.ids("http://t/").into_iter().map(|id| format!("r{id}")).collect();
+    assert_eq!(rig.ids("http://r/").into_iter().collect::<BTreeSet<_>>(), answered);
+}
+
+fn small_log() -> Options {
+    Options { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() }
+}
+
+/// A's are answered with B's of so many bytes, once that is `up`.
+fn answering(up: &Rc<Cell<bool>>, bytes: usize) -> impl FnMut(&Call) -> Step + 'static {
+    let up = Rc::clone(up);
+    move |call| match &*call.ty {
+        "A" if !up.get() => Step::Status(503),
+        "A" => {
+            let Step::Answer(answer) = reply(&format!("r{}", call.id), "B") else { unreachable!() };
+            Step::Answer(Answer { body: vec![7; bytes].into(), ..answer })
+        }
+        _ => Step::Status(202),
+    }
+}
+
+/// Posts A's until the log takes no more, and says how many it took.
+async fn fill(rig: &Rig) -> u64 {
+    for accepted in 0.. {
+        let id = accepted.to_string();
+        let headers = [("ce-specversion", "1.0"), ("ce-id", &*id), ("ce-source", "/s"), ("ce-type", "A")];
+        if rig.request("POST", PATH, &headers, &vec![7; 50_000]).await.status != 202 {
+            return accepted;
+        }
+    }
+    unreachable!("the log has a limit")
 }
