@@ -5,7 +5,10 @@
 //! table. They are plain atomics on their own cache lines: an uncontended add costs some 5 ns, a
 //! contended one some 50 ns, against 10 µs and more for the cheapest request.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -271,25 +274,74 @@ impl SubscriberTally {
         self.processed.get().map(|durations| &**durations)
     }
 
+    /// Counts that add up, though cores count meanwhile: what ended is looked at before what was offered, and what is pending is the
+    /// rest.
+    #[must_use]
+    pub fn ends(&self) -> Ends {
+        let [delivered, filtered, dead_lettered] =
+            [&self.delivered, &self.filtered, &self.dead_lettered].map(|count| count.load(Acquire));
+        let dropped_by = self.dropped_by_reason();
+        let dropped: u64 = dropped_by.iter().sum();
+        let ended = delivered + filtered + dead_lettered + dropped;
+        let offered = self.offered.load(Acquire).max(ended);
+        Ends { offered, delivered, filtered, dead_lettered, dropped, dropped_by, pending: offered - ended }
+    }
+
     /// The dropped, by reason.
     #[must_use]
     pub fn dropped_by_reason(&self) -> [u64; 4] {
         [&self.sinkless, &self.sink_refused, &self.expired, &self.damaged].map(|count| count.load(Relaxed))
     }
 
-    /// Events that have not come to their end. Counters are read one after the other while cores count, so that
-    /// it may be off by what just happened.
+    /// Events that have not come to their end.
     #[must_use]
     pub fn pending(&self) -> u64 {
-        let ended = [&self.delivered, &self.filtered, &self.dead_lettered, &self.dropped];
-        let ended: u64 = ended.iter().map(|count| count.load(Relaxed)).sum();
-        self.offered.load(Relaxed).saturating_sub(ended)
+        self.ends().pending
     }
+}
+
+/// What became of a subscriber's events, as of one look: `offered` is the sum of `delivered`, `filtered`, `dead_lettered`, `dropped`
+/// and `pending`, and `dropped` that of `dropped_by`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    pub offered: u64,
+    pub delivered: u64,
+    pub filtered: u64,
+    pub dead_lettered: u64,
+    pub dropped: u64,
+    /// In the order of [`SubscriberTally::DROP_REASONS`].
+    pub dropped_by: [u64; 4],
+    pub pending: u64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever looks while events end sees counts that add up, and never an end without its beginning.
+    #[test]
+    fn ends_add_up_while_they_are_counted() {
+        let tally = SubscriberTally::default();
+        std::thread::scope(|scope| {
+            let counting = scope.spawn(|| {
+                for _ in 0..20_000 {
+                    tally.offered.fetch_add(3, Relaxed);
+                    tally.delivered.fetch_add(1, Relaxed);
+                    tally.filtered.fetch_add(1, Relaxed);
+                    tally.dropped.fetch_add(1, Relaxed);
+                    tally.expired.fetch_add(1, Relaxed);
+                }
+            });
+            while !counting.is_finished() {
+                let Ends { offered, delivered, filtered, dead_lettered, dropped, dropped_by, pending } =
+                    tally.ends();
+                assert_eq!(offered, delivered + filtered + dead_lettered + dropped + pending);
+                assert_eq!(dropped, dropped_by.iter().sum::<u64>());
+                assert!(offered <= tally.offered.load(Acquire));
+            }
+        });
+        assert_eq!((tally.ends().offered, tally.pending()), (60_000, 0));
+    }
 
     #[test]
     fn a_full_instance_refuses_and_a_dropped_guard_makes_room() {

@@ -15,7 +15,7 @@ use control::fleet::Fleet;
 use control::manifests::Tally;
 use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::meter::Flood;
-use dataplane::load::{Comparison, StreamTally, SubscriberTally};
+use dataplane::load::{Comparison, Ends, StreamTally, SubscriberTally};
 use dataplane::proxy::{Refusal, mirror};
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
@@ -332,60 +332,49 @@ fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
     )
 }
 
-/// What became of events, by stream and subscriber.
+/// What became of events, by stream and subscriber. Each subscriber is looked at once, so that its counts add up.
 fn subscribers<'a>(
     out: &mut DescriptorEncoder<'_>,
-    each: impl Iterator<Item = (&'a str, &'a Arc<Subscriber>)> + Clone,
+    each: impl Iterator<Item = (&'a str, &'a Arc<Subscriber>)>,
 ) -> fmt::Result {
-    type Pick = fn(&SubscriberTally) -> u64;
+    type Pick = fn(&SubscriberTally, &Ends) -> u64;
     let counts: [(&str, &str, Pick); 8] = [
-        ("subscriber_offered", "Events that the subscriber was to be asked about", |t| {
-            t.offered.load(Relaxed)
+        ("subscriber_offered", "Events that the subscriber was to be asked about", |_, ends| ends.offered),
+        ("subscriber_delivered", "Events delivered", |_, ends| ends.delivered),
+        ("subscriber_filtered", "Events its filter withheld", |_, ends| ends.filtered),
+        ("subscriber_dead_lettered", "Events given to the dead letter sink", |_, ends| ends.dead_lettered),
+        ("subscriber_dropped", "Events given up for good; by reason below", |_, ends| ends.dropped),
+        ("subscriber_retries", "Attempts after the first", |tally, _| tally.retries.load(Relaxed)),
+        ("subscriber_replies_dropped", "Answers whose body went nowhere", |tally, _| {
+            tally.replies_dropped.load(Relaxed)
         }),
-        ("subscriber_delivered", "Events delivered", |t| t.delivered.load(Relaxed)),
-        ("subscriber_filtered", "Events its filter withheld", |t| t.filtered.load(Relaxed)),
-        ("subscriber_dead_lettered", "Events given to the dead letter sink", |t| {
-            t.dead_lettered.load(Relaxed)
-        }),
-        ("subscriber_dropped", "Events given up for good; by reason below", |t| t.dropped.load(Relaxed)),
-        ("subscriber_retries", "Attempts after the first", |t| t.retries.load(Relaxed)),
-        ("subscriber_replies_dropped", "Answers whose body went nowhere", |t| {
-            t.replies_dropped.load(Relaxed)
-        }),
-        ("subscriber_untrusted", "Attempts at which the target could not prove by TLS who it is", |t| {
-            t.untrusted.load(Relaxed)
-        }),
+        (
+            "subscriber_untrusted",
+            "Attempts at which the target could not prove by TLS who it is",
+            |tally, _| tally.untrusted.load(Relaxed),
+        ),
     ];
+    let seen: Vec<_> = each.map(|(path, one)| (path, one, one.tally.ends())).collect();
     for (name, help, pick) in counts {
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (path, subscriber) in each.clone() {
-            let labels = [("stream", path), ("subscriber", &*subscriber.label)];
-            counter(&mut family, &labels, pick(&subscriber.tally))?;
+        for (path, subscriber, ends) in &seen {
+            let labels = [("stream", *path), ("subscriber", &*subscriber.label)];
+            counter(&mut family, &labels, pick(&subscriber.tally, ends))?;
         }
     }
-    dropped(out, each.clone())?;
-    let help = "Events not yet come to an end";
-    let mut family = out.encode_descriptor("subscriber_pending", help, None, MetricType::Gauge)?;
-    for (path, subscriber) in each {
-        let labels = [("stream", path), ("subscriber", &*subscriber.label)];
-        gauge(&mut family, &labels, subscriber.tally.pending())?;
-    }
-    Ok(())
-}
-
-/// The events of `subscriber_dropped`, by what became of them.
-fn dropped<'a>(
-    out: &mut DescriptorEncoder<'_>,
-    subscribers: impl Iterator<Item = (&'a str, &'a Arc<Subscriber>)>,
-) -> fmt::Result {
     let help = "Events dropped, by reason";
     let mut family = out.encode_descriptor("subscriber_dropped_by", help, None, MetricType::Counter)?;
-    for (path, subscriber) in subscribers {
-        let counts = subscriber.tally.dropped_by_reason();
-        for (reason, count) in SubscriberTally::DROP_REASONS.into_iter().zip(counts) {
-            let labels = [("stream", path), ("subscriber", &*subscriber.label), ("reason", reason)];
+    for (path, subscriber, ends) in &seen {
+        for (reason, count) in SubscriberTally::DROP_REASONS.into_iter().zip(ends.dropped_by) {
+            let labels = [("stream", *path), ("subscriber", &*subscriber.label), ("reason", reason)];
             counter(&mut family, &labels, count)?;
         }
+    }
+    let help = "Events not yet come to an end";
+    let mut family = out.encode_descriptor("subscriber_pending", help, None, MetricType::Gauge)?;
+    for (path, subscriber, ends) in &seen {
+        let labels = [("stream", *path), ("subscriber", &*subscriber.label)];
+        gauge(&mut family, &labels, ends.pending)?;
     }
     Ok(())
 }

@@ -225,7 +225,7 @@ mod tests {
         let third = made(&mut streams);
         let tally = &third.streams["/a"].subscribers[0].tally;
         tally.offered.store(5, Relaxed);
-        tally.dropped.store(2, Relaxed);
+        tally.delivered.store(2, Relaxed);
         assert_eq!((streams.pending("/a"), streams.pending("/b")), (3, 0));
     }
 
