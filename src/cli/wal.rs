@@ -142,10 +142,13 @@ fn tell_damage(found: &Inspection, out: &mut impl Write) -> io::Result<bool> {
             hole.from, hole.to
         )?;
     }
+    for cut in &found.cut {
+        writeln!(out, "  CUT SHORT: {cut}; what stood behind is gone, if anything did")?;
+    }
     for file in &found.set_aside {
         writeln!(out, "  set aside by an earlier start: {}", file.display())?;
     }
-    Ok(found.holes.is_empty())
+    Ok(found.holes.is_empty() && found.cut.is_empty())
 }
 
 fn stat(log: &Path) -> anyhow::Result<bool> {

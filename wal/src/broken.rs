@@ -4,8 +4,9 @@
 //! the owner finds out which files it happened to, so that whoever must act can be told.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::header::Header;
 use crate::log::Log;
 use crate::map;
 use crate::position::Position;
@@ -23,6 +24,15 @@ pub struct Broken {
     pub cut_to: Option<u64>,
     /// It is written to: the log is poisoned and takes nothing more.
     pub poisons: bool,
+}
+
+impl Broken {
+    /// One whose file was found short while nobody had it open.
+    pub(crate) fn cut(file: &Path, header: &Header, bytes: u64) -> Self {
+        let (from, to) = (header.base, header.base + u64::from(header.capacity));
+        let (from, to) = (Position::new(from), Position::new(to));
+        Self { file: file.into(), from, to, cut_to: Some(bytes), poisons: false }
+    }
 }
 
 impl fmt::Display for Broken {

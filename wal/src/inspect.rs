@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::bookmark::Bookmark;
+use crate::broken::Broken;
 use crate::codec::Kind;
 use crate::error::Error;
 use crate::header::{Door, FORMAT, Header, SEGMENT_HEADER_BYTES};
@@ -57,6 +58,8 @@ pub struct Inspection {
     pub streams: BTreeMap<Box<str>, StreamInspection>,
     /// Acknowledged bytes that are gone.
     pub holes: Vec<Hole>,
+    /// Segments whose file is shorter than it was made.
+    pub cut: Vec<Broken>,
     /// Segments that an earlier recovery could not read and set aside.
     pub set_aside: Vec<PathBuf>,
 }
@@ -147,7 +150,10 @@ fn walk(
     let mut names: BTreeMap<u32, Box<str>> = BTreeMap::new();
     let (mut present, mut done, mut next, mut buffer) = (BTreeSet::new(), 0, 0, Vec::new());
     for (nth, piece) in pieces.iter().enumerate() {
-        let Some(header) = read_piece(piece, &mut buffer)? else { continue };
+        let Some((header, bytes)) = read_piece(piece, &mut buffer)? else { continue };
+        if bytes < header.capacity as usize {
+            found.cut.push(Broken::cut(&piece.path, &header, bytes as u64));
+        }
         let is_last = nth + 1 == pieces.len();
         let read = scan(&buffer, &header, !is_last);
         done += u64::from(header.capacity);
@@ -238,16 +244,16 @@ fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// A segment's bytes; `None` when it has gone or become another one since it was listed.
-fn read_piece(piece: &Piece, buffer: &mut Vec<u8>) -> Result<Option<Header>, Error> {
+/// A segment's bytes, and how many its file has; `None` when it has gone or become another one since it was listed.
+fn read_piece(piece: &Piece, buffer: &mut Vec<u8>) -> Result<Option<(Header, usize)>, Error> {
     buffer.clear();
     buffer.resize(piece.header.capacity as usize, 0);
-    match File::open(&piece.path).and_then(|file| read_up_to(&file, buffer)) {
-        Ok(_) => {}
+    let bytes = match File::open(&piece.path).and_then(|file| read_up_to(&file, buffer)) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io(&piece.path, "read a segment (see its disk's log)")(error)),
-    }
-    Ok((Header::decode(buffer) == Door::Good(piece.header)).then_some(piece.header))
+    };
+    Ok((Header::decode(buffer) == Door::Good(piece.header)).then_some((piece.header, bytes)))
 }
 
 fn count(piece: &Piece, header: &Header, read: &Scan, found: &mut Inspection) {

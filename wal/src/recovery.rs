@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::broken::Broken;
 use crate::codec::Kind;
 use crate::error::Error;
 use crate::header::{Door, Header, SEGMENT_HEADER_BYTES};
@@ -43,6 +44,9 @@ pub struct Recovery {
     /// Acknowledged bytes that are gone: the disk lied about a flush, or lost what it had. The log
     /// goes on without them; say it loudly.
     pub holes: Vec<Hole>,
+    /// Segments whose file was shorter than it was made: what stood behind is gone, and of the newest one nobody
+    /// can tell whether there was anything.
+    pub cut: Vec<Broken>,
 }
 
 /// A gap in what was acknowledged.
@@ -303,6 +307,7 @@ fn take(reading: Reading, found: &mut Found, expected: &mut BTreeSet<u64>) -> Re
     if length < header.capacity as usize {
         // case 4: a shortened file; reading its missing end through the map would be a SIGBUS
         let end = u32::try_from(length).unwrap_or(header.capacity);
+        found.report.cut.push(Broken::cut(&path, &header, end.into()));
         fill(&file, end, header.capacity).map_err(Error::io(&path, "restore a segment's length"))?;
     }
     if let Some(torn) = &scan.torn {

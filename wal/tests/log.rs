@@ -6,7 +6,9 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sluicegate_wal::{AppendError, Bookmark, Error, Log, Options, Position, Recovery, StreamId, Urgency};
+use sluicegate_wal::{
+    AppendError, Bookmark, Error, Log, Options, Position, Recovery, StreamId, Urgency, inspect,
+};
 
 const SEGMENT_BYTES: u32 = 16 << 10;
 
@@ -78,7 +80,7 @@ fn durable_events_are_read_back_in_order_by_stream_after_a_restart() {
     }
 }
 
-/// APP-06: a last record that is cut short anywhere is dropped, all before it is kept, and the log
+/// APP-06: a last record that is cut short anywhere is dropped, which is told, all before it is kept, and the log
 /// takes new events.
 #[test]
 fn a_last_record_cut_short_costs_only_itself() {
@@ -90,7 +92,10 @@ fn a_last_record_cut_short_costs_only_itself() {
         let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1;
         file.set_len(end - lost.min(event(9).len() as u64 + 39)).unwrap();
 
-        let (mut log, _) = open(folder.path());
+        assert_eq!(inspect(folder.path(), &mut |_, _| {}).unwrap().cut.len(), 1);
+        let (mut log, recovery) = open(folder.path());
+        let [cut] = &recovery.cut[..] else { panic!("it is told: {recovery:?}") };
+        assert!(cut.to_string().contains("was cut from outside"), "{cut}");
         let stream = log.stream("a").unwrap();
         assert_eq!(read_all(&log, stream), (0..9).map(event).collect::<Vec<_>>());
         log.append(stream, 0, &[b"new"]).unwrap();
@@ -99,6 +104,7 @@ fn a_last_record_cut_short_costs_only_itself() {
         let (log, recovery) = open(folder.path());
         assert_eq!(read_all(&log, stream).last().unwrap(), b"new");
         assert_eq!((recovery.events, recovery.torn_bytes), (10, 0));
+        assert_eq!(recovery.cut, [], "it is whole again");
     }
 }
 

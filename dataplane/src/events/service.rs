@@ -76,6 +76,9 @@ impl OpenLog {
                 .map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
             tracing::error!(core, %file, %from, %to, "acknowledged events are gone: see the disk's log and wal verify");
         }
+        for cut in &recovery.cut {
+            tracing::error!(core, %cut, "a segment's file was short: what stood behind is gone, if anything did");
+        }
         counters.log.holes.fetch_add(recovery.holes.len() as u64, Relaxed);
         tracing::info!(core, folder = %folder.display(), ?recovery, "log open");
         log
