@@ -12,6 +12,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::hash::RandomState;
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -241,28 +242,47 @@ fn open(dir: &Path, path: &Path, faults: &Faults) -> Result<Database, StoreError
     let unusable =
         |what: &dyn ToString| StoreError::Unusable { path: path.to_owned(), what: what.to_string() };
     let damaged = |what: &dyn ToString| StoreError::Damaged { path: path.to_owned(), what: what.to_string() };
-    let file = create(dir, path).map_err(|why| unusable(&why))?;
-    let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES);
-    let opened = Noted::file(file, faults).and_then(|file| builder.create_with_backend(file));
-    opened.map_err(|why| match why {
+    let told = |why: DatabaseError| match why {
         DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
         DatabaseError::Storage(redb::StorageError::Io(why))
-            if why.kind() != std::io::ErrorKind::InvalidData =>
+            if ![ErrorKind::InvalidData, ErrorKind::UnexpectedEof].contains(&why.kind()) =>
         {
             unusable(&why)
         }
         other => damaged(&other),
-    })
+    };
+    let database = |file| {
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES);
+        Noted::file(file, faults).and_then(|file| builder.create_with_backend(file)).map_err(told)
+    };
+    std::fs::create_dir_all(dir).map_err(|why| unusable(&why))?;
+    match file(path, false) {
+        Ok(known) if known.metadata().is_ok_and(|known| known.len() == 0) => Err(damaged(&"it is empty")),
+        Ok(known) => database(known),
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            // It gets its name when it is a database, so that one without anything in it was made so by somebody.
+            let begun = path.with_extension("begun");
+            let made = database(file(&begun, true).map_err(|why| unusable(&why))?)?;
+            name(&made, &begun, path).map_err(|why| unusable(&why))?;
+            Ok(made)
+        }
+        Err(why) => Err(unusable(&why)),
+    }
 }
 
-/// The file, whose name survives a power cut too, and which holds Secrets: nobody else may read it.
-fn create(dir: &Path, path: &Path) -> std::io::Result<File> {
-    std::fs::create_dir_all(dir)?;
+/// The file, which holds Secrets: nobody else may read it.
+fn file(path: &Path, is_new: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    File::open(dir)?.sync_all()?;
-    Ok(file)
+    options.read(true).write(true).create(is_new).truncate(is_new).mode(0o600).open(path)
+}
+
+/// Gives a database its name, which survives a power cut too.
+fn name(database: &Database, begun: &Path, path: &Path) -> std::io::Result<()> {
+    database.begin_write().map_err(std::io::Error::other)?.commit().map_err(std::io::Error::other)?;
+    std::fs::rename(begun, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+    Ok(())
 }
 
 enum Unread {

@@ -349,6 +349,27 @@ async fn what_a_disk_made_of_the_objects_is_told() {
     assert!(told > 50 && silent > 0, "{told} told, {silent} silent");
 }
 
+/// APP-16: a new file gets its name when it is a database, so an empty one is damage. To begin anew with it would lose
+/// everything without a word.
+#[tokio::test]
+async fn an_empty_file_is_damaged_and_a_start_that_was_cut_short_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, begun) = (folder.path().join("objects.redb"), folder.path().join("objects.begun"));
+    std::fs::write(&begun, "half of a").unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    put(&store, "kept", 10).await.unwrap();
+    drop(store);
+    assert!(!begun.exists());
+    let whole = std::fs::read(&file).unwrap();
+    for left in [0, 100, 4096, whole.len() / 2] {
+        std::fs::write(&file, &whole[..left]).unwrap();
+        let why = Store::open(folder.path()).unwrap_err();
+        assert!(matches!(why, StoreError::Damaged { .. }), "{left} bytes: {why}");
+    }
+    std::fs::write(&file, &whole).unwrap();
+    assert!(Store::open(folder.path()).unwrap().read().get(&key("kept")).is_some());
+}
+
 #[tokio::test]
 async fn a_file_of_the_first_format_gets_its_print() {
     let folder = tempfile::tempdir().unwrap();
