@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -60,17 +61,25 @@ impl Opening {
     }
 }
 
+/// What is in events is nobody else's business: not that of other users of the host, nor of instances that run as such.
+fn keep_to_ourselves(folder: &Path) {
+    if let Err(why) = fs::set_permissions(folder, fs::Permissions::from_mode(0o700)) {
+        tracing::warn!(folder = %folder.display(), %why, "other users may read the events in the log");
+    }
+}
+
 pub(super) fn assign(data: &Path, cores: usize) -> Result<Vec<Home>> {
     let folder = data.join("log");
     let failed = || format!("log folder {}", folder.display());
     fs::create_dir_all(&folder).with_context(failed)?;
+    keep_to_ourselves(&folder);
     let place = |core: usize| folder.join(format!("core-{core}"));
     let mut homes: Vec<Home> = (0..cores).map(|core| Home { own: place(core), others: Vec::new() }).collect();
 
     let mut left_over = Vec::new();
     for entry in fs::read_dir(&folder).with_context(failed)? {
         let name = entry.with_context(failed)?.file_name();
-        left_over.extend(number(&name).filter(|core| *core >= cores));
+        left_over.extend(number(&name).filter(|core| *core >= cores && place(*core).is_dir()));
     }
     left_over.sort_unstable();
     for core in left_over {
@@ -101,6 +110,7 @@ mod tests {
         for core in 0..5 {
             fs::create_dir_all(data.path().join(format!("log/core-{core}"))).unwrap();
         }
+        fs::write(data.path().join("log/core-9"), "a file, and no log").unwrap();
 
         let homes = assign(data.path(), 2).unwrap();
 
@@ -114,5 +124,16 @@ mod tests {
         let all = homes.into_iter().flat_map(|home| [home.own].into_iter().chain(home.others));
         let place = |core: usize| data.path().join(format!("log/core-{core}"));
         assert_eq!(by_number(all.collect()), (0..5).map(place).collect::<Vec<_>>());
+    }
+
+    /// A folder of an earlier version is closed too.
+    #[test]
+    fn nobody_else_reads_the_logs() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = data.path().join("log");
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        assign(data.path(), 1).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
     }
 }
