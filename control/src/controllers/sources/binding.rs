@@ -140,6 +140,10 @@ fn subjects<K: Templated>(cache: &Cache<K>, binding: &SinkBinding) -> Result<Vec
             message: format!("there is no {kind} {name:?} in namespace {home}"),
         })?;
         return match controller(subject.meta()) {
+            None if bound::is_excluded(subject.meta()) => Err(Unbound {
+                reason: "SubjectUnavailable",
+                message: format!("the {kind} {name:?} is kept from being bound by its label"),
+            }),
             None => Ok(vec![subject]),
             Some(owner) => Err(Unbound {
                 reason: "SubjectUnavailable",
@@ -153,7 +157,10 @@ fn subjects<K: Templated>(cache: &Cache<K>, binding: &SinkBinding) -> Result<Vec
     let mut found = cache.list(home);
     let nothing = Default::default();
     let fits = |meta: &ObjectMeta| selector.matches(meta.labels.as_ref().unwrap_or(&nothing));
-    found.retain(|subject| controller(subject.meta()).is_none() && fits(subject.meta()));
+    found.retain(|subject| {
+        let meta = subject.meta();
+        controller(meta).is_none() && !bound::is_excluded(meta) && fits(meta)
+    });
     Ok(found)
 }
 

@@ -100,6 +100,10 @@ impl Resource for ApiServerSource {
                     problems.add(format!("spec.resources[{index}].{field}"), MISSING);
                 }
             }
+            if watched.api_version.matches('/').count() > 1 {
+                let why = format!("invalid value: {}", watched.api_version);
+                problems.add(format!("spec.resources[{index}].apiVersion"), why);
+            }
         }
         for (field, value) in
             spec.owner.iter().flat_map(|owner| [("apiVersion", &owner.api_version), ("kind", &owner.kind)])

@@ -15,6 +15,9 @@ use crate::kinds::shared::{controller, name};
 /// What holds a binding until its subjects are told nothing any more, by upstream's name.
 pub const FINALIZER: &str = "sinkbindings.sources.knative.dev";
 
+/// The label of objects that no binding changes.
+const EXCLUDE: &str = "bindings.knative.dev/exclude";
+
 /// Where to send, what to add to each event, and by whom the sink is believed.
 const SINK: &str = "K_SINK";
 const OVERRIDES: &str = "K_CE_OVERRIDES";
@@ -30,7 +33,10 @@ impl SinkBinding {
     #[must_use]
     pub fn binds(&self, runs: Runs, object: &ObjectMeta) -> bool {
         let stays = self.metadata.deletion_timestamp.is_none() && self.is_held();
-        stays && self.spec.subject.runs() == Some(runs) && claims(&self.spec.subject, object)
+        stays
+            && !is_excluded(object)
+            && self.spec.subject.runs() == Some(runs)
+            && claims(&self.spec.subject, object)
     }
 
     /// The older one of two goes first.
@@ -58,6 +64,12 @@ impl SinkBinding {
         let status = self.status.as_ref().filter(|status| status.sink_audience.is_none())?;
         Some(self.environment(status.sink_uri.as_deref()?, status.sink_ca_certs.as_deref()))
     }
+}
+
+/// Whether its author keeps it from being bound (X-SRC-04).
+#[must_use]
+pub fn is_excluded(object: &ObjectMeta) -> bool {
+    object.labels.as_ref().and_then(|labels| labels.get(EXCLUDE)).is_some_and(|value| value == "true")
 }
 
 fn claims(subject: &Subject, object: &ObjectMeta) -> bool {
@@ -164,7 +176,7 @@ mod tests {
         env.value.clone()
     }
 
-    /// SRC-16: who is written after the binding is told by the oldest that has a sink and stays.
+    /// SRC-16, X-SRC-04: who is written after the binding is told by the oldest that has a sink and stays, unless its label says no.
     #[test]
     fn a_template_is_told_by_the_oldest_binding_of_its_object() {
         let named = |name: &str, made: &str| binding(name, made, json!({ "name": "app" }));
@@ -181,6 +193,9 @@ mod tests {
             Some("http://chosen")
         );
         assert_eq!(told(&all, json!({ "name": "other" })), None);
+        let excluded = |value| json!({ "name": "app", "labels": { "a": "b", EXCLUDE: value } });
+        assert_eq!(told(&all, excluded("true")), None, "it asks to be left alone");
+        assert!(told(&all, excluded("false")).is_some());
         let owner = json!([{ "apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true }]);
         assert_eq!(told(&all, json!({ "name": "app", "ownerReferences": owner })), None, "its owner is told");
 

@@ -10,7 +10,7 @@ use crate::kind::{KindMeta, Problems, Requester, Resource};
 use crate::kinds::eventing::rules;
 use crate::kinds::kind;
 use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, namespace};
+use crate::kinds::shared::{Destination, name, namespace};
 
 const BINDING_READY: &str = "SinkBindingReady";
 const ADAPTER_READY: &str = "ReceiveAdapterReady";
@@ -50,6 +50,14 @@ impl Resource for ContainerSource {
     fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
         let home = namespace(&self.metadata).to_owned();
         rules::default_destination(&mut self.spec.sink, &home);
+        let source = name(&self.metadata).to_owned();
+        let containers = self.spec.template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
+        for (nth, container) in containers.into_iter().flatten().filter_map(Value::as_object_mut).enumerate()
+        {
+            if container.get("name").and_then(Value::as_str).is_none_or(str::is_empty) {
+                container.insert("name".into(), format!("{source}-{nth}").into());
+            }
+        }
     }
 
     fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
@@ -67,5 +75,28 @@ impl Resource for ContainerSource {
 
     fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
         super::validate_by(&self.spec.sink, settings, problems);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// SRC-28: containers without a name are called after their source, each by its place.
+    #[test]
+    fn containers_are_named_after_their_source() {
+        let containers =
+            json!([{ "image": "a" }, { "name": "own", "image": "b" }, { "name": "", "image": "c" }]);
+        let mut source: ContainerSource = serde_json::from_value(json!({
+            "metadata": { "name": "heartbeats" },
+            "spec": { "template": { "spec": { "containers": containers } } },
+        }))
+        .unwrap();
+        source.set_defaults(None, &Requester::default());
+        let named = source.spec.template["spec"]["containers"].as_array().unwrap();
+        let names: Vec<_> = named.iter().map(|container| container["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["heartbeats-0", "own", "heartbeats-2"]);
     }
 }
