@@ -252,7 +252,8 @@ impl Journal {
         }
     }
 
-    /// Appends what there is. A log that is full or failed has other worries: the page is lost.
+    /// Appends what there is, in a full log too: no subscriber reads it, so it keeps no room from anybody. A log that failed has
+    /// other worries: the page is lost.
     pub(super) fn write(&self) {
         let mut page = self.page.borrow_mut();
         if page.notes.is_empty() {
@@ -262,7 +263,7 @@ impl Journal {
         self.is_awaited.set(false);
         let feed = self.keeper.feed(STREAM);
         let written =
-            feed.and_then(|feed| self.keeper.put(&feed, &[&[&record]], Claim::New, UNHURRIED_FLUSH));
+            feed.and_then(|feed| self.keeper.put(&feed, &[&[&record]], Claim::Onward, UNHURRIED_FLUSH));
         if let Err(why) = written {
             tracing::debug!(%why, "a page of the journal is lost");
         }
