@@ -5,12 +5,13 @@ use std::sync::Arc;
 use dataplane::table::{Edits, Manners, Mirror};
 
 use crate::controllers::revision::key;
+use crate::kinds::serving::annotations::SERVICE;
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::manners::{self, header_routes};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{HasConditions, Verdict, namespace};
+use crate::kinds::shared::{HasConditions, Verdict, label, name, namespace};
 use crate::publish::{HostRule, PathRule, Share};
 
 use super::hosts::{self, Naming};
@@ -48,7 +49,7 @@ pub fn resolve(
         .map(|target| {
             let revision = match (target.configuration(), target.revision()) {
                 (Some(configuration), _) => latest_of(configuration, lookup)?,
-                (None, Some(revision)) => ready_one(revision, lookup)?,
+                (None, Some(revision)) => ready_one(route, revision, lookup)?,
                 // Admission refuses a target without a name.
                 (None, None) => {
                     return Err(missing("RevisionMissing", "A traffic target names nothing.".to_owned()));
@@ -88,10 +89,11 @@ fn latest_of(name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
     }
 }
 
-fn ready_one(name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
+fn ready_one(route: &Route, name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
     let revision = lookup.revision(name).ok_or_else(|| {
         missing("RevisionMissing", format!("Revision \"{name}\" referenced in traffic not found."))
     })?;
+    is_of_the_same_service(route, &revision)?;
     match revision.ready().map(|c| c.status) {
         Some(Verdict::True) => Ok(name.to_owned()),
         Some(Verdict::False) => {
@@ -99,6 +101,20 @@ fn ready_one(name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
         }
         _ => Err(coming(format!("Revision \"{name}\" is not yet ready."))),
     }
+}
+
+/// A Service sends to Revisions of its own; a Route that stands alone to any.
+fn is_of_the_same_service(route: &Route, revision: &Revision) -> Result<(), Unassigned> {
+    let Some(service) = label(&route.metadata, SERVICE) else { return Ok(()) };
+    let name = name(&revision.metadata);
+    let why = match label(&revision.metadata, SERVICE) {
+        Some(owner) if owner == service => return Ok(()),
+        Some(owner) => {
+            format!("Revision \"{name}\" belongs to Service \"{owner}\", not Service \"{service}\".")
+        }
+        None => format!("Revision \"{name}\" does not belong to Service \"{service}\"."),
+    };
+    Err(missing("RevisionNotOwned", why))
 }
 
 fn missing(reason: &'static str, message: String) -> Unassigned {
@@ -434,6 +450,31 @@ mod tests {
             let why = resolve(&route(json!([target])), &objects(), naming()).unwrap_err();
             assert_eq!((why.verdict, why.reason), (verdict, reason));
             assert!(why.message.contains(word), "{}", why.message);
+        }
+    }
+
+    /// SRV-TT-01: only a Route that stands alone may send to Revisions of any Service.
+    #[test]
+    fn a_service_sends_to_its_own_revisions() {
+        let of = |service: Option<&str>| {
+            let mut revision = revision("r", "True");
+            revision.metadata.labels = service.map(|name| [(SERVICE.to_owned(), name.to_owned())].into());
+            Objects(Vec::new(), vec![revision])
+        };
+        let mut route = route(json!([{"revisionName": "r", "percent": 100}]));
+        assert!(resolve(&route, &of(Some("other")), naming()).is_ok());
+
+        route.metadata.labels = Some([(SERVICE.to_owned(), "app".to_owned())].into());
+        assert!(resolve(&route, &of(Some("app")), naming()).is_ok());
+        for (owner, message) in [
+            (Some("other"), "Revision \"r\" belongs to Service \"other\", not Service \"app\"."),
+            (None, "Revision \"r\" does not belong to Service \"app\"."),
+        ] {
+            let why = resolve(&route, &of(owner), naming()).unwrap_err();
+            assert_eq!(
+                (why.verdict, why.reason, why.message.as_str()),
+                (Verdict::False, "RevisionNotOwned", message)
+            );
         }
     }
 }
