@@ -276,6 +276,9 @@ fn watches(world: &World) -> Vec<Task<'_>> {
             if matches!(change, (None, _) | (_, None)) {
                 ingress::look_again(world);
             }
+            if let (Some(gone), None) = change {
+                look(configuration::waiting_for(world, &gone.metadata));
+            }
             look(vec![itself(Kind::Revision, change)]);
         })),
         Box::pin(follow(world.all(), &world.routes, move |change| {

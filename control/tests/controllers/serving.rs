@@ -173,6 +173,41 @@ fn a_taken_revision_name_fails_the_configuration() {
         house.until_not_ready::<Configuration>("a-b", "RevisionFailed").await;
         let revision = house.api::<Revision>().get("a-b-one").await.unwrap();
         assert_eq!(controller(&revision.metadata).unwrap().name, "a");
+
+        house.delete::<Configuration>("a").await;
+        house.until_ready::<Configuration>("a-b").await;
+    });
+}
+
+/// SRV-CFG-09: while another Revision has the name that the author chose, the Service says so, and no traffic moves to the stranger.
+#[test]
+fn a_service_whose_revisions_name_is_taken_leaves_its_traffic_alone() {
+    in_a_house(async |house: House| {
+        let template = |name: &str, image: &str| json!({"metadata": {"name": name}, "spec": {"containers": [{"image": image}]}});
+        let mut first = hello("v1");
+        first["spec"]["template"] = template("hello-one", "v1");
+        house.create::<Service>(first).await;
+        house.until_ready::<Service>("hello").await;
+        let second = json!({"spec": {"template": template("hello-two", "v1")}});
+        house.patch::<Service>("hello", second).await;
+        house.until_ready::<Service>("hello").await;
+
+        let clash = json!({"spec": {
+            "template": template("hello-one", "v2"), "traffic": [{"revisionName": "hello-one", "percent": 100}]
+        }});
+        house.patch::<Service>("hello", clash).await;
+        let is_told = |service: &Service| {
+            let told = service.status.iter().flat_map(|status| &status.base.conditions);
+            told.into_iter().any(|c| c.kind == "RoutesReady" && c.reason == "RevisionNameTaken")
+        };
+        house.until::<Service>("hello", is_told).await;
+        let route = house.api::<Route>().get("hello").await.unwrap();
+        assert_eq!(route.status.unwrap().traffic[0].revision_name.as_deref(), Some("hello-two"));
+
+        house.delete::<Revision>("hello-one").await;
+        house.until_ready::<Service>("hello").await;
+        let route = house.api::<Route>().get("hello").await.unwrap();
+        assert_eq!(route.status.unwrap().traffic[0].revision_name.as_deref(), Some("hello-one"));
     });
 }
 

@@ -26,6 +26,17 @@ pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
     Some(Item::new(Kind::Configuration, namespace(meta), &owner.name))
 }
 
+/// Who may have waited for the name of a Revision that is gone: names that authors give begin with the Configuration's.
+pub fn waiting_for(world: &World, gone: &ObjectMeta) -> Vec<Item> {
+    let (ns, name) = (namespace(gone), name(gone));
+    let parents = name.match_indices('-').map(|(end, _)| &name[..end]);
+    let waiting = parents.filter(|parent| {
+        let parent = world.configurations.get(ns, parent);
+        parent.is_some_and(|parent| parent.spec.template.own_name() == Some(name))
+    });
+    waiting.map(|parent| Item::new(Kind::Configuration, ns, parent)).collect()
+}
+
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let Some(configuration) = world.configurations.get(&item.namespace, &item.name) else { return Ok(()) };
     if configuration.metadata.deletion_timestamp.is_some() {

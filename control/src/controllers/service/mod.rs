@@ -11,7 +11,7 @@ use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{controller, name, namespace};
 use children::{make_configuration, make_route};
-use reconcile::{Child, decide, status};
+use reconcile::{Child, decide, status, taken_name};
 
 /// A changed Service is looked at; so is the owner of a changed child, and who waits for the name of a stranger.
 pub fn owner_of(meta: &ObjectMeta) -> Item {
@@ -31,12 +31,18 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let take = |to: &mut Configuration, from: Configuration| to.spec = from.spec;
     let configuration = settle(world, decide(owner, existing.as_deref(), wanted, take)).await?;
 
+    let taken = configuration.as_ref().and_then(|own| taken_name(own, |name| world.revisions.get(ns, name)));
     let existing = world.routes.get(ns, name);
     let take = |to: &mut Route, from: Route| to.spec = from.spec;
-    let route = settle(world, decide(owner, existing.as_deref(), make_route(&service), take)).await?;
+    let mut decided = decide(owner, existing.as_deref(), make_route(&service), take);
+    // Traffic to the name means the Revision that is not there yet, and would reach the stranger.
+    if let (Child::Replace(_), Some(_), Some(left)) = (&decided, &taken, existing) {
+        decided = Child::Keep((*left).clone());
+    }
+    let route = settle(world, decided).await?;
 
     let mut after = (*service).clone();
-    after.status = Some(status(&service, configuration.as_ref(), route.as_ref(), now()));
+    after.status = Some(status(&service, configuration.as_ref(), route.as_ref(), taken.as_deref(), now()));
     world.set_status_of(item, &*service, &after).await
 }
 

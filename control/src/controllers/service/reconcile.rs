@@ -1,10 +1,14 @@
 //! What a Service wants written: values in, values out.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::controllers::configuration::reconcile::{Latest, adopt};
 use crate::kinds::conditions::Conditions;
 use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::service::{
     CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus,
@@ -56,12 +60,23 @@ pub fn leave_others(wanted: &mut ObjectMeta, existing: Option<&ObjectMeta>, own:
     }
 }
 
-/// The Service's status; `None` for a child that is not owned.
+/// The name that the author gave to the template's Revision, if another Revision has it.
+pub fn taken_name(
+    configuration: &Configuration,
+    find: impl FnOnce(&str) -> Option<Arc<Revision>>,
+) -> Option<String> {
+    let name = configuration.spec.template.own_name()?;
+    let is_taken = matches!(adopt(configuration, find(name)?), Latest::Failed(_));
+    is_taken.then(|| name.to_owned())
+}
+
+/// The Service's status; `None` for a child that is not owned. `taken` is the name that its Revision cannot have.
 #[must_use]
 pub fn status(
     service: &Service,
     configuration: Option<&Configuration>,
     route: Option<&Route>,
+    taken: Option<&str>,
     now: Timestamp,
 ) -> ServiceStatus {
     let mut status = service.status.clone().unwrap_or_default();
@@ -93,6 +108,12 @@ pub fn status(
             }
         }
         None => not_owned(&mut conditions, ROUTES_READY, "Route", name),
+    }
+    if let Some(taken) = taken.filter(|_| route.is_some()) {
+        let why = format!(
+            "The revision name \"{taken}\" is taken by a conflicting Revision, so traffic will not be migrated"
+        );
+        conditions.mark_false(ROUTES_READY, "RevisionNameTaken", &why);
     }
     status.base = Status {
         observed_generation: service.metadata.generation,
@@ -141,6 +162,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::controllers::configuration::children::make_revision;
     use crate::controllers::service::children::{make_configuration, make_route};
 
     fn service() -> Service {
@@ -240,24 +262,45 @@ mod tests {
         };
         let flowing = settled(&route, traffic("hello-2"));
 
-        let all_well = status(&service, Some(&good), Some(&flowing), now());
+        let all_well = status(&service, Some(&good), Some(&flowing), None, now());
         assert_eq!(find(&all_well, "Ready").status, Verdict::True);
         assert_eq!(all_well.url.as_deref(), Some("http://hello"));
         assert_eq!(all_well.latest_ready_revision_name.as_deref(), Some("hello-2"));
 
-        let behind = status(&service, Some(&configuration), Some(&flowing), now());
+        let behind = status(&service, Some(&configuration), Some(&flowing), None, now());
         // A fresh child has no generation and no status yet.
         assert_eq!(find(&behind, CONFIGURATIONS_READY).reason, "OutOfDate");
-        let old = status(&service, Some(&good), Some(&settled(&route, traffic("hello-1"))), now());
+        let old = status(&service, Some(&good), Some(&settled(&route, traffic("hello-1"))), None, now());
         assert_eq!(find(&old, ROUTES_READY).reason, "TrafficNotMigrated");
         assert_eq!(find(&old, "Ready").status, Verdict::Unknown);
         let failed = settled(&configuration, json!({"conditions": ready("False")}));
-        let failed = status(&service, Some(&failed), Some(&flowing), now());
+        let failed = status(&service, Some(&failed), Some(&flowing), None, now());
         assert_eq!(
             (find(&failed, "Ready").status, find(&failed, "Ready").reason.as_str()),
             (Verdict::False, "Because")
         );
-        let foreign = status(&service, Some(&good), None, now());
+        let foreign = status(&service, Some(&good), None, None, now());
         assert_eq!(find(&foreign, ROUTES_READY).reason, "NotOwned");
+    }
+
+    /// SRV-CFG-09: traffic stays where it is while another Revision has the name that the author chose.
+    #[test]
+    fn a_taken_name_is_told_of_the_routes() {
+        let mut service = service();
+        service.spec.template.metadata.name = Some("hello-one".into());
+        let (mut configuration, route) = (make_configuration(&service), make_route(&service));
+        configuration.metadata.uid = Some("u2".into());
+        let made = make_revision(&configuration, now());
+        let taken = |found: Option<&Revision>| taken_name(&configuration, |_| found.cloned().map(Arc::new));
+        assert_eq!(taken(None), None);
+        assert_eq!(taken(Some(&made)), None);
+        let mut other = made.clone();
+        other.spec.timeout_seconds = Some(9);
+        assert_eq!(taken(Some(&other)).as_deref(), Some("hello-one"));
+
+        let status = status(&service, Some(&configuration), Some(&route), Some("hello-one"), now());
+        let told = find(&status, ROUTES_READY);
+        assert_eq!((told.status, told.reason.as_str()), (Verdict::False, "RevisionNameTaken"));
+        assert!(told.message.contains("\"hello-one\""), "{}", told.message);
     }
 }
