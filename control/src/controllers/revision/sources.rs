@@ -41,6 +41,8 @@ type Data = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     found: BTreeMap<(Kind, String), Data>,
+    /// `binaryData` by ConfigMap: files are made of it, and variables are not, as in a kubelet.
+    binary: BTreeMap<String, Data>,
     /// As whom instances act.
     account: String,
     /// Of that account, or why there is none.
@@ -60,24 +62,10 @@ pub async fn load(world: &World, item: &Item, spec: &RevisionSpec) -> Result<Sou
             ..KReference::default()
         };
         if let Ok(object) = world.resolver.read(item, &reference).await? {
-            sources.found.insert((kind, name), data(kind, object));
+            sources.take(kind, name, object);
         }
     }
     Ok(sources)
-}
-
-fn data(kind: Kind, object: serde_json::Value) -> Data {
-    match kind {
-        Kind::ConfigMap => {
-            let map: ConfigMap = serde_json::from_value(object).unwrap_or_default();
-            let text = map.data.into_iter().flatten().map(|(key, text)| (key, text.into_bytes()));
-            text.chain(map.binary_data.into_iter().flatten().map(|(key, bytes)| (key, bytes.0))).collect()
-        }
-        Kind::Secret => {
-            let secret: Secret = serde_json::from_value(object).unwrap_or_default();
-            secret.data.into_iter().flatten().map(|(key, bytes)| (key, bytes.0)).collect()
-        }
-    }
 }
 
 /// All objects that `spec` names, each once.
@@ -106,6 +94,22 @@ fn named(spec: &RevisionSpec) -> BTreeSet<(Kind, String)> {
 }
 
 impl Sources {
+    fn take(&mut self, kind: Kind, name: String, object: serde_json::Value) {
+        let data = match kind {
+            Kind::ConfigMap => {
+                let map: ConfigMap = serde_json::from_value(object).unwrap_or_default();
+                let binary = map.binary_data.into_iter().flatten();
+                self.binary.insert(name.clone(), binary.map(|(key, bytes)| (key, bytes.0)).collect());
+                map.data.into_iter().flatten().map(|(key, text)| (key, text.into_bytes())).collect()
+            }
+            Kind::Secret => {
+                let secret: Secret = serde_json::from_value(object).unwrap_or_default();
+                secret.data.into_iter().flatten().map(|(key, bytes)| (key, bytes.0)).collect()
+            }
+        };
+        self.found.insert((kind, name), data);
+    }
+
     /// SRV-CON-05: `envFrom` first, `env` over it; each may use what stands before it as `$(NAME)`.
     pub fn environment(
         &self,
@@ -229,12 +233,18 @@ impl Sources {
         meta: &ObjectMeta,
     ) -> Result<Vec<File>, Unrunnable> {
         let Some(data) = self.get(kind, name, optional)? else { return Ok(Vec::new()) };
+        let binary = self.binary.get(name).filter(|_| kind == Kind::ConfigMap);
         let Some(items) = items.filter(|items| !items.is_empty()) else {
-            return data.iter().map(|(key, bytes)| file(key, bytes, mode)).collect();
+            let all = data.iter().chain(binary.into_iter().flatten());
+            return all.map(|(key, bytes)| file(key, bytes, mode)).collect();
         };
         let mut files = Vec::with_capacity(items.len());
         for item in items {
-            if let Some(bytes) = self.key(kind, name, &item.key, optional, meta)? {
+            let bytes = match binary.and_then(|binary| binary.get(&item.key)) {
+                None => self.key(kind, name, &item.key, optional, meta)?,
+                found => found,
+            };
+            if let Some(bytes) = bytes {
                 files.push(file(&item.path, bytes, item.mode.or(mode))?);
             }
         }
@@ -333,6 +343,7 @@ mod tests {
                 ((Kind::ConfigMap, "settings".into()), data(&[("colour", "red"), ("size", "9")])),
                 ((Kind::Secret, "keys".into()), data(&[("token", "t0p")])),
             ]),
+            binary: BTreeMap::from([("settings".into(), data(&[("zip", "\0\u{1}")]))]),
             account: "teller".into(),
             tokens: BTreeMap::from([
                 (wanted("shop"), Ok("j.w.t".into())),
@@ -384,6 +395,18 @@ mod tests {
         assert_eq!(found.unwrap(), pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 
+    /// SRV-CON-06, SRV-CON-22: a variable cannot hold every byte, so what is binary is none.
+    #[test]
+    fn no_variable_is_made_of_binary_data() {
+        let all =
+            environment(json!({"name": "x", "envFrom": [{"configMapRef": {"name": "settings"}}]})).unwrap();
+        assert_eq!(all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["colour", "size"]);
+        let from = json!({"configMapKeyRef": {"name": "settings", "key": "zip"}});
+        let refused =
+            environment(json!({"name": "x", "env": [{"name": "Z", "valueFrom": from}]})).unwrap_err();
+        assert_eq!(refused.message, "couldn't find key zip in ConfigMap ns/settings");
+    }
+
     /// SRV-CON-26, SRV-CON-29: what must be there and is not keeps the Revision from starting.
     #[test]
     fn what_is_missing_is_named_as_a_kubelet_names_it() {
@@ -414,7 +437,12 @@ mod tests {
     #[test]
     fn volumes_hold_all_keys_or_the_named_ones_with_their_modes() {
         let all = files(json!({"name": "v", "configMap": {"name": "settings"}})).unwrap();
-        assert_eq!(all, [("colour".into(), "red".into(), 0o644), ("size".into(), "9".into(), 0o644)]);
+        let wanted = [("colour", "red"), ("size", "9"), ("zip", "\0\u{1}")];
+        assert_eq!(all, wanted.map(|(path, text)| (path.into(), text.into(), 0o644)));
+        let binary = files(
+            json!({"name": "v", "configMap": {"name": "settings", "items": [{"key": "zip", "path": "z"}]}}),
+        );
+        assert_eq!(binary.unwrap(), [("z".into(), "\0\u{1}".into(), 0o644)]);
 
         let some = files(json!({"name": "v", "secret": {"secretName": "keys", "defaultMode": 0o400,
             "items": [{"key": "token", "path": "a/b", "mode": 0o600}]}}));
