@@ -21,7 +21,7 @@ pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[NETWORK_CONFIG
 /// The class that is ours. Objects of another, or of none, are left alone (X-KI-01).
 pub const CLASS: &str = "sluicegate.ingress.networking.knative.dev";
 /// Its annotation: the present name and the former one.
-const CLASS_ANNOTATIONS: [&str; 2] =
+pub const CLASS_ANNOTATIONS: [&str; 2] =
     ["networking.knative.dev/ingress-class", "networking.knative.dev/ingress.class"];
 
 const MISSING: &str = "missing field(s)";

@@ -10,6 +10,7 @@ use super::{resources, spares};
 use crate::kind::{Problems, Requester};
 use crate::kinds::duration;
 use crate::kinds::names::is_dns1035_label;
+use crate::kinds::networking::{certificate, ingress};
 use crate::kinds::settings::HttpProtocol;
 use crate::kinds::shared::{annotation, controller, label, name};
 
@@ -42,6 +43,8 @@ const NO_TLS: [&str; 3] = [
 /// What clients without TLS are answered. The former name is the first that upstream looks for.
 const HTTP_PROTOCOL: [&str; 2] =
     ["networking.knative.dev/httpOption", "networking.knative.dev/http-protocol"];
+/// What is said to the network begins so.
+const NETWORKING: &str = "networking.knative.dev";
 pub const CLUSTER_LOCAL: &str = "cluster-local";
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// `process`: the container's command runs as a process of this host.
@@ -170,6 +173,16 @@ pub fn refuse_autoscaling(meta: &ObjectMeta, problems: &mut Problems) {
                  \"spec.template.metadata.annotations\" to work"
             ),
         );
+    }
+}
+
+/// Of what is said to the network a template may say only what upstream knows; a slip would be passed over in silence.
+pub fn refuse_unknown_networking(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+    let known = [&NO_TLS[..], &HTTP_PROTOCOL, &ingress::CLASS_ANNOTATIONS, &certificate::CLASS_ANNOTATIONS];
+    for (key, _) in meta.annotations.iter().flatten() {
+        if key.starts_with(NETWORKING) && !known.iter().any(|keys| keys.contains(&key.as_str())) {
+            problems.add(format!("{at}.annotations"), format!("invalid key name \"{key}\""));
+        }
     }
 }
 
@@ -372,6 +385,27 @@ mod tests {
         assert_eq!(told(&[(new, "Redirected"), (old, "ENABLED")]), Ok(HttpProtocol::Enabled));
         let wrong = Err("incorrect http-protocol annotation: disabled".to_owned());
         assert_eq!(told(&[(new, "Disabled")]), wrong, "the operator alone may");
+    }
+
+    #[test]
+    fn a_template_says_to_the_network_what_upstream_knows() {
+        for (key, is_known) in [
+            ("networking.knative.dev/http-protocol", true),
+            ("networking.knative.dev/disable-external-domain-tls", true),
+            ("networking.knative.dev/ingress.class", true),
+            ("networking.knative.dev/certificate-class", true),
+            ("networking.knative.dev/visibility", false),
+            ("networking.knative.dev/http-protocoll", false),
+            ("networking.example.com/other", true),
+        ] {
+            let annotations = Some([(key.to_owned(), "x".to_owned())].into());
+            let meta = ObjectMeta { annotations, ..ObjectMeta::default() };
+            let mut problems = Problems::default();
+            refuse_unknown_networking(&meta, "spec.template.metadata", &mut problems);
+            let told: Vec<_> = problems.list.iter().map(|p| format!("{}: {}", p.field, p.message)).collect();
+            let wanted = format!("spec.template.metadata.annotations: invalid key name \"{key}\"");
+            assert_eq!(told, if is_known { vec![] } else { vec![wanted] });
+        }
     }
 
     /// X-RTE-07

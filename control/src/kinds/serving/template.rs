@@ -94,6 +94,7 @@ impl RevisionTemplate {
         let at = "spec.template";
         self.spec.validate(&format!("{at}.spec"), problems);
         annotations::validate_template(&self.metadata, &format!("{at}.metadata"), problems);
+        annotations::refuse_unknown_networking(&self.metadata, &format!("{at}.metadata"), problems);
         self.validate_own_name(parent, &format!("{at}.metadata.name"), problems);
         if let (Some(name), Some(before)) = (self.own_name(), before)
             && before.own_name() == Some(name)
