@@ -11,6 +11,8 @@ use crate::kinds::shared::Verdict;
 pub const NOT_ENABLED: &str = "external-domain-tls is not enabled";
 pub const NOT_FOR_LOCAL: &str = "TLS is not enabled for cluster-local";
 const PROVIDED_OUTSIDE: &str = "TLS certificate was provided externally";
+/// Who has a host is asked first.
+const NOT_ASKED: &str = "No certificate is asked for before it is known whose the hosts are.";
 const NO_LISTENER: &str = "There is no listener for TLS: start the appliance with --https ADDRESS.";
 
 /// What TLS there is for an object's hosts.
@@ -100,7 +102,7 @@ impl Tls {
     pub fn tell(&self, conditions: &mut Conditions<'_>, condition: &str, usual: HttpProtocol) {
         match self {
             Self::Off(why) => conditions.mark_true_because(condition, "TLSNotEnabled", why),
-            Self::Unasked => conditions.mark_unknown(condition, "", ""),
+            Self::Unasked => conditions.mark_unknown(condition, "CertificateNotReady", NOT_ASKED),
             Self::NoListener if usual == HttpProtocol::Enabled => {
                 conditions.mark_true_because(condition, "HTTPDowngrade", NO_LISTENER);
             }
@@ -227,7 +229,7 @@ mod tests {
         let no_listener = || Tls::Given("a.test".into(), Err(Tls::unheard()));
         for (tls, usual, status, reason, message) in [
             (Tls::Off(NOT_ENABLED), Enabled, True, "TLSNotEnabled", "external-domain-tls is not enabled"),
-            (Tls::Unasked, Enabled, Unknown, "", ""),
+            (Tls::Unasked, Enabled, Unknown, "CertificateNotReady", NOT_ASKED),
             (Tls::Asked(vec![ready(), ready()]), Redirected, True, "", ""),
             (
                 Tls::Asked(vec![coming(), ready()]),

@@ -76,7 +76,11 @@ pub fn status(
     match &findings.target {
         Some(Ok(_)) => conditions.mark_true(REFERENCE_RESOLVED),
         Some(Err(why)) => conditions.mark_false(REFERENCE_RESOLVED, "ResolveFailed", why),
-        None => conditions.mark_unknown(REFERENCE_RESOLVED, "", ""),
+        None => conditions.mark_unknown(
+            REFERENCE_RESOLVED,
+            "DomainNotClaimed",
+            "The reference is resolved when the domain is claimed.",
+        ),
     }
     match (&findings.taken, &findings.misnoted) {
         (Some(owner), _) => conditions.mark_false(
@@ -131,6 +135,7 @@ mod tests {
     use super::*;
     use crate::controllers::certificate::standing::{Held, NOT_ENABLED, Standing};
     use crate::controllers::ingress::backends::Unresolved;
+    use crate::kinds::shared::{Condition, Verdict};
 
     fn ready(findings: &Findings) -> (String, String, String) {
         let mapping: DomainMapping = serde_json::from_value(json!({
@@ -140,11 +145,14 @@ mod tests {
         let ports = Ports { http: 8080, https: Some(443) };
         let at = Timestamp::from_second(1).unwrap();
         let status = status(&mapping, findings, (&Network::default(), ports), at);
+        let silent = |c: &&Condition| c.status != Verdict::True && c.reason.is_empty();
+        assert_eq!(status.base.conditions.iter().find(silent), None);
         let url = status.url.unwrap_or_default();
         let ready = status.base.conditions.into_iter().find(|c| c.kind == "Ready").unwrap();
         (format!("{:?}", ready.status), ready.reason, url)
     }
 
+    /// COND-17: whatever is not True says why.
     #[test]
     fn each_way_to_fail_has_its_reason() {
         let well = Findings {
