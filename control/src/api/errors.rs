@@ -263,7 +263,7 @@ impl Refusal {
     }
 
     /// The same refusal, of a rehearsal. Upstream rehearses the Pod too, and what Kubernetes alone says against that is told
-    /// as it told it; what Knative says against its own kind goes before.
+    /// as it told it; what Knative says against its own kind, and what its schema does, goes before.
     pub(super) fn of_dry_run(self, meta: &KindMeta) -> Self {
         const DRY_RUN: &str = "dry-run-validation";
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -271,7 +271,9 @@ impl Refusal {
             let (field, message) = (text(&cause["field"]), text(&cause["message"]));
             let field = field.strip_prefix("spec.template.").filter(|field| field.starts_with("spec."))?;
             // Kubernetes' words begin with a capital, Knative's ("invalid value: ") do not.
-            message.starts_with("Invalid value: ").then(|| Problem { field: field.to_owned(), message })
+            let of_schema = message.contains(" in body must ");
+            (message.starts_with("Invalid value: ") && !of_schema)
+                .then(|| Problem { field: field.to_owned(), message })
         };
         let causes = self.details["causes"].as_array().filter(|_| meta.group == serving::GROUP);
         let problems: Option<Vec<Problem>> =
@@ -459,6 +461,10 @@ mod tests {
         for other in [
             problem("spec.template.spec.containers[0].image", "missing field(s)"),
             problem("metadata.name", "Invalid value: \"&x\": a label"),
+            problem(
+                "spec.template.spec.timeoutSeconds",
+                "Invalid value: \"string\": a in body must be of type integer",
+            ),
         ] {
             for problems in [&[other.clone()][..], &[name.clone(), other]] {
                 assert!(!told(problems).contains("dry run"), "Knative's own rules go before: {problems:?}");
