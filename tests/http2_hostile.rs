@@ -178,14 +178,13 @@ fn a_client_that_makes_us_reset_streams_is_cut() {
 fn a_head_without_end_is_cut() {
     let upstream = Upstream::start("one");
     let appliance = gateway(&upstream);
-    let mut cut = 0;
-    for piece in [vec![], [&[0x00, 0x01, b'a', 0x7f, 0x81, 0x01], [b'x'; 256].as_slice()].concat()] {
+    let full = [&[0x00, 0x01, b'a', 0x7f, 0x81, 0x01], [b'x'; 256].as_slice()].concat();
+    for (cut, piece) in (1..).zip([vec![], full]) {
         let open = frame(HEADERS, END_STREAM, 1, &get_block(HOST, "/"));
         let parts = std::iter::once(open).chain(std::iter::repeat_n(frame(0x9, 0, 1, &piece), 100_000));
         let before = upstream.requests();
         while_others_are_served(&appliance, parts);
         assert!(upstream.requests() > before); // the others
-        cut += 1;
         wait::until(PATIENCE, "the cut", || {
             (metric(&appliance, "sluicegate_http2_floods_total", "continuations") == cut).then_some(())
         });
