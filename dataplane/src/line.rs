@@ -2,7 +2,8 @@
 //!
 //! Each core has a queue of its own ([`crate::proxy::waiting`]) and shows here how long its first guest has waited. A
 //! place that becomes free is offered to the one who has waited longest, wherever he is: a core that served its own
-//! guests first would, under load, never come to the others'.
+//! guests first would, under load, never come to the others'. They go before an older one of another core only if they
+//! came little later ([`AHEAD_MAX`]): to make another core look takes longer than many a request does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,10 @@ use ring::Remote;
 
 /// Nobody waits there.
 const NOBODY: u64 = u64::MAX;
+
+/// How many guests may go before one who came earlier, at most: where cores take turns, one place in so many waits for a
+/// core to wake up.
+pub const AHEAD_MAX: u64 = 8;
 
 /// The fronts of all cores' queues for one backend; a core is added when its first guest sits down.
 #[derive(Debug, Default)]
@@ -61,11 +66,15 @@ impl Line {
     /// Where somebody has waited longest.
     pub fn first(&self) -> Option<Arc<Front>> {
         let fronts = self.fronts.load();
-        let waiting = fronts.iter().map(|front| (front.turn.load(SeqCst), front));
-        waiting
-            .filter(|(turn, _)| *turn != NOBODY)
-            .min_by_key(|(turn, _)| *turn)
-            .map(|(_, front)| Arc::clone(front))
+        let first = fronts.iter().min_by_key(|front| front.turn.load(SeqCst))?;
+        (first.turn.load(SeqCst) != NOBODY).then(|| Arc::clone(first))
+    }
+
+    /// Whether the first guest of this front may take a place, as far as those of the others go.
+    pub fn lets(&self, front: &Front) -> bool {
+        let own = front.turn.load(SeqCst);
+        let first = self.fronts.load().iter().map(|front| front.turn.load(SeqCst)).min();
+        own != NOBODY && first.is_none_or(|first| own <= first.saturating_add(AHEAD_MAX))
     }
 }
 
@@ -103,6 +112,11 @@ mod tests {
         one.show(None);
         assert!(Arc::ptr_eq(&line.first().unwrap(), &two));
         assert!(Arc::ptr_eq(&line.front(1, &ring.remote()), &two));
+        assert!(line.lets(&two) && !line.lets(&one));
+        one.show(Some(turns[2] + AHEAD_MAX));
+        assert!(line.lets(&two) && line.lets(&one));
+        one.show(Some(turns[2] + AHEAD_MAX + 1));
+        assert!(line.lets(&two) && !line.lets(&one));
         ring.shutdown();
     }
 }

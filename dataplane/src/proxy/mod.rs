@@ -200,16 +200,20 @@ impl Proxy {
         }
     }
 
-    /// There may be a place in an instance of `backend`: calls who has waited longest for it.
+    /// There may be a place in an instance of `backend`: calls whose turn it is.
     fn place_freed(&self, backend: &Backend) {
         // Pairs with the fence of a guest that sits down: either it sees the place, or we see it wait.
         fence(SeqCst);
         if backend.load.waiting.load(Relaxed) == 0 {
             return;
         }
-        let Some(first) = backend.load.line().first() else { return };
-        if !self.room.borrow().has_front(&backend.key, &first) {
-            return first.call();
+        let line = backend.load.line();
+        let is_ours = self.room.borrow().front(&backend.key).is_some_and(|front| line.lets(front));
+        if !is_ours {
+            if let Some(first) = line.first() {
+                first.call();
+            }
+            return;
         }
         let called = self.room.borrow_mut().call(&backend.key);
         if let Some(waker) = called {

@@ -298,12 +298,12 @@ impl Guest {
         self.ticket.as_ref().is_some_and(|ticket| self.proxy.room.borrow().is_first(ticket))
     }
 
-    /// Whether a place may be taken by the first guest of this core: nobody on another one has waited longer, or there
-    /// are places for all.
+    /// Whether a place may be taken by the first guest of this core: nobody on another one has waited much longer, or
+    /// there are places for all.
     fn may_take(&self) -> bool {
         let Backend { key, load, concurrency_max, .. } = &*self.backend;
-        let is_next =
-            || load.line().first().is_some_and(|first| self.proxy.room.borrow().has_front(key, &first));
+        let room = self.proxy.room.borrow();
+        let is_next = || room.front(key).is_some_and(|front| load.line().lets(front));
         *concurrency_max == 0 || is_next() || pick::has_places(&self.backend, load.waiting.load(Relaxed))
     }
 
@@ -341,6 +341,7 @@ mod tests {
 
     use super::*;
     use crate::http::limits::HttpLimits;
+    use crate::line::AHEAD_MAX;
     use crate::proxy::Parts;
     use crate::proxy::waiting::RoomLimits;
     use crate::publish::Tables;
@@ -408,26 +409,30 @@ mod tests {
     /// SRV-REQ-08: a core that had guests of its own once gave them every place that became free, so that requests
     /// which another core had taken in waited for as long as it had guests.
     #[test]
-    fn guests_leave_in_the_order_in_which_they_came_whatever_core_they_wait_on() {
+    fn guests_leave_as_they_came_give_or_take_a_few_whatever_core_they_wait_on() {
         for places in [1, 3] {
             on_two_cores(places, async move |cores| {
                 let (served, ring) = (Rc::<RefCell<Vec<u32>>>::default(), cores[0].ring.clone());
                 for name in 0..40 {
-                    let core = Rc::clone(&cores[usize::from(name % 5 == 2)]);
+                    let core = Rc::clone(&cores[usize::from(name % 2 == 1)]);
                     ring.spawn(visit(core, name, Rc::clone(&served)));
                     ring.sleep(Duration::from_micros(10)).await;
                 }
                 while served.borrow().len() < 40 {
                     ring.sleep(Duration::from_millis(1)).await;
                 }
-                assert_eq!(*served.borrow(), (0..40).collect::<Vec<_>>(), "{places} at a time");
+                let served = served.borrow();
+                for (place, name) in served.iter().enumerate() {
+                    let overtook = served[..place].iter().filter(|before| *before > name).count() as u64;
+                    assert!(overtook <= AHEAD_MAX, "{places} at a time: {served:?}");
+                }
             });
         }
     }
 
-    /// A newcomer whose core has no guests does not take what another core's guest was called for.
+    /// A newcomer whose core has no guests is behind those of other cores.
     #[test]
-    fn who_comes_again_and_again_does_not_overtake_who_waits_on_another_core() {
+    fn who_comes_again_and_again_does_not_keep_who_waits_on_another_core_waiting() {
         on_two_cores(1, async |cores| {
             let (served, ring) = (Rc::<RefCell<Vec<u32>>>::default(), cores[0].ring.clone());
             let (eager, own) = (Rc::clone(&cores[0]), Rc::clone(&served));
@@ -438,7 +443,7 @@ mod tests {
             });
             ring.sleep(Duration::from_micros(100)).await;
             visit(Rc::clone(&cores[1]), 1_000, Rc::clone(&served)).await;
-            assert_eq!(*served.borrow(), [0, 1_000]);
+            assert!(served.borrow().len() as u64 <= 2 + AHEAD_MAX, "{served:?}");
         });
     }
 }

@@ -201,10 +201,10 @@ impl WaitingRoom {
         self.seats_taken > 0 && self.queues.contains_key(backend)
     }
 
-    /// Whether `front` is that of our own queue for `backend`.
+    /// What other cores see of the queue for `backend`, if there is one.
     #[must_use]
-    pub fn has_front(&self, backend: &str, front: &Arc<Front>) -> bool {
-        self.queues.get(backend).is_some_and(|queue| Arc::ptr_eq(&queue.front, front))
+    pub fn front(&self, backend: &str) -> Option<&Front> {
+        self.queues.get(backend).map(|queue| &*queue.front)
     }
 
     #[must_use]
