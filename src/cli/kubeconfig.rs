@@ -54,10 +54,13 @@ fn decide(args: &Args) -> Result<String> {
         None => Authority::Plain,
     };
     let left = args.data.as_deref().filter(|_| args.ca.is_none()).map(left_by).transpose()?.flatten();
-    let Some((at, authority)) = left else {
+    let Some(left) = left else {
         return Ok(text(args.api.unwrap_or(default), &authority, args.token.as_deref()));
     };
-    Ok(text(args.api.unwrap_or(at), &authority, args.token.as_deref()))
+    // The appliance's own token is for this host; who asks for another address means others.
+    let own = left.token.filter(|_| args.api.is_none());
+    let token = args.token.as_deref().or(own.as_deref());
+    Ok(text(args.api.unwrap_or(left.at), &left.authority, token))
 }
 
 /// Where a running API leaves its own.
@@ -65,15 +68,22 @@ pub(crate) fn place(data: &Path) -> PathBuf {
     data.join("api/kubeconfig")
 }
 
-/// Address and authority of the appliance on this folder; `None` where none has run yet.
-fn left_by(data: &Path) -> Result<Option<(SocketAddr, Authority)>> {
+/// How an appliance is reached from its own host.
+struct Left {
+    at: SocketAddr,
+    authority: Authority,
+    token: Option<String>,
+}
+
+/// What the appliance on this folder left; `None` where none has run yet.
+fn left_by(data: &Path) -> Result<Option<Left>> {
     let path = place(data);
     let written = match std::fs::read_to_string(&path) {
         Ok(written) => written,
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(why) => return Err(why).with_context(|| path.display().to_string()),
     };
-    let read = || -> Option<(SocketAddr, Authority)> {
+    let read = || -> Option<Left> {
         let parsed: Value = serde_norway::from_str(&written).ok()?;
         let cluster = &parsed["clusters"][0]["cluster"];
         let (scheme, address) = cluster["server"].as_str()?.split_once("://")?;
@@ -86,7 +96,8 @@ fn left_by(data: &Path) -> Result<Option<(SocketAddr, Authority)>> {
             None if scheme == "https" => Authority::Known,
             None => Authority::Plain,
         };
-        Some((address.parse().ok()?, authority))
+        let token = parsed["users"][0]["user"]["token"].as_str().map(str::to_owned);
+        Some(Left { at: address.parse().ok()?, authority, token })
     };
     read().map(Some).ok_or_else(|| anyhow!("{} is not what the appliance wrote", path.display()))
 }

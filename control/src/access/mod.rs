@@ -4,6 +4,7 @@
 
 pub mod accounts;
 pub mod keys;
+pub mod own_token;
 pub mod rbac;
 pub mod selfmade;
 pub mod signing;

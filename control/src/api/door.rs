@@ -40,6 +40,9 @@ type Handshake = Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, Peer)
 /// A TLS listener.
 pub struct Door {
     listener: TcpListener,
+    /// Nobody from elsewhere comes in here. A door that others find too trusts nobody unsaid, who comes over loopback
+    /// neither: that may be somebody's proxy or tunnel.
+    is_on_loopback: bool,
     acceptor: TlsAcceptor,
     handshakes: FuturesUnordered<Handshake>,
     papers: Papers,
@@ -65,8 +68,9 @@ impl Door {
             maker.renew(jiff::Timestamp::now())?;
         }
         let acceptor = TlsAcceptor::from(Arc::new(config(&papers)?));
+        let is_on_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let handshakes = FuturesUnordered::new();
-        Ok(Self { listener, acceptor, handshakes, papers, looked_at: Instant::now() })
+        Ok(Self { listener, is_on_loopback, acceptor, handshakes, papers, looked_at: Instant::now() })
     }
 
     /// Takes a new certificate before the old one ends.
@@ -144,9 +148,9 @@ impl Listener for Door {
                     }
                 }
                 taken = self.listener.accept(), if self.handshakes.len() < HANDSHAKES_MAX => match taken {
-                    Ok((stream, address)) => {
+                    Ok((stream, _)) => {
                         self.renew();
-                        self.handshakes.push(Box::pin(greet(self.acceptor.clone(), stream, address)));
+                        self.handshakes.push(Box::pin(greet(self.acceptor.clone(), stream, self.is_on_loopback)));
                     }
                     Err(_) => tokio::time::sleep(PAUSE).await,
                 },
@@ -155,20 +159,20 @@ impl Listener for Door {
     }
 
     fn local_addr(&self) -> io::Result<Peer> {
-        self.listener.local_addr().map(Peer::at)
+        Ok(Peer { is_local: self.is_on_loopback, certificate: None })
     }
 }
 
 async fn greet(
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    address: SocketAddr,
+    is_local: bool,
 ) -> Option<(TlsStream<TcpStream>, Peer)> {
     without_delay(&stream);
     let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await.ok()?.ok()?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let certificate = certificate.and_then(|certificate| subject(certificate));
-    Some((stream, Peer { certificate, ..Peer::at(address) }))
+    Some((stream, Peer { is_local, certificate }))
 }
 
 /// Whom a certificate names: the common name is the user, organizations are groups.
@@ -180,10 +184,10 @@ fn subject(certificate: &CertificateDer<'_>) -> Option<User> {
     Some(User { name, groups: groups.chain([AUTHENTICATED.to_owned()]).collect() })
 }
 
-/// Who is at the other end of a plain connection.
+/// Who is at the other end of a plain connection: there is none but on loopback.
 pub fn by_address(stream: &TcpStream, address: &SocketAddr) -> Peer {
     without_delay(stream);
-    Peer::at(*address)
+    Peer { is_local: address.ip().is_loopback(), certificate: None }
 }
 
 /// Who is at the other end of a Unix socket.

@@ -1,6 +1,5 @@
 //! Who asks: believed by a token, by a client certificate, or by being on this host.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::ConnectInfo;
@@ -14,7 +13,7 @@ use crate::kind::Requester;
 use crate::store::{Key, Store};
 
 use super::errors::Refusal;
-use super::{OUTSIDE_USER, Server};
+use super::{ANONYMOUS, OUTSIDE_USER, Server, UNAUTHENTICATED};
 
 const AS_USER: &str = "impersonate-user";
 const AS_GROUP: &str = "impersonate-group";
@@ -24,23 +23,18 @@ const GROUPS_MAX: usize = 64;
 /// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// It is on this host: on loopback, or on the Unix socket.
+    /// It is on this host: at a listener of loopback, or at the Unix socket.
     pub is_local: bool,
     /// Who its certificate says it is; checked during the handshake.
     pub certificate: Option<User>,
-}
-
-impl Peer {
-    #[must_use]
-    pub fn at(address: SocketAddr) -> Self {
-        Self { is_local: address.ip().is_loopback(), certificate: None }
-    }
 }
 
 /// Ways to be believed besides being local.
 #[derive(Debug, Default)]
 pub struct Believed {
     pub tokens: Tokens,
+    /// Who shows this one can read the appliance's folder, and counts as local.
+    pub own: Option<String>,
     /// Keeps the key of service-account tokens; without it there are none.
     pub signer: Option<Arc<Signer>>,
 }
@@ -77,11 +71,17 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn by_token(server: &Server, token: &str) -> Option<User> {
-    if let Some(user) = server.believed.tokens.owner(token) {
-        return Some(user.clone());
+    if let Some(user) = known(server, token) {
+        return Some(user);
     }
     let account = server.believed.signer.as_ref()?.read(token, Timestamp::now().as_second())?;
     lives(&server.store, &account).then(|| account.user())
+}
+
+/// Whose token it is of those that are no account's.
+fn known(server: &Server, token: &str) -> Option<User> {
+    let is_own = server.believed.own.as_deref() == Some(token);
+    if is_own { Some(local()) } else { server.believed.tokens.owner(token).cloned() }
 }
 
 /// Who shows `token`, with his uid, and for which of `audiences` it is good; nothing asked for is this API itself.
@@ -90,9 +90,9 @@ pub(super) fn review(
     token: &str,
     audiences: &[String],
 ) -> Option<(User, String, Vec<String>)> {
-    if let Some(user) = server.believed.tokens.owner(token) {
+    if let Some(user) = known(server, token) {
         let here = audiences.is_empty() || audiences.iter().any(|audience| audience == ISSUER);
-        return here.then(|| (user.clone(), String::new(), vec![ISSUER.into()]));
+        return here.then(|| (user, String::new(), vec![ISSUER.into()]));
     }
     let signer = server.believed.signer.as_ref()?;
     let (account, good_for) = signer.read_for(token, audiences, Timestamp::now().as_second())?;
@@ -154,7 +154,8 @@ fn put_on(server: &Server, headers: &HeaderMap, user: User) -> Result<User, Refu
             Account { namespace: namespace.into(), name: account.into(), uid: String::new(), bound: None };
         all.extend(account.user().groups);
     } else {
-        all.push(AUTHENTICATED.into());
+        // Who counts as nobody is not among those who said who they are.
+        all.push(if name == ANONYMOUS { UNAUTHENTICATED } else { AUTHENTICATED }.into());
     }
     Ok(User { name, groups: all })
 }

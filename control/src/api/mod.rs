@@ -90,8 +90,9 @@ pub use seed::{definitions, has_definitions, seed, seed_definitions, seed_object
 
 /// Whom requests from this host count as that do not say who they are.
 const OUTSIDE_USER: &str = "sluicegate-admin";
-/// ... and those of strangers.
+/// ... and those of strangers, with their group.
 const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Whom our controllers count as.
 const INSIDE_USER: &str = "system:serviceaccount:sluicegate:controller";
 
@@ -115,11 +116,8 @@ pub fn router(store: Arc<Store>, registry: Arc<Registry>) -> Router {
 
 /// The same, with what is around it.
 pub fn router_in(store: Arc<Store>, registry: Arc<Registry>, around: Surroundings) -> Router {
-    let anybody = Requester {
-        user: ANONYMOUS.into(),
-        groups: vec!["system:unauthenticated".into()],
-        ..Requester::default()
-    };
+    let anybody =
+        Requester { user: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Requester::default() };
     serve(store, registry, anybody, around)
 }
 

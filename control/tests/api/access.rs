@@ -34,6 +34,7 @@ async fn ask(house: &House, who: As<'_>, method: Method, path: &str, body: &Valu
     let around = Surroundings {
         believed: Believed {
             tokens: Tokens::read(&tokens).unwrap(),
+            own: Some("mine".into()),
             signer: Some(Arc::new(Signer::open(&house.dir.path().join("key")).unwrap())),
         },
         audit: Some(Audit::open(&house.dir.path().join("audit.log")).unwrap()),
@@ -194,14 +195,24 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
     bind(&house, "alice", "edit").await;
     assert_eq!(ask(&house, As::Token("secret"), Method::POST, MAPS, &map).await.0, 201);
 
-    let whoami = json!({});
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    let (_, review) = ask(&house, As::Token("secret"), Method::POST, path, &whoami).await;
-    assert_eq!(review["status"]["userInfo"]["username"], "alice");
+    // The second token is the appliance's own, for who can read its folder.
+    for (who, user, group) in
+        [(As::Token("mine"), "sluicegate-admin", "system:masters"), (As::Token("secret"), "alice", "crew")]
+    {
+        let (_, review) = ask(&house, who, Method::POST, path, &json!({})).await;
+        let told = &review["status"]["userInfo"];
+        assert_eq!((&told["username"], &told["groups"][0]), (&json!(user), &json!(group)), "{review}");
+    }
     let told = std::fs::read_to_string(house.dir.path().join("audit.log")).unwrap();
     let last: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
     assert_eq!((&last["user"]["username"], &last["responseStatus"]["code"]), (&json!("alice"), &json!(201)));
     assert!(!told.contains("secret"), "tokens are not written down");
+
+    // Who counts as nobody may not even ask who he is: that is for who said so.
+    for (user, expected) in [("zoe", 201), ("system:anonymous", 403)] {
+        assert_eq!(ask(&house, As::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
+    }
 }
 
 /// A service account's token works until its account is gone, even if another takes the name.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
+use control::access::own_token;
 use control::access::selfmade::SelfMade;
 use control::access::tokens::Tokens;
 use control::api::door::{self, Door, Papers};
@@ -22,6 +23,7 @@ use crate::config::Config;
 /// Below the data folder: what only the API may read.
 const FOLDER: &str = "api";
 const KEY: &str = "service-accounts.key";
+const OWN_TOKEN: &str = "own.token";
 
 /// Who signs service accounts' tokens.
 pub(super) fn signer(config: &Config) -> Result<Arc<Signer>> {
@@ -29,6 +31,18 @@ pub(super) fn signer(config: &Config) -> Result<Arc<Signer>> {
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let key = folder.join(KEY);
     Ok(Arc::new(Signer::open(&key).with_context(|| key.display().to_string())?))
+}
+
+/// What `DATA/api/kubeconfig` says who uses it, where coming from this host says nothing. Like that file it is a
+/// convenience: a disk that is full keeps nobody from starting.
+fn own_token(config: &Config) -> Option<String> {
+    if config.api.ip().is_loopback() {
+        return None;
+    }
+    let path = config.data.join(FOLDER).join(OWN_TOKEN);
+    own_token::read_or_make(&path)
+        .inspect_err(|why| tracing::warn!(%why, "the kubeconfig that is left has no token"))
+        .ok()
 }
 
 /// What the API is given of the appliance around it.
@@ -43,7 +57,7 @@ pub(super) fn surroundings(config: &Config, signer: Arc<Signer>) -> Result<Surro
     };
     Ok(Surroundings {
         instances: Some(config.data.join("instances")),
-        believed: Believed { tokens, signer: Some(signer) },
+        believed: Believed { tokens, own: own_token(config), signer: Some(signer) },
         audit,
     })
 }
@@ -153,7 +167,7 @@ fn leave_kubeconfig(config: &Config, at: SocketAddr, authority: &Authority) {
         _ => at,
     };
     let path = kubeconfig::place(&config.data);
-    let text = kubeconfig::text(near, authority, None);
+    let text = kubeconfig::text(near, authority, own_token(config).as_deref());
     if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
         return;
     }
