@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::errors::Refusal;
 use super::fields::{self, FieldValidation};
+use super::numbers;
 use super::protobuf::{self, Wrong};
 
 /// Largest request body, in bytes; the figure that Kubernetes documents.
@@ -46,8 +47,9 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
 pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Value, Refusal> {
     let value = match content_type(headers).as_deref() {
         None | Some("" | "application/json") => json(body)?,
-        Some("application/yaml" | "application/x-yaml" | "text/yaml") => serde_norway::from_slice(body)
-            .map_err(|why| Refusal::bad_request(format!("error converting YAML to JSON: {why}")))?,
+        Some("application/yaml" | "application/x-yaml" | "text/yaml") => {
+            yaml(body).map_err(|why| Refusal::bad_request(format!("error converting YAML to JSON: {why}")))?
+        }
         Some("application/vnd.kubernetes.protobuf") => {
             protobuf::decode(kind, body).map_err(|why| match why {
                 Wrong::UnknownKind => Refusal::unsupported_media_type(ACCEPTED),
@@ -83,6 +85,14 @@ pub(super) fn written(
 }
 
 pub(super) fn json(body: &[u8]) -> Result<Value, Refusal> {
-    serde_json::from_slice(body)
-        .map_err(|why| Refusal::bad_request(format!("the body is not valid JSON: {why}")))
+    let mut value = serde_json::from_slice(body)
+        .map_err(|why| Refusal::bad_request(format!("the body is not valid JSON: {why}")))?;
+    numbers::settle(&mut value);
+    Ok(value)
+}
+
+pub(super) fn yaml(body: &[u8]) -> Result<Value, serde_norway::Error> {
+    let mut value = serde_norway::from_slice(body)?;
+    numbers::settle(&mut value);
+    Ok(value)
 }

@@ -29,6 +29,7 @@ mod jsonpath;
 mod links;
 mod list;
 mod logs;
+mod numbers;
 mod object;
 mod openapi;
 mod parameters;

@@ -14,8 +14,8 @@ use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::rules::{
-    check_finalizers, check_identity, check_leaving, check_metadata, check_name, check_namespace,
-    check_shape, check_system_fields, drop_empty, text,
+    check_finalizers, check_generated, check_identity, check_leaving, check_metadata, check_name,
+    check_namespace, check_shape, check_system_fields, drop_empty, text,
 };
 use super::{apply, customs, seed};
 
@@ -82,6 +82,7 @@ pub(super) fn prepare_new(
     if name.is_empty()
         && let Some(base) = text(metadata, "generateName")?.filter(|base| !base.is_empty())
     {
+        check_generated(meta, base)?;
         let base: String = base.chars().take(GENERATE_NAME_CHARS_MAX).collect();
         name = base + &birth.suffix;
         metadata.insert("name".into(), name.clone().into());

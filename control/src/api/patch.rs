@@ -13,7 +13,7 @@ use crate::store::OBJECT_BYTES_MAX;
 
 use super::errors::Refusal;
 use super::fields::FieldValidation;
-use super::{Call, apply, body, fields, get, object, rehearse, strategic};
+use super::{Call, apply, body, fields, get, numbers, object, rehearse, strategic};
 
 /// Operations of one JSON patch; Kubernetes' figure.
 const OPERATIONS_MAX: usize = 10_000;
@@ -104,6 +104,7 @@ pub(super) fn parse(meta: &KindMeta, media: &str, bytes: &[u8]) -> Result<Patch,
 
 /// One operation. A value that is left out is `null`, as Kubernetes reads it.
 fn operation(mut said: Value) -> Result<PatchOperation, serde_json::Error> {
+    numbers::settle(&mut said);
     let takes = matches!(said["op"].as_str(), Some("add" | "replace" | "test"));
     if let Some(fields) = said.as_object_mut().filter(|_| takes) {
         fields.entry("value").or_insert(Value::Null);

@@ -174,6 +174,18 @@ pub(super) fn check_name(meta: &KindMeta, name: &str) -> Result<(), Refusal> {
     }
 }
 
+/// What a name is made from has to be the beginning of one; a dash may be its end.
+pub(super) fn check_generated(meta: &KindMeta, base: &str) -> Result<(), Refusal> {
+    let masked = base.strip_suffix('-').map(|begin| format!("{begin}a"));
+    match wrong_with_name(meta, masked.as_deref().unwrap_or(base)) {
+        Some(why) => {
+            let why = format!("Invalid value: {base:?}: {why}");
+            Err(Refusal::invalid_field(meta, "", "metadata.generateName", why))
+        }
+        None => Ok(()),
+    }
+}
+
 fn wrong_with_name(meta: &KindMeta, name: &str) -> Option<String> {
     match (meta.group, meta.kind) {
         // Kubernetes allows these whatever can be a part of a path: `system:discovery`, and `sink.Received.1` of an

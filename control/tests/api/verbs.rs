@@ -60,6 +60,46 @@ async fn generated_names_share_their_prefix_and_differ() {
     assert_ne!(name(&one), name(&other));
 }
 
+/// APP-32: what is kept as the beginning of a name is one.
+#[tokio::test]
+async fn what_a_name_is_generated_from_is_checked_like_a_name() {
+    let house = House::open().await;
+    for (base, code) in
+        [("gen-", 201), (&*"a".repeat(80), 201), (&*"a".repeat(300), 422), ("A", 422), ("a.", 422)]
+    {
+        let (found, answer) =
+            house.ask(Method::POST, WIDGETS, &json!({ "metadata": { "generateName": base } })).await;
+        assert_eq!(found, code, "{base}: {answer}");
+        if code == 422 {
+            assert_eq!(answer["details"]["causes"][0]["field"], "metadata.generateName", "{answer}");
+        }
+    }
+}
+
+/// APP-28, APP-37: clients whose language has one kind of number, and templates, write `3.0`: it is 3, in what is stored and in
+/// what is told, because Go's types read nothing else.
+#[tokio::test]
+async fn a_whole_number_is_whole_however_it_is_written() {
+    let house = House::real().await;
+    let brokers = "/apis/eventing.knative.dev/v1/namespaces/default/brokers";
+    let broker = json!({ "metadata": { "name": "b" }, "spec": { "delivery": { "retry": 3.0 } } });
+    let (code, made) = house.ask(Method::POST, brokers, &broker).await;
+    assert_eq!((code, made["spec"]["delivery"]["retry"].to_string().as_str()), (201, "3"), "{made}");
+    let one = format!("{brokers}/b");
+    let merge = r#"{ "spec": { "delivery": { "retry": 1e1 } } }"#;
+    let operations = r#"[{ "op": "replace", "path": "/spec/delivery/retry", "value": 11.0 }]"#;
+    let apply = "{apiVersion: eventing.knative.dev/v1, kind: Broker, metadata: {name: b}, spec: {delivery: {retry: 12.0}}}";
+    for (path, kind, patch, expected) in [
+        (one.clone(), "merge-patch+json", merge, "10"),
+        (one.clone(), "json-patch+json", operations, "11"),
+        (format!("{one}?fieldManager=a&force=true"), "apply-patch+yaml", apply, "12"),
+    ] {
+        let (code, told) = house.ask_as(Method::PATCH, &path, &format!("application/{kind}"), patch).await;
+        let told_retry = told["spec"]["delivery"]["retry"].to_string();
+        assert_eq!((code, told_retry.as_str()), (200, expected), "{told}");
+    }
+}
+
 /// APP-20, SRV-API-03
 #[tokio::test]
 async fn a_put_with_an_old_version_conflicts_and_with_the_current_one_replaces() {

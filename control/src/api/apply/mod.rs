@@ -22,7 +22,7 @@ use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, create, customs, fields as validation, get, rehearse, rules};
+use super::{Call, body, create, customs, fields as validation, get, rehearse, rules};
 
 pub(super) use managers::{chosen, track};
 pub(super) use writer::Writer;
@@ -134,8 +134,8 @@ fn check_fields(call: &Call, wanted: &Value, writer: &Writer) -> Result<(), Refu
 }
 
 fn parse(bytes: &[u8]) -> Result<(Value, Vec<String>), Refusal> {
-    let mut wanted: Value = serde_norway::from_slice(bytes)
-        .map_err(|why| Refusal::bad_request(format!("error decoding YAML: {why}")))?;
+    let mut wanted =
+        body::yaml(bytes).map_err(|why| Refusal::bad_request(format!("error decoding YAML: {why}")))?;
     let duplicates = validation::duplicates(serde_norway::Deserializer::from_slice(bytes));
     if !wanted.is_object() {
         return Err(Refusal::bad_request("the body has to be one object"));
