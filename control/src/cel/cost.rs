@@ -197,6 +197,8 @@ impl<'a> Reckoner<'a, '_> {
     /// Recursion is bounded by the rule's depth, which reading it bounds.
     fn part(&self, expr: &Expr, scope: Scope<'a, '_>) -> Part<'a> {
         match &expr.what {
+            // The name of a type is a name that is not bound, like `self`: to Kubernetes both stand for the root.
+            What::Literal(Val::Type(_)) => self.name(expr, "", None),
             What::Literal(value) => literal(value),
             What::Name(name) => self.name(expr, name, scope),
             What::Field { of, field, optional: false } => {
@@ -382,8 +384,6 @@ fn literal<'a>(value: &Val) -> Part<'a> {
     let size = match value {
         Val::Text(text) => Size::of(text.chars().count() as u64),
         Val::Bytes(bytes) => Size::of(bytes.len() as u64),
-        // The name of a type.
-        Val::Type(_) => return Part::made(1),
         _ => Size::of(1),
     };
     Part { size: Some(size), ..Part::made(0) }

@@ -58,6 +58,8 @@ fn a_rule_costs_what_kubernetes_estimates() {
         (text(None), r#"self.matches("")"#, 1),
         (map(&text(None), Some(10)), "self.all(x, x.contains(self[x]))", 72),
         (text(None), r#"self == "x""#, 2),
+        (whole.clone(), "type(self) == int", 314_576),
+        (json!({ "type": "object", "properties": { "a": whole } }), "type(self.a) == int", 4),
         (text(Some(0)), r#"self == "x""#, 1),
         (list(&number, None), "self.all(x, x == 0.0)", 6_291_454),
         (list(&whole, None), "self[0] == 5", 3),
