@@ -4,8 +4,9 @@
 use serde_json::Value;
 
 use super::costs::Costs;
+use super::junctors;
 use super::rules::{self, Place};
-use super::structural::{self, Held, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, Patterns};
+use super::structural::{self, Held, INT_OR_STRING, LIST_KEYS, LIST_TYPE, MAP_TYPE, PRESERVE, Patterns};
 use crate::cel::told_most;
 use crate::kind::Problems;
 
@@ -81,6 +82,7 @@ fn check(schema: &Value, place: Place<'_>, depth: usize, (costs, problems): (&mu
         }
     }
     check_list(schema, at, problems);
+    junctors::check(schema, at, problems);
     rules::validate(schema, place, costs, problems);
     let times = place.times.zip(told_most(schema)).map(|(times, most)| times.saturating_mul(most));
     let mut go_in = |inner: &Value, name: &str, list: Option<&str>| {
@@ -129,6 +131,11 @@ fn check_list(schema: &Value, at: &str, problems: &mut Problems) {
         let why = format!("Unsupported value: {kind:?}: supported values: \"atomic\", \"map\", \"set\"");
         return problems.add(format!("{at}.{LIST_TYPE}"), why);
     }
+    let item = &schema["items"];
+    if kind == "set" && item["type"] == "object" && item[MAP_TYPE] != "atomic" {
+        let why = format!("Invalid value: \"\": must be atomic as item of a list with {LIST_TYPE}=set");
+        problems.add(format!("{at}.items.{MAP_TYPE}"), why);
+    }
     if kind != "map" {
         return;
     }
@@ -138,7 +145,6 @@ fn check_list(schema: &Value, at: &str, problems: &mut Problems) {
         let why = format!("Required value: must not be empty if {LIST_TYPE} is map");
         problems.add(format!("{at}.{LIST_KEYS}"), why);
     }
-    let item = &schema["items"];
     let required =
         |key: &str| item["required"].as_array().is_some_and(|all| all.iter().any(|one| one == key));
     for (index, key) in keys.into_iter().enumerate() {
@@ -227,6 +233,29 @@ mod tests {
             let mut problems = Problems::default();
             validate(&schema, "s", &mut problems);
             assert_eq!(problems.list.iter().map(|problem| &*problem.field).collect::<Vec<_>>(), [field]);
+        }
+    }
+
+    /// APP-36: items of a set are told from each other as a whole, and junctors are looked at wherever they stand.
+    #[test]
+    fn sets_hold_single_values_and_junctors_declare_nothing() {
+        for (inner, field) in [
+            (json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "string" } }), None),
+            (
+                json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "object", MAP_TYPE: "atomic" } }),
+                None,
+            ),
+            (
+                json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "object" } }),
+                Some("s.properties[a].items.x-kubernetes-map-type"),
+            ),
+            (json!({ "type": "integer", "not": { "type": "string" } }), Some("s.properties[a].not.type")),
+        ] {
+            let schema = json!({ "type": "object", "properties": { "a": inner } });
+            let mut problems = Problems::default();
+            validate(&schema, "s", &mut problems);
+            let found: Vec<_> = problems.list.iter().map(|problem| &*problem.field).collect();
+            assert_eq!(found, Vec::from_iter(field), "{schema}");
         }
     }
 }

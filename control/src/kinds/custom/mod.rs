@@ -4,6 +4,7 @@ mod costs;
 mod definition_names;
 mod definition_rules;
 mod formats;
+mod junctors;
 mod rules;
 mod structural;
 mod versions;

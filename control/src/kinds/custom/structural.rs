@@ -12,6 +12,7 @@ pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 pub(super) const LIST_TYPE: &str = "x-kubernetes-list-type";
 pub(super) const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
+pub(super) const MAP_TYPE: &str = "x-kubernetes-map-type";
 pub(super) const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 /// Bytes that a pattern may take compiled; one that needs more matches nothing that people write.
 pub(super) const PATTERN_BYTES_MAX: usize = 1 << 20;
