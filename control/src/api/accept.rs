@@ -135,7 +135,9 @@ pub(super) fn metadata_only(object: &Stored) -> Value {
 }
 
 pub(super) fn partial(metadata: Value) -> Value {
-    json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
+    let mut partial = json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1" });
+    partial["metadata"] = metadata; // moved: the macro would copy it
+    partial
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
     let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     let found = match parts.as_slice() {
         [""] => Ok(document(&paths(registry))),
-        [check @ ("healthz" | "livez"), ..] => Ok(health(check, head)),
-        ["readyz", ..] => Ok(match server.store.health() {
+        [check @ ("healthz" | "livez")] | [check @ ("healthz" | "livez"), "ping"] => Ok(health(check, head)),
+        ["readyz"] | ["readyz", "ping" | "store"] => Ok(match server.store.health() {
             Ok(()) => health("readyz", head),
             Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_string()).into_response(),
         }),

@@ -27,6 +27,8 @@ async fn unknown_paths_methods_and_types_are_refused_in_words() {
         (Method::PUT, WIDGETS, 405, "MethodNotAllowed"),
         (Method::OPTIONS, WIDGETS, 405, "MethodNotAllowed"),
         (Method::POST, "/version", 405, "MethodNotAllowed"),
+        (Method::GET, "/healthz/unknown", 404, "NotFound"),
+        (Method::GET, "/readyz/ping/x", 404, "NotFound"),
     ] {
         let (found, status) = house.ask(method.clone(), path, &json!({})).await;
         assert_eq!((found, &status["reason"]), (code, &json!(reason)), "{method} {path}: {status}");
