@@ -69,6 +69,7 @@ pub(crate) fn place(data: &Path) -> PathBuf {
 }
 
 /// How an appliance is reached from its own host.
+#[derive(Debug, PartialEq, Eq)]
 struct Left {
     at: SocketAddr,
     authority: Authority,
@@ -171,8 +172,11 @@ mod tests {
         std::fs::create_dir(folder.path().join("api")).unwrap();
         for authority in [Authority::Plain, Authority::Known, Authority::Made("PEM\n".into())] {
             let at = "[::1]:7".parse().unwrap();
-            std::fs::write(place(folder.path()), text(at, &authority, None)).unwrap();
-            assert_eq!(left_by(folder.path()).unwrap(), Some((at, authority)));
+            for token in [None, Some("t".to_owned())] {
+                std::fs::write(place(folder.path()), text(at, &authority, token.as_deref())).unwrap();
+                let left = Left { at, authority: authority.clone(), token };
+                assert_eq!(left_by(folder.path()).unwrap(), Some(left));
+            }
         }
         std::fs::write(place(folder.path()), "none").unwrap();
         assert!(left_by(folder.path()).is_err());
