@@ -6,12 +6,12 @@
 
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ring::{Chunk, Ring, Tick};
 
+use super::afresh::Again;
 use super::answering::Answering;
 use super::beside::beside;
 use super::connection::Connection;
@@ -20,7 +20,7 @@ use super::mirror::Recording;
 use super::sending::{Progress, Sending};
 use super::timing::Timing;
 use super::tunnel::tunnel;
-use super::watch::gone;
+use super::watch::{gone, watch};
 use super::{Choice, Place, Proxy, Refusal, Wish, streams};
 use crate::http::codec::{BodyReader, Framing};
 use crate::http::headers::put_request;
@@ -29,7 +29,7 @@ use crate::http::relay::{self, Step};
 use crate::http::server::Downstream;
 use crate::http::wire::earlier;
 use crate::inquiry::State;
-use crate::table::{Ask, Edits, Timeouts};
+use crate::table::{Ask, Edits, Protocol, Timeouts};
 
 /// How an exchange ended, as its client's connection must know it.
 pub(super) enum Ending {
@@ -125,7 +125,6 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     drop(head); // the receive buffer goes back before the wait for the answer
     connection.client.inflow.detach();
 
-    let key = PoolKey::Endpoint(place.endpoint.id);
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
     let timing = connection.note.timing.clone().filter(|_| proxy.tells_timing.get());
     let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
@@ -140,13 +139,13 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
                     tape.end(request.progress.is_sent().then_some(status));
                 }
                 if request.progress.is_sent() && is_reusable(&upstream) {
-                    proxy.client.keep(key, upstream);
+                    proxy.client.keep(request.key, upstream);
                 }
                 return Ending::Answered { status, close, request_read };
             }
-            Attempt::Stale => match Box::pin(request.afresh(&proxy, repeatable)).await {
+            Attempt::Stale => match Box::pin(request.afresh(connection, repeatable)).await {
                 Ok(fresh) => upstream = fresh,
-                Err(refusal) => return Ending::Refused(refusal),
+                Err(ending) => return ending,
             },
             Attempt::Refused(refusal) => return Ending::Refused(refusal),
             Attempt::Switched => {
@@ -172,6 +171,8 @@ struct Request {
     /// For the client, if it waited for an instance.
     timing: Option<Rc<Timing>>,
     place: Option<Place>,
+    /// Where its connection is kept.
+    key: PoolKey,
     /// For a copy; dropped unless the request is answered.
     tape: Option<Recording>,
 }
@@ -190,23 +191,48 @@ impl Request {
             progress: Progress::new(&body, wire.len() > head_bytes),
             due: Due::new(started, &place.backend().timeouts),
             timing: None,
+            key: PoolKey::Endpoint(place.endpoint.id),
             place: Some(place),
             wire,
             body,
         }
     }
 
-    /// A new connection to its instance, which had closed the kept one before any byte of an answer; if the request may be sent
-    /// again.
-    async fn afresh(&self, proxy: &Proxy, repeatable: bool) -> Result<Box<Upstream>, Refusal> {
-        let Some(place) = &self.place else { return Err(Refusal::InstanceFailed(Box::default())) };
-        let (to, backend) = (place.endpoint.address, place.backend());
+    /// A new connection, after its instance had closed the kept one before any byte of an answer; if the request may be sent again. A
+    /// client that is gone meanwhile leaves at once.
+    async fn afresh(
+        &mut self,
+        connection: &mut Connection,
+        repeatable: bool,
+    ) -> Result<Box<Upstream>, Ending> {
+        let Some(place) = self.place.take() else {
+            return Err(Ending::Refused(Refusal::InstanceFailed(Box::default())));
+        };
+        let backend = place.backend().key.clone();
         if !repeatable {
-            return Err(Refusal::InstanceFailed(backend.key.clone()));
+            return Err(Ending::Refused(Refusal::InstanceFailed(backend)));
         }
-        let opened = proxy.client.open(to, backend.trust.as_deref(), self.due.first_byte).await;
-        proxy.counters.upstream_opened.fetch_add(u64::from(opened.is_ok()), Relaxed);
-        opened.map_err(|_| Refusal::Unreachable(backend.key.clone()))
+        let Connection { proxy, client, peer, .. } = connection;
+        let again = Again {
+            protocol: Protocol::Http1,
+            written: &self.wire,
+            peer: Some(peer),
+            due: self.due.first_byte,
+        };
+        let reached = async { proxy.afresh(place, &again).await.map_err(Ending::Refused) };
+        let (silence, most) = (&self.progress.silence, client.limits.half_closed_silence_max);
+        let broken = async {
+            watch(&client.ring, &client.stream, &mut client.inflow, silence, most).await;
+            Err(Ending::Cut)
+        };
+        match beside(reached, broken).await? {
+            (place, Link::Http1(upstream)) => {
+                self.key = PoolKey::Endpoint(place.endpoint.id);
+                self.place = Some(place);
+                Ok(upstream)
+            }
+            (_, Link::Http2(_)) => Err(Ending::Refused(Refusal::Unreachable(backend))), // not what was asked for
+        }
     }
 }
 
@@ -303,7 +329,7 @@ fn write_request(
 /// Sends the request and reads the answer, side by side.
 async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: &mut Request) -> Attempt {
     let Downstream { ring, stream: client, inflow, outflow, head, seat, limits } = &mut connection.client;
-    let Request { wire, body, progress, due, timing, place, tape } = request;
+    let Request { wire, body, progress, due, timing, place, key: _, tape } = request;
     let mut sending = Sending {
         ring,
         limits,

@@ -1,6 +1,7 @@
 //! The proxy with its sockets: every test runs on the kernel's ring and on simulated machines.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
+mod afresh;
 mod answers;
 mod bodies;
 mod house;

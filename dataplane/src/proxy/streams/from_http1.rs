@@ -49,6 +49,7 @@ pub(in crate::proxy) async fn exchange(
     let reader = BodyReader::new(head.framing);
     let job = Job {
         proxy,
+        peer: Some(peer),
         head,
         written: outgoing.split().freeze(),
         wants_trailers: head.version == Version::Http11,

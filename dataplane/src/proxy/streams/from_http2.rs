@@ -139,6 +139,7 @@ async fn exchange(
     note.written(proxy, &mut written);
     let job = Job {
         proxy,
+        peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
         wants_trailers: request.wants_trailers,

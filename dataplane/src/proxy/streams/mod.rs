@@ -17,7 +17,6 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ::http::{HeaderMap, Response};
@@ -27,6 +26,8 @@ use ring::Tick;
 pub(super) use from_http1::exchange;
 pub(super) use server::serve;
 
+use super::afresh::Again;
+use super::beside::beside;
 use super::exchange::{Attempt, Due, is_reusable};
 use super::link::Link;
 use super::timing::Timing;
@@ -35,8 +36,9 @@ use super::{Place, Proxy, Refusal};
 use crate::h2::heads;
 use crate::h2::limits::TRIES_MAX;
 use crate::http::codec::{Framing, Malformed, RequestHead};
-use crate::http::headers::Scheme;
+use crate::http::headers::{Peer, Scheme};
 use crate::http::pool::PoolKey;
+use crate::table::Protocol;
 
 /// What a request's body brings next.
 enum Part {
@@ -99,7 +101,9 @@ struct Course {
 
 /// One request on its way, for both directions to read.
 struct Job<'a> {
-    proxy: &'a Proxy,
+    proxy: &'a Rc<Proxy>,
+    /// The client; none of a recording.
+    peer: Option<&'a Peer>,
     head: &'a RequestHead,
     /// The head as an instance gets it.
     written: Bytes,
@@ -165,13 +169,12 @@ impl From<Gone> for Stop {
 /// answer is replaced, if the request may be asked twice; or if nobody was asked and nothing of its body is gone.
 async fn carry(
     job: &Job<'_>,
-    place: Place,
+    mut place: Place,
     mut link: Link,
     body: &mut impl Body,
     reply: &mut impl Reply,
 ) -> Attempt {
     let repeatable = !job.has_body() && job.head.method.is_idempotent();
-    let (endpoint, backend) = (Arc::clone(&place.endpoint), Arc::clone(place.backend()));
     let mut tries = 0;
     loop {
         tries += 1;
@@ -187,9 +190,10 @@ async fn carry(
             };
         match attempt {
             Attempt::Stale | Attempt::Unasked if may_repeat => {
-                match job.proxy.fresh_link(&backend, &endpoint, link.protocol(), job.due.first_byte).await {
-                    Ok(fresh) => link = fresh,
-                    Err(_) => return Attempt::Refused(Refusal::Unreachable(job.backend.clone())),
+                // Boxed: few requests go a second time, and each would have room for the wait.
+                match Box::pin(afresh(job, place, link.protocol(), body, reply)).await {
+                    Ok(both) => (place, link) = both,
+                    Err(ended) => return ended,
                 }
             }
             Attempt::Stale | Attempt::Unasked => return job.failed(),
@@ -198,13 +202,30 @@ async fn carry(
                     && job.course.sent.get()
                     && is_reusable(&upstream)
                 {
-                    job.proxy.client.keep(PoolKey::Endpoint(endpoint.id), upstream);
+                    job.proxy.client.keep(PoolKey::Endpoint(place.endpoint.id), upstream);
                 }
                 return Attempt::Done { status, close };
             }
             ended => return ended,
         }
     }
+}
+
+/// Another way for the request; a client that is gone meanwhile leaves at once.
+async fn afresh(
+    job: &Job<'_>,
+    place: Place,
+    protocol: Protocol,
+    body: &mut impl Body,
+    reply: &mut impl Reply,
+) -> Result<(Place, Link), Attempt> {
+    let again = Again { protocol, written: &job.written, peer: job.peer, due: job.due.first_byte };
+    let reached = async { job.proxy.afresh(place, &again).await.map_err(Attempt::Refused) };
+    let broken = async {
+        body.watch().await;
+        Err(Attempt::Cut)
+    };
+    unless_gone(reply, beside(reached, broken)).await.unwrap_or(Err(Attempt::Cut))
 }
 
 /// Whether an answer's body has come to an end that a client may take for one.

@@ -32,6 +32,7 @@ pub(in crate::proxy) async fn replay(
     let (place, link) = proxy.reach(choice, &mut wish, started).await.ok()?;
     let job = Job {
         proxy,
+        peer: None,
         head,
         written: written.clone(),
         wants_trailers: false,

@@ -127,6 +127,7 @@ async fn open(
     note.written(proxy, &mut written);
     let job = Job {
         proxy,
+        peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
         wants_trailers: false,

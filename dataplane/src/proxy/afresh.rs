@@ -1,0 +1,77 @@
+//! Another way for a request that went by a kept connection, which its instance had closed.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ring::Tick;
+
+use super::link::Link;
+use super::{Place, Proxy, Refusal, Wish};
+use crate::http::codec::{Parsed, RequestHead, parse_request};
+use crate::http::headers::Peer;
+use crate::http::wire::by;
+use crate::table::{Ask, Protocol};
+
+/// A request that may be sent again.
+pub(super) struct Again<'a> {
+    /// How the instance was spoken to.
+    pub(super) protocol: Protocol,
+    /// It begins with the head, as that was written for its instance.
+    pub(super) written: &'a [u8],
+    /// The client; none: it goes nowhere else.
+    pub(super) peer: Option<&'a Peer>,
+    pub(super) due: Option<Tick>,
+}
+
+impl Proxy {
+    /// A new connection to the instance of `place`. One that takes none any more is reported, and the request goes to another, waited
+    /// for if need be, as does one that meets such an instance first (SRV-REQ-08). All connections are new, so that nobody is
+    /// found gone twice.
+    pub(super) async fn afresh(
+        self: &Rc<Self>,
+        place: Place,
+        again: &Again<'_>,
+    ) -> Result<(Place, Link), Refusal> {
+        let opened = self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await;
+        match opened {
+            Ok(link) => Ok((place, link)),
+            Err(_) => by(&self.ring, again.due, self.elsewhere(place, again))
+                .await
+                .unwrap_or(Err(Refusal::TimedOut)),
+        }
+    }
+
+    /// The head is as its first choice wants it, so that only instances of that may get it (SRV-REQ-10).
+    async fn elsewhere(
+        self: &Rc<Self>,
+        mut refused: Place,
+        again: &Again<'_>,
+    ) -> Result<(Place, Link), Refusal> {
+        let backend = Arc::clone(refused.backend());
+        let unreachable = || Refusal::Unreachable(backend.key.clone());
+        let mut head = RequestHead::default();
+        let (Some(peer), Parsed::Head { bytes }) = (again.peer, parse_request(again.written, &mut head))
+        else {
+            return Err(unreachable());
+        };
+        // By a host that was written anew for the instance, its route may not be found.
+        let is_rewritten = refused.edits().is_some_and(|edits| edits.host().is_some());
+        let ask = Ask::client(head.view(&again.written[..bytes]), peer);
+        let mut wish = Wish { ask, bytes: again.written.len(), tried: Vec::new() };
+        loop {
+            wish.tried.push(refused.endpoint.id);
+            self.refused_by(&refused);
+            let choice = refused.choice.clone();
+            drop(refused); // its place is for others
+            let placed = self.place(choice, &mut wish).await;
+            let place = placed.map_err(|why| if is_rewritten { unreachable() } else { why })?;
+            if place.backend().key != backend.key {
+                return Err(unreachable());
+            }
+            match self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await {
+                Ok(link) => return Ok((place, link)),
+                Err(_) => refused = place,
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Requests that find their instance gone on the connection that was kept to it.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use http::{Request, Uri};
+use ring::Ring;
+use sluicegate_dataplane::core::CoreLimits;
+use sluicegate_dataplane::load::BackendLoad;
+use sluicegate_dataplane::table::Backend;
+
+use crate::house::{House, backend, instance, listener, ok, on_every_machine, read_through};
+use crate::streams::{connect, whole};
+
+/// An instance that answers once, and is gone, with its listener, when it has the next request.
+fn mortal(ring: &Ring) -> SocketAddr {
+    let listener = listener(ring);
+    let address = listener.local_addr().unwrap();
+    ring.spawn(async move {
+        let stream = listener.accept().await.unwrap();
+        read_through(&stream, b"\r\n\r\n").await;
+        stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nmortal").await.unwrap();
+        read_through(&stream, b"\r\n\r\n").await;
+        listener.close().await.unwrap();
+    });
+    address
+}
+
+/// Backends of one load, as control publishes them one after the other.
+fn of(load: &Arc<BackendLoad>, addresses: &[SocketAddr]) -> Backend {
+    Backend { load: Arc::clone(load), ..backend(addresses, 0, Some(Duration::from_secs(5))) }
+}
+
+/// What the instance answers to a GET by HTTP/1 or HTTP/2.
+async fn ask(house: &House, by_http2: bool) -> Vec<u8> {
+    if !by_http2 {
+        return house.client().await.get("app", "/").await.body;
+    }
+    let mut request = Request::new(());
+    *request.uri_mut() = Uri::from_static("http://app/");
+    let sender = connect(house).await.unwrap();
+    let (answer, _) = sender.ready().await.unwrap().send_request(request, true).unwrap();
+    whole(answer.await.unwrap().into_body()).await.unwrap()
+}
+
+/// SRV-REQ-08: whose instance is gone when its request comes by a kept connection is served by another.
+#[test]
+fn another_instance_serves_whose_instance_is_gone() {
+    on_every_machine(&CoreLimits::default(), async |house| {
+        for by_http2 in [false, true] {
+            let load = Arc::default();
+            house.publish("app", of(&load, &[mortal(&house.ring)]));
+            assert_eq!(ask(&house, by_http2).await, b"mortal");
+            let known = house.tables.load().hosts["app"].splits[0].backend.endpoints.clone();
+            let mut both = of(&load, &[instance(&house.ring, |_| ok("other"))]);
+            both.endpoints.extend(known);
+            house.publish("app", both);
+            for _ in 0..10 {
+                assert_eq!(ask(&house, by_http2).await, b"other");
+            }
+            assert_eq!(load.in_flight.load(Relaxed), 0);
+        }
+    });
+}
+
+/// SRV-REQ-08, SRV-REQ-09: ... or waits for the one that comes.
+#[test]
+fn whose_only_instance_is_gone_waits_for_the_next() {
+    on_every_machine(&CoreLimits::default(), async |house| {
+        for by_http2 in [false, true] {
+            let load: Arc<BackendLoad> = Arc::default();
+            house.publish("app", of(&load, &[mortal(&house.ring)]));
+            assert_eq!(ask(&house, by_http2).await, b"mortal");
+
+            let answer = Rc::new(RefCell::new(None));
+            let (asking, told) = (house.clone(), Rc::clone(&answer));
+            house.ring.spawn(async move {
+                let body = ask(&asking, by_http2).await;
+                told.replace(Some(body));
+            });
+            while load.waiting.load(Relaxed) == 0 {
+                assert_eq!(*answer.borrow(), None, "it was to wait");
+                house.pause(1).await;
+            }
+            house.publish("app", of(&load, &[instance(&house.ring, |_| ok("next"))]));
+            while answer.borrow().is_none() {
+                house.pause(1).await;
+            }
+            assert_eq!(answer.take().unwrap(), b"next");
+            assert_eq!((load.in_flight.load(Relaxed), load.waiting.load(Relaxed)), (0, 0));
+        }
+    });
+}
