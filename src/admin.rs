@@ -21,6 +21,7 @@ use dataplane::events::relay::Ways;
 use dataplane::inquiry;
 use dataplane::publish::Tables;
 
+pub(crate) use flight::Turns;
 pub(crate) use metrics::Scaler;
 
 /// What the listener reports on.
@@ -35,6 +36,8 @@ pub(crate) struct Admin {
     pub(crate) ways: Ways,
     /// ... and for questions.
     pub(crate) questions: inquiry::Cores,
+    /// Redrives that are under way.
+    pub(crate) redrives: Arc<Turns>,
 }
 
 /// What else would make a load balancer stop sending.

@@ -253,6 +253,31 @@ fn open(appliance: &Appliance, trigger: &str) -> u64 {
     told.split_whitespace().next().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{told}"))
 }
 
+/// DP-OBS-02: letters that are being sent again are not sent by a second redrive too.
+#[test]
+fn one_redrive_at_a_time() {
+    let sink = EventSink::answering(|_| Answer::status(400));
+    let appliance = appliance();
+    subscribe(appliance.api(), "broken", &sink.url(), &[]);
+    for n in 0..3 {
+        post(&appliance, &Event::new(&n.to_string()));
+    }
+    wait::until(PATIENCE, "three letters", || (open(&appliance, "default/broken") == 3).then_some(()));
+
+    let redrive = ["redrive", "--trigger", "default/broken"];
+    let admin = appliance.admin().to_string();
+    let mut slow = Command::new(BIN);
+    slow.arg("event").args(redrive).args(["--admin", &admin, "--rate", "1"]);
+    let mut slow = slow.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    sink.wait_for(4, PATIENCE);
+    let second = event(&appliance, &redrive);
+    assert!(!second.status.success() && text(&second).contains("already"), "{second:?}");
+    assert_eq!(slow.wait().unwrap().code(), Some(0));
+    sink.wait_for(6, PATIENCE);
+    let third = event(&appliance, &redrive);
+    assert!(third.status.success(), "{third:?}");
+}
+
 /// A letter that is given up again is one letter and not two; one that was taken is none. Each redrive once doubled them.
 #[test]
 fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {

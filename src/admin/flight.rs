@@ -7,6 +7,7 @@ mod gone;
 mod letters;
 mod marks;
 mod replay;
+mod turns;
 mod whom;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,7 @@ use gone::{Arrival, Left};
 use letters::{Due, Wish};
 use marks::{Looks, Marks, NOTED_AFTER};
 pub(super) use replay::replay;
+pub(crate) use turns::Turns;
 
 /// Events that a trace shows when its asker does not say.
 const EVENTS_DEFAULT: usize = 100;

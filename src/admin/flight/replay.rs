@@ -32,6 +32,9 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 const ATTEMPTS_MAX: u32 = 100;
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
+/// Why a second redrive is refused.
+const UNDER_WAY: &str = "the dead letters of this one are being sent again already: wait for the end of that, or end it and begin anew\n";
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Order {
@@ -102,6 +105,13 @@ pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<
         Ok(from) => from,
         Err(why) => return (StatusCode::BAD_REQUEST, format!("{why:#}\n")).into_response(),
     };
+    let turn = match &from {
+        From::DeadLetters if !order.dry_run => match admin.redrives.begin(&reader.name) {
+            None => return (StatusCode::CONFLICT, UNDER_WAY).into_response(),
+            turn => turn,
+        },
+        _ => None,
+    };
     let (copies, hear) = mpsc::channel(AHEAD_MAX);
     let (say, lines) = mpsc::channel::<String>(AHEAD_MAX);
     let (reading, name, addressee) = (Arc::clone(&admin), stream.name.clone(), reader.name.clone());
@@ -116,6 +126,7 @@ pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<
     tokio::spawn(async move {
         let to = To { path: &path, stream: &stream.name, subscriber: &addressee };
         let told = append(&admin, &order, &to, hear, &say).await;
+        drop(turn); // what it sent is noted, and no letter any more
         let last = match (told, reader_thread.await) {
             (Some(told), Ok(Ok(()))) => told,
             (None, _) => return, // the asker has gone

@@ -133,7 +133,7 @@ impl Cores {
     pub(super) fn admin(&self, tables: Arc<Tables>, health: &Arc<Health>) -> Admin {
         let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.ways.clone());
         let questions = self.questions.clone();
-        Admin { tables, cores, health: Arc::clone(health), logs, ways, questions }
+        Admin { tables, cores, health: Arc::clone(health), logs, ways, questions, redrives: Arc::default() }
     }
 
     /// Waits for all to end: the first failure, if any.
