@@ -36,6 +36,10 @@ pub const COPY_BYTES_MAX: usize = 16 * 1024;
 /// Interim (1xx) answers before the final one: more is an instance gone mad.
 pub const INTERIM_MAX: u8 = 16;
 
+/// Connections by which a request goes at most that may be sent again: a kept one that was about to be closed, and those to instances
+/// that end before they read it. A request that ends them is not sent to all there are.
+pub const TRIES_MAX: u8 = 4;
+
 /// Limits on one connection that an operator may want to turn.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpLimits {

@@ -34,6 +34,14 @@ pub enum HeadFault {
     Broken(io::Error),
 }
 
+impl HeadFault {
+    /// The peer's kernel cut the connection, as it does when a process ends that has not read all.
+    #[must_use]
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::Broken(why) if why.kind() == io::ErrorKind::ConnectionReset)
+    }
+}
+
 impl Inflow {
     /// Waits for bytes when none are held; `false` once the peer has finished. A call that is dropped
     /// loses nothing.

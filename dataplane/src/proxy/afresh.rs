@@ -1,4 +1,4 @@
-//! Another way for a request that went by a kept connection, which its instance had closed.
+//! Another way for a request whose instance had closed the kept connection that it went by, or ended before it read it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ use crate::table::{Ask, Protocol};
 pub(super) struct Again<'a> {
     /// How the instance was spoken to.
     pub(super) protocol: Protocol,
+    /// Its instance may still be there, and is asked first.
+    pub(super) is_there: bool,
     /// It begins with the head, as that was written for its instance.
     pub(super) written: &'a [u8],
     /// The client; none: it goes nowhere else.
@@ -32,13 +34,13 @@ impl Proxy {
         place: Place,
         again: &Again<'_>,
     ) -> Result<(Place, Link), Refusal> {
-        let opened = self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await;
-        match opened {
-            Ok(link) => Ok((place, link)),
-            Err(_) => by(&self.ring, again.due, self.elsewhere(place, again))
-                .await
-                .unwrap_or(Err(Refusal::TimedOut)),
+        if again.is_there
+            && let Ok(link) =
+                self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await
+        {
+            return Ok((place, link));
         }
+        by(&self.ring, again.due, self.elsewhere(place, again)).await.unwrap_or(Err(Refusal::TimedOut))
     }
 
     /// The head is as its first choice wants it, so that only instances of that may get it (SRV-REQ-10).

@@ -127,6 +127,9 @@ impl Answering<'_> {
                 Ok(Err(_)) if self.reused && self.inflow.bytes == received_before => {
                     return Err(Attempt::Stale);
                 }
+                Ok(Err(why)) if why.is_reset() && self.inflow.bytes == received_before => {
+                    return Err(Attempt::Unread);
+                }
                 Ok(Err(_)) => return Err(self.failed()),
                 Err(_) if self.due.first_byte.is_some_and(|due| self.ring.now() >= due) => {
                     return Err(Attempt::Refused(Refusal::TimedOut));

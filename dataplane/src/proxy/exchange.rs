@@ -24,6 +24,7 @@ use super::watch::{gone, watch};
 use super::{Choice, Place, Proxy, Refusal, Wish, streams};
 use crate::http::codec::{BodyReader, Framing};
 use crate::http::headers::put_request;
+use crate::http::limits::TRIES_MAX;
 use crate::http::pool::{PoolKey, Upstream};
 use crate::http::relay::{self, Step};
 use crate::http::server::Downstream;
@@ -60,6 +61,8 @@ pub(super) enum Attempt {
     Cut,
     /// A kept connection was closed before any byte of an answer: the instance was about to close it.
     Stale,
+    /// The instance ended before it had read the request: its kernel reset the connection, which it does for bytes that nobody took.
+    Unread,
     /// The instance has done nothing about the request: by its own word, or because nothing was sent.
     Unasked,
 }
@@ -129,6 +132,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let timing = connection.note.timing.clone().filter(|_| proxy.tells_timing.get());
     let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
     request.timing = timing;
+    let mut tries = 0_u8;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         connection.note.answered = request.progress.answered();
@@ -143,10 +147,14 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
                 }
                 return Ending::Answered { status, close, request_read };
             }
-            Attempt::Stale => match Box::pin(request.afresh(connection, repeatable)).await {
-                Ok(fresh) => upstream = fresh,
-                Err(ending) => return ending,
-            },
+            Attempt::Stale | Attempt::Unread => {
+                tries += 1;
+                let (is_there, may) = (matches!(ended, Attempt::Stale), repeatable && tries < TRIES_MAX);
+                match Box::pin(request.afresh(connection, is_there, may)).await {
+                    Ok(fresh) => upstream = fresh,
+                    Err(ending) => return ending,
+                }
+            }
             Attempt::Refused(refusal) => return Ending::Refused(refusal),
             Attempt::Switched => {
                 connection.open.sheet.turn(State::Tunnel);
@@ -198,11 +206,12 @@ impl Request {
         }
     }
 
-    /// A new connection, after its instance had closed the kept one before any byte of an answer; if the request may be sent again. A
+    /// A new connection, after its instance had closed the last one before any byte of an answer; if the request may be sent again. A
     /// client that is gone meanwhile leaves at once.
     async fn afresh(
         &mut self,
         connection: &mut Connection,
+        is_there: bool,
         repeatable: bool,
     ) -> Result<Box<Upstream>, Ending> {
         let Some(place) = self.place.take() else {
@@ -215,6 +224,7 @@ impl Request {
         let Connection { proxy, client, peer, .. } = connection;
         let again = Again {
             protocol: Protocol::Http1,
+            is_there,
             written: &self.wire,
             peer: Some(peer),
             due: self.due.first_byte,

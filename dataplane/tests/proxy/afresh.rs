@@ -1,19 +1,20 @@
 //! Requests that find their instance gone on the connection that was kept to it.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::{Request, Uri};
-use ring::Ring;
+use ring::{Options, Ring};
 use sluicegate_dataplane::core::CoreLimits;
+use sluicegate_dataplane::http::limits::TRIES_MAX;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::Backend;
+use sluicegate_dataplane::table::{Backend, WhenEmpty};
 
-use crate::house::{House, backend, instance, listener, ok, on_every_machine, read_through};
+use crate::house::{House, backend, in_house, instance, listener, ok, on_every_machine, read_through};
 use crate::streams::{connect, whole};
 
 /// An instance that answers once, and is gone, with its listener, when it has the next request.
@@ -93,5 +94,47 @@ fn whose_only_instance_is_gone_waits_for_the_next() {
             assert_eq!(answer.take().unwrap(), b"next");
             assert_eq!((load.in_flight.load(Relaxed), load.waiting.load(Relaxed)), (0, 0));
         }
+    });
+}
+
+/// An instance that ends each connection when the request is there, and takes nothing of it; and how many it has ended.
+fn deaf() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, ended) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+    let count = Arc::clone(&ended);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            count.fetch_add(1, Relaxed);
+            let _ = stream.unwrap().peek(&mut [0]); // whoever asks may be gone
+        }
+    });
+    (address, ended)
+}
+
+/// SRV-REQ-08: a safe request that its instance ended without reading goes to another, an unsafe one to nobody, and one that ends all of
+/// them is not sent for ever.
+#[test]
+fn what_an_instance_ended_without_reading_goes_to_another() {
+    // Only a real kernel says by a reset that nobody took what was sent.
+    let ring = Ring::kernel(Options::default()).unwrap();
+    in_house(&ring, &CoreLimits::default(), async |house| {
+        let (deaf, ended) = deaf();
+        let load = Arc::default();
+        let well = instance(&house.ring, |_| ok("well"));
+        for _ in 0..10 {
+            house.publish("app", of(&load, &[deaf, well]));
+            assert_eq!(ask(&house, false).await, b"well");
+        }
+        assert!(ended.load(Relaxed) > 0, "it looks as idle as the other");
+
+        house.publish("app", Backend { when_empty: WhenEmpty::Refuse, ..of(&load, &[deaf, deaf]) });
+        let before = ended.load(Relaxed);
+        let told = String::from_utf8(ask(&house, false).await).unwrap();
+        assert!(told.contains("closed the connection without an answer"), "{told}");
+        assert_eq!(ended.load(Relaxed) - before, usize::from(TRIES_MAX));
+        let mut client = house.client().await;
+        client.send("POST / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+        assert!(client.message().await.unwrap().head.starts_with("HTTP/1.1 502 "));
+        assert_eq!(ended.load(Relaxed) - before, usize::from(TRIES_MAX) + 1);
     });
 }

@@ -86,7 +86,7 @@ pub(in crate::proxy) async fn exchange(
             Ending::Answered { status, close: reply.close, request_read: job.course.request_read.get() }
         }
         Attempt::Refused(refusal) => Ending::Refused(refusal),
-        Attempt::Cut | Attempt::Stale | Attempt::Unasked | Attempt::Switched => Ending::Cut,
+        Attempt::Cut | Attempt::Stale | Attempt::Unread | Attempt::Unasked | Attempt::Switched => Ending::Cut,
     }
 }
 

@@ -77,7 +77,7 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
                 reply.reset(Reason::NO_ERROR);
             }
         }
-        Attempt::Cut | Attempt::Stale | Attempt::Unasked | Attempt::Switched => {
+        Attempt::Cut | Attempt::Stale | Attempt::Unread | Attempt::Unasked | Attempt::Switched => {
             ended(0, reply.bytes, None);
             reply.reset(Reason::INTERNAL_ERROR);
         }

@@ -184,19 +184,20 @@ async fn carry(
         };
         let may_repeat = tries < TRIES_MAX
             && match attempt {
-                Attempt::Stale => repeatable,
+                Attempt::Stale | Attempt::Unread => repeatable,
                 Attempt::Unasked => !job.course.body_begun.get(),
                 _ => false,
             };
         match attempt {
-            Attempt::Stale | Attempt::Unasked if may_repeat => {
+            Attempt::Stale | Attempt::Unread | Attempt::Unasked if may_repeat => {
+                let is_there = !matches!(attempt, Attempt::Unread);
                 // Boxed: few requests go a second time, and each would have room for the wait.
-                match Box::pin(afresh(job, place, link.protocol(), body, reply)).await {
+                match Box::pin(afresh(job, place, (link.protocol(), is_there), body, reply)).await {
                     Ok(both) => (place, link) = both,
                     Err(ended) => return ended,
                 }
             }
-            Attempt::Stale | Attempt::Unasked => return job.failed(),
+            Attempt::Stale | Attempt::Unread | Attempt::Unasked => return job.failed(),
             Attempt::Done { status, close } => {
                 if let Link::Http1(upstream) = link
                     && job.course.sent.get()
@@ -215,11 +216,11 @@ async fn carry(
 async fn afresh(
     job: &Job<'_>,
     place: Place,
-    protocol: Protocol,
+    (protocol, is_there): (Protocol, bool),
     body: &mut impl Body,
     reply: &mut impl Reply,
 ) -> Result<(Place, Link), Attempt> {
-    let again = Again { protocol, written: &job.written, peer: job.peer, due: job.due.first_byte };
+    let again = Again { protocol, is_there, written: &job.written, peer: job.peer, due: job.due.first_byte };
     let reached = async { job.proxy.afresh(place, &again).await.map_err(Attempt::Refused) };
     let broken = async {
         body.watch().await;

@@ -171,6 +171,9 @@ impl<R: Reply> Answering<'_, R> {
                 Ok(Ok(Err(_))) if self.reused && self.inflow.bytes == received_before => {
                     return Err(Attempt::Stale);
                 }
+                Ok(Ok(Err(why))) if why.is_reset() && self.inflow.bytes == received_before => {
+                    return Err(Attempt::Unread);
+                }
                 Ok(Ok(Err(_))) => return Err(self.job.failed()),
                 Ok(Err(_)) if self.job.due.first_byte.is_some_and(|due| ring.now() >= due) => {
                     return Err(Attempt::Refused(Refusal::TimedOut));

@@ -46,7 +46,12 @@ pub(in crate::proxy) async fn replay(
     let mut body = Recorded { bytes: body, reader: BodyReader::new(head.framing) };
     match carry(&job, place, link, &mut body, &mut Nobody).await {
         Attempt::Done { status, .. } => Some(status),
-        Attempt::Refused(_) | Attempt::Cut | Attempt::Stale | Attempt::Unasked | Attempt::Switched => None,
+        Attempt::Refused(_)
+        | Attempt::Cut
+        | Attempt::Stale
+        | Attempt::Unread
+        | Attempt::Unasked
+        | Attempt::Switched => None,
     }
 }
 

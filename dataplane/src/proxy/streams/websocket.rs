@@ -85,7 +85,7 @@ pub(super) async fn stream(
             hear_out(proxy, &mut incoming).await;
             reply.reset(Reason::NO_ERROR);
         }
-        Err(Attempt::Cut | Attempt::Stale | Attempt::Unasked | Attempt::Switched) => {
+        Err(Attempt::Cut | Attempt::Stale | Attempt::Unread | Attempt::Unasked | Attempt::Switched) => {
             ended(0, reply.bytes, None);
             reply.reset(Reason::INTERNAL_ERROR);
         }
