@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod api;
+pub mod bounded;
 mod cel;
 mod child_name;
 pub mod controllers;

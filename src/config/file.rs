@@ -1,11 +1,10 @@
 //! The config file: TOML, or YAML by its ending.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::marker::PhantomData;
 use std::path::Path;
 
+use control::bounded;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 
@@ -16,14 +15,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Settings, String> {
     let name = path.display();
-    let mut text = String::new();
-    // Not by the size that the file says it has: a device says 0.
-    File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
-        .map_err(|why| format!("config: {name}: {why}"))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("config: {name} has more than {FILE_BYTES_MAX} bytes"));
-    }
+    let text = bounded::text(path, FILE_BYTES_MAX).map_err(|why| format!("config: {name}: {why}"))?;
+    let text = text.ok_or_else(|| format!("config: {name} has more than {FILE_BYTES_MAX} bytes"))?;
     let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
     let parsed = if yaml {
         with_key(serde_norway::Deserializer::from_str(&text))

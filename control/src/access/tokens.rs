@@ -1,11 +1,10 @@
 //! Bearer tokens from a file, in Kubernetes' format: `token,user,uid,"group1,group2"`, one a line.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use super::{AUTHENTICATED, User};
+use crate::bounded;
 
 /// Some ten thousand tokens; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -21,14 +20,8 @@ impl Tokens {
     /// The file cannot be read, or a line of it is no entry: both are named.
     pub fn read(path: &Path) -> Result<Self, String> {
         let named = |why: String| format!("{}: {why}", path.display());
-        let mut text = String::new();
-        // Not by the size that the file says it has: a device says 0.
-        File::open(path)
-            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
-            .map_err(|why| named(why.to_string()))?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(named(format!("more than {FILE_BYTES_MAX} bytes")));
-        }
+        let text = bounded::text(path, FILE_BYTES_MAX).map_err(|why| named(why.to_string()))?;
+        let text = text.ok_or_else(|| named(format!("more than {FILE_BYTES_MAX} bytes")))?;
         Self::parse(&text).map_err(named)
     }
 

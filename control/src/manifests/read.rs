@@ -5,10 +5,12 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+
+use crate::bounded;
 
 /// Bytes of one file. A manifest is written by people; a wrong path (a disk image, a log) must not be read whole.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -128,12 +130,8 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn text(file: &Path, bytes_left: u64) -> io::Result<String> {
-    let mut text = String::new();
-    // One more than allowed, so that a file that grows meanwhile is noticed too.
-    std::fs::File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("more than {FILE_BYTES_MAX} bytes, the limit of a manifest")));
-    }
+    let large = || io::Error::other(format!("more than {FILE_BYTES_MAX} bytes, the limit of a manifest"));
+    let mut text = bounded::text(file, FILE_BYTES_MAX)?.ok_or_else(large)?;
     if text.len() as u64 > bytes_left {
         let why = format!("the files of one --manifests are more than {PATH_BYTES_MAX} bytes together");
         return Err(io::Error::other(why));

@@ -66,7 +66,7 @@ pub struct Keeper {
 pub enum Claim {
     /// Nothing: whoever sends it has it still.
     New,
-    /// An event that the log has led to it, and cannot end before it is kept.
+    /// An event in the log has led to it, and cannot end before it is kept, or would not be known to have been given up.
     Onward,
 }
 
@@ -180,7 +180,10 @@ impl Keeper {
         patience: Duration,
     ) -> Result<Range<Position>, AppendError> {
         let appended = self.put(feed, records, claim, patience);
-        self.tell_full(&appended);
+        // That there is room for what events lead to says nothing of room for new ones.
+        if claim == Claim::New || appended.is_err() {
+            self.tell_full(&appended);
+        }
         appended
     }
 
@@ -283,7 +286,7 @@ impl Keeper {
                 if self.full_told_at.get().is_none_or(|told| now - told >= FULL_TOLD_EVERY) {
                     self.full_told_at.set(Some(now));
                     self.full_told.set(true);
-                    tracing::warn!(%why, "events are refused with 503 until there is room");
+                    tracing::warn!(%why, "events are refused with 503, and replies wait, until there is room");
                 }
             }
             _ => {}

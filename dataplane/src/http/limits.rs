@@ -36,9 +36,9 @@ pub const COPY_BYTES_MAX: usize = 16 * 1024;
 /// Interim (1xx) answers before the final one: more is an instance gone mad.
 pub const INTERIM_MAX: u8 = 16;
 
-/// Connections by which a request goes at most that may be sent again: a kept one that was about to be closed, and those to instances
+/// Times that a request is sent at most which may be sent again: by a kept connection that was about to be closed, and to instances
 /// that end before they read it. A request that ends them is not sent to all there are.
-pub const TRIES_MAX: u8 = 4;
+pub const SENDS_MAX: usize = 4;
 
 /// Limits on one connection that an operator may want to turn.
 #[derive(Debug, Clone, Copy)]

@@ -24,7 +24,7 @@ use super::watch::{gone, watch};
 use super::{Choice, Place, Proxy, Refusal, Wish, streams};
 use crate::http::codec::{BodyReader, Framing};
 use crate::http::headers::put_request;
-use crate::http::limits::TRIES_MAX;
+use crate::http::limits::SENDS_MAX;
 use crate::http::pool::{PoolKey, Upstream};
 use crate::http::relay::{self, Step};
 use crate::http::server::Downstream;
@@ -132,7 +132,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let timing = connection.note.timing.clone().filter(|_| proxy.tells_timing.get());
     let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
     request.timing = timing;
-    let mut tries = 0_u8;
+    let mut sends = 0;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         connection.note.answered = request.progress.answered();
@@ -148,8 +148,8 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
                 return Ending::Answered { status, close, request_read };
             }
             Attempt::Stale | Attempt::Unread => {
-                tries += 1;
-                let (is_there, may) = (matches!(ended, Attempt::Stale), repeatable && tries < TRIES_MAX);
+                sends += 1;
+                let (is_there, may) = (matches!(ended, Attempt::Stale), repeatable && sends < SENDS_MAX);
                 match Box::pin(request.afresh(connection, is_there, may)).await {
                     Ok(fresh) => upstream = fresh,
                     Err(ending) => return ending,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{Request, Uri};
 use ring::{Options, Ring};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::http::limits::TRIES_MAX;
+use sluicegate_dataplane::http::limits::SENDS_MAX;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::table::{Backend, WhenEmpty};
 
@@ -121,20 +121,23 @@ fn what_an_instance_ended_without_reading_goes_to_another() {
         let (deaf, ended) = deaf();
         let load = Arc::default();
         let well = instance(&house.ring, |_| ok("well"));
-        for _ in 0..10 {
+        for round in 0..20 {
             house.publish("app", of(&load, &[deaf, well]));
-            assert_eq!(ask(&house, false).await, b"well");
+            assert_eq!(ask(&house, round % 2 == 0).await, b"well");
         }
         assert!(ended.load(Relaxed) > 0, "it looks as idle as the other");
 
         house.publish("app", Backend { when_empty: WhenEmpty::Refuse, ..of(&load, &[deaf, deaf]) });
+        for by_http2 in [true, false] {
+            let before = ended.load(Relaxed);
+            let told = String::from_utf8(ask(&house, by_http2).await).unwrap();
+            assert!(told.contains("closed the connection without an answer"), "{told}");
+            assert_eq!(ended.load(Relaxed) - before, SENDS_MAX);
+        }
         let before = ended.load(Relaxed);
-        let told = String::from_utf8(ask(&house, false).await).unwrap();
-        assert!(told.contains("closed the connection without an answer"), "{told}");
-        assert_eq!(ended.load(Relaxed) - before, usize::from(TRIES_MAX));
         let mut client = house.client().await;
         client.send("POST / HTTP/1.1\r\nHost: app\r\n\r\n").await;
         assert!(client.message().await.unwrap().head.starts_with("HTTP/1.1 502 "));
-        assert_eq!(ended.load(Relaxed) - before, usize::from(TRIES_MAX) + 1);
+        assert_eq!(ended.load(Relaxed) - before, 1);
     });
 }

@@ -1,12 +1,11 @@
 //! Certificates out of the files that `--tls-cert` names: at the start, and again at every SIGHUP; and at the start
 //! the authorities that `--route` names.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use control::bounded;
 use dataplane::table::Protocol;
 use dataplane::tls::{Certificates, Identity, Trust};
 
@@ -42,13 +41,8 @@ pub(super) fn trust(rule: &RouteRule) -> Result<Option<Arc<Trust>>> {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let named = || path.display().to_string();
-    let mut bytes = Vec::new();
-    // Not by the size that the file says it has: a device says 0.
-    File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .with_context(named)?;
-    ensure!(bytes.len() as u64 <= FILE_BYTES_MAX, "{} has more than {FILE_BYTES_MAX} bytes", path.display());
-    Ok(bytes)
+    let large = || format!("{} has more than {FILE_BYTES_MAX} bytes", path.display());
+    bounded::read(path, FILE_BYTES_MAX).with_context(named)?.with_context(large)
 }
 
 #[cfg(test)]

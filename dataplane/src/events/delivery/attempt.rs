@@ -224,7 +224,7 @@ impl<P: Post> Pump<P> {
         loop {
             let appended = home
                 .feed_of(&order.stream)
-                .and_then(|feed| home.put(&feed, &[reply], Claim::Onward, Duration::ZERO));
+                .and_then(|feed| home.append_within(&feed, &[reply], Claim::Onward, Duration::ZERO));
             match appended {
                 Err(AppendError::Full { .. }) if !self.is_stopped() => {
                     self.shop.ring.sleep(ROOM_AGAIN).await;

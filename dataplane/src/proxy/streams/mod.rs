@@ -37,6 +37,7 @@ use crate::h2::heads;
 use crate::h2::limits::TRIES_MAX;
 use crate::http::codec::{Framing, Malformed, RequestHead};
 use crate::http::headers::{Peer, Scheme};
+use crate::http::limits::SENDS_MAX;
 use crate::http::pool::PoolKey;
 use crate::table::Protocol;
 
@@ -182,12 +183,11 @@ async fn carry(
             Link::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
             Link::Http2(turn) => over_http2::attempt(job, turn, body, reply).await,
         };
-        let may_repeat = tries < TRIES_MAX
-            && match attempt {
-                Attempt::Stale | Attempt::Unread => repeatable,
-                Attempt::Unasked => !job.course.body_begun.get(),
-                _ => false,
-            };
+        let may_repeat = match attempt {
+            Attempt::Stale | Attempt::Unread => repeatable && tries < SENDS_MAX,
+            Attempt::Unasked => !job.course.body_begun.get() && tries < TRIES_MAX,
+            _ => false,
+        };
         match attempt {
             Attempt::Stale | Attempt::Unread | Attempt::Unasked if may_repeat => {
                 let is_there = !matches!(attempt, Attempt::Unread);
