@@ -87,7 +87,7 @@ pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_MAX};
 pub use household::{collect, keep_house};
 pub use identity::{Believed, Peer, Signer};
-pub use seed::{definitions, has_definitions, seed, seed_definitions, seed_objects};
+pub use seed::{Definition, definitions, has_definitions, seed, seed_definitions, seed_objects};
 
 /// Whom requests from this host count as that do not say who they are.
 const OUTSIDE_USER: &str = "sluicegate-admin";

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use control::api::Definition;
 use control::controllers::{self, ControlConfig};
 use control::fleet::Fleet;
 use control::kind::Registry;
@@ -19,10 +20,11 @@ use control::manifests::Manifests;
 use control::names::Gateway;
 use control::publish::Publisher;
 use control::runtime::{self, Init, ProcessRuntime, Surroundings};
-use control::store::Store;
+use control::store::{Store, StoreError};
 use control::{api, kinds, store};
 use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::task;
 
 use super::api::{self as entrance, Entrances};
 use super::events_tls::EventsTls;
@@ -115,17 +117,17 @@ async fn live(
     let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
     let (publisher, handed) = (Arc::clone(&parts.publisher), stopped(parts.hand_over.clone()));
     let scaler = Scaler { fleet: house.fleet.clone(), signals: parts.signals.clone() };
-    tokio::task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler), publisher, handed));
+    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler), publisher, handed));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
-    tokio::task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
+    task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
 
     if let Some(events_tls) = parts.events_tls {
-        tokio::task::spawn_local(either(events_tls.keep_fresh(), leaving()));
+        task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
     let (first_table, have_table) = oneshot::channel();
     let objects = house.store.as_ref().map(Arc::downgrade).unwrap_or_default();
-    let controllers = tokio::task::spawn_local(controllers::run(
+    let controllers = task::spawn_local(controllers::run(
         ControlConfig { store: objects, ..parts.control },
         house.client.clone(),
         house.fleet.clone(),
@@ -139,12 +141,12 @@ async fn live(
         return Ok(());
     }
     manifests.apply().await;
-    tokio::task::spawn_local(either(manifests.follow(), leaving()));
+    task::spawn_local(either(manifests.follow(), leaving()));
     let until = parts.hand_over.clone();
-    let api = tokio::task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
+    let api = task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
     house.clear_away();
-    tokio::task::spawn_local(settle());
+    task::spawn_local(settle());
 
     match controllers.await {
         Ok(Ok(())) => {}
@@ -164,9 +166,7 @@ async fn live(
 }
 
 /// Why there is no first table.
-async fn why_ended<E: std::fmt::Display>(
-    controllers: tokio::task::JoinHandle<Result<(), E>>,
-) -> anyhow::Error {
+async fn why_ended<E: std::fmt::Display>(controllers: task::JoinHandle<Result<(), E>>) -> anyhow::Error {
     let why = match controllers.await {
         Ok(Ok(())) => "it was stopped".to_owned(),
         Ok(Err(why)) => why.to_string(),
@@ -180,6 +180,8 @@ struct House {
     /// `None` when the objects are a cluster's.
     store: Option<Arc<Store>>,
     registry: Arc<Registry>,
+    /// The definitions of our kinds that are stored are those of an earlier start.
+    defined_before: bool,
     /// Makes the tokens of accounts, in an API of our own.
     signer: Option<Arc<api::Signer>>,
     client: kube::Client,
@@ -193,24 +195,24 @@ impl House {
     /// Keeps what every namespace has, in an API of our own.
     fn keep(&self, authority: &str) {
         if let Some(store) = &self.store {
-            tokio::task::spawn_local(api::keep_house(
-                Arc::clone(store),
-                authority.into(),
-                self.signer.clone(),
-            ));
+            task::spawn_local(api::keep_house(Arc::clone(store), authority.into(), self.signer.clone()));
         }
     }
 
-    /// Clears away what nobody owns any more and what has expired. Nobody waits for that, and it looks at all that is stored.
+    /// Clears away what nobody owns any more, what has expired and what an earlier program defined. Nobody waits for
+    /// that, and it looks at all that is stored.
     fn clear_away(&self) {
         if let Some(store) = &self.store {
-            tokio::task::spawn_local(api::collect(Arc::clone(store), Arc::clone(&self.registry)));
-            tokio::task::spawn_local(store::events::run(Arc::clone(store)));
+            if self.defined_before {
+                task::spawn_local(define_anew(Arc::clone(store), Arc::clone(&self.registry)));
+            }
+            task::spawn_local(api::collect(Arc::clone(store), Arc::clone(&self.registry)));
+            task::spawn_local(store::events::run(Arc::clone(store)));
         }
     }
 
     /// Another process is to have them.
-    async fn give_up_objects<T>(&self, api: tokio::task::JoinHandle<T>) {
+    async fn give_up_objects<T>(&self, api: task::JoinHandle<T>) {
         let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
         if let Some(store) = &self.store {
             store.shut();
@@ -220,14 +222,15 @@ impl House {
 
 async fn furnish(parts: &Parts) -> Result<House> {
     let registry = Arc::new(kinds::registry());
+    let mut defined_before = false;
     let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
-            seed(&store, &registry).await?;
-            tokio::task::spawn_local(api::aggregate(Arc::clone(&store)));
-            tokio::task::spawn_local(store::forget_old(Arc::clone(&store)));
-            tokio::task::spawn_local(store::fold_settled(Arc::clone(&store)));
-            tokio::task::spawn_local(give_back(store.revision()));
+            defined_before = seed(&store, &registry).await?;
+            task::spawn_local(api::aggregate(Arc::clone(&store)));
+            task::spawn_local(store::forget_old(Arc::clone(&store)));
+            task::spawn_local(store::fold_settled(Arc::clone(&store)));
+            task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client =
                 api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
@@ -254,12 +257,12 @@ async fn furnish(parts: &Parts) -> Result<House> {
         .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let (fleet, work) = Fleet::new(Arc::new(processes), sink, parts.first_instance);
-    tokio::task::spawn_local(work);
+    task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),
         None => client.clone(),
     };
-    Ok(House { store, registry, signer, client, outside, router, fleet })
+    Ok(House { store, registry, defined_before, signer, client, outside, router, fleet })
 }
 
 /// Once the start's work is done, its code need not stay.
@@ -284,7 +287,7 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
         if writes >= WRITES_MIN {
             seen = now;
             let cached = dataplane::heap::cached();
-            let _ = tokio::task::spawn_blocking(|| dataplane::heap::let_go([cached])).await; // it does not panic
+            let _ = task::spawn_blocking(|| dataplane::heap::let_go([cached])).await; // it does not panic
         }
         if writes >= MANY_WRITES {
             let_go_of_code();
@@ -292,26 +295,29 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
     }
 }
 
-/// What is there before anybody writes. An earlier start's definitions are looked through beside the serving: that
-/// takes as long as all the rest of a start.
-async fn seed(store: &Arc<Store>, registry: &Arc<Registry>) -> Result<()> {
-    let registry = Arc::clone(registry);
-    let definitions = tokio::task::spawn_blocking(move || api::definitions(&registry));
-    api::seed_objects(store).await?;
-    let (known, store) = (api::has_definitions(store), Arc::clone(store));
-    let define = async move { anyhow::Ok(api::seed_definitions(&store, definitions.await??).await?) };
-    if !known {
-        return define.await;
+/// What is there before anybody writes. Says whether that includes an earlier start's definitions of our kinds.
+async fn seed(store: &Arc<Store>, registry: &Arc<Registry>) -> Result<bool> {
+    if api::has_definitions(store) {
+        api::seed_objects(store).await?;
+        return Ok(true);
     }
-    tokio::task::spawn_local(async move {
-        if let Err(why) = define.await {
-            tracing::error!(
-                why = format!("{why:#}"),
-                "the definitions of kinds are those of an earlier start"
-            );
-        }
-    });
-    Ok(())
+    let definitions = definitions(registry);
+    api::seed_objects(store).await?;
+    api::seed_definitions(store, definitions.await??).await?;
+    Ok(false)
+}
+
+fn definitions(registry: &Arc<Registry>) -> task::JoinHandle<Result<Vec<Definition>, StoreError>> {
+    let registry = Arc::clone(registry);
+    task::spawn_blocking(move || api::definitions(&registry))
+}
+
+/// Makes an earlier start's definitions those of this program, beside the serving: that takes as long as all the rest of a start.
+async fn define_anew(store: Arc<Store>, registry: Arc<Registry>) {
+    let define = async { anyhow::Ok(api::seed_definitions(&store, definitions(&registry).await??).await?) };
+    if let Err(why) = define.await {
+        tracing::error!(why = format!("{why:#}"), "the definitions of kinds are those of an earlier start");
+    }
 }
 
 /// RT-LIFE-11: the ports by which who comes over loopback controls the appliance, without saying who he is.
