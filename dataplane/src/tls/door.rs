@@ -41,7 +41,7 @@ impl Door {
     }
 
     async fn in_bounds(&self, stream: Stream) -> Result<(Outcome, TlsStream), Outcome> {
-        let pass = self.turnstile.enter().ok_or(Outcome::Crowded)?;
+        let pass = self.turnstile.enter(self.ring.now()).ok_or(Outcome::Crowded)?;
         let handshake = self.handshake(stream, &pass);
         let turned_out = pass.turned_out();
         let either = async {
@@ -81,6 +81,7 @@ impl Door {
         };
 
         let stream = TlsStream::new(stream, session.into(), rest);
+        pass.owes(self.ring.now() + self.limits.answer_min);
         match stream.finish_handshake().await {
             Ok(HandshakeKind::Resumed) => Ok((Outcome::Resumed, stream)),
             Ok(_) => Ok((Outcome::Full, stream)),

@@ -9,13 +9,21 @@ pub struct TlsLimits {
     /// and no time to sit on a seat.
     pub handshake_max: Duration,
     /// Handshakes under way at a time; each holds some 20 KiB, so 512 hold 10 MiB. Beyond, the connection
-    /// that has been silent longest goes, and if none is silent the newcomer.
+    /// that has been silent longest goes; if all have said hello, whoever has owed an answer to ours for longest, and
+    /// for longer than `answer_min`; else the newcomer.
     pub handshakes_max: usize,
+    /// What a client that has our part of the handshake is given to answer, whoever else may come: two round trips of a slow
+    /// phone.
+    pub answer_min: Duration,
 }
 
 impl Default for TlsLimits {
     fn default() -> Self {
-        Self { handshake_max: Duration::from_secs(10), handshakes_max: 512 }
+        Self {
+            handshake_max: Duration::from_secs(10),
+            handshakes_max: 512,
+            answer_min: Duration::from_secs(1),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! traffic.
 //!
 //! Seats: at most `inside_max` at a time. When all are taken, whoever has been silent longest gives way to
-//! a newcomer; whoever has said hello has cost us work and stays. Time: a signature takes 50 µs (ECDSA) to
+//! a newcomer. Whoever has said hello has cost us work and stays, unless he has our answer and says nothing to it: those
+//! who only say hello would keep everybody else out. Time: a signature takes 50 µs (ECDSA) to
 //! 1 ms (RSA) during which the core does nothing else, so they are made one by one, and between two of
 //! them everything else that is runnable gets its turn.
 
@@ -12,12 +13,16 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use ring::Tick;
+
 pub(super) struct Turnstile {
     inside_max: usize,
     /// Those who were turned out are not counted.
     inside: Cell<usize>,
     /// Said nothing yet, the longest here first.
     silent: RefCell<VecDeque<Rc<Guest>>>,
+    /// Have our answer to their hello, with the time from which each may be turned out; the longest first.
+    owing: RefCell<VecDeque<(Tick, Rc<Guest>)>>,
     /// Wait for their turn; the first has it.
     line: RefCell<VecDeque<Rc<Guest>>>,
 }
@@ -42,13 +47,20 @@ pub(super) struct Turn<'a> {
 
 impl Turnstile {
     pub(super) fn new(inside_max: usize) -> Self {
-        Self { inside_max, inside: Cell::new(0), silent: RefCell::default(), line: RefCell::default() }
+        Self {
+            inside_max,
+            inside: Cell::new(0),
+            silent: RefCell::default(),
+            owing: RefCell::default(),
+            line: RefCell::default(),
+        }
     }
 
-    /// A seat, if need be a silent guest's; `None` when there is no silent one.
-    pub(super) fn enter(&self) -> Option<Pass<'_>> {
+    /// A seat, if need be that of a guest who is silent, or owes us a word for too long; `None` when there is no such one.
+    pub(super) fn enter(&self, now: Tick) -> Option<Pass<'_>> {
         if self.inside.get() >= self.inside_max {
-            let longest = self.silent.borrow_mut().pop_front()?;
+            let silent = self.silent.borrow_mut().pop_front();
+            let longest = silent.or_else(|| self.overdue(now))?;
             longest.turned_out.set(true);
             longest.wake();
             self.inside.set(self.inside.get() - 1);
@@ -57,6 +69,11 @@ impl Turnstile {
         let guest = Rc::<Guest>::default();
         self.silent.borrow_mut().push_back(Rc::clone(&guest));
         Some(Pass { turnstile: self, guest })
+    }
+
+    fn overdue(&self, now: Tick) -> Option<Rc<Guest>> {
+        let mut owing = self.owing.borrow_mut();
+        owing.pop_front_if(|(due, _)| *due <= now).map(|(_, guest)| guest)
     }
 
     /// Waits in line.
@@ -82,6 +99,11 @@ impl Pass<'_> {
         leave(&mut self.turnstile.silent.borrow_mut(), &self.guest);
     }
 
+    /// The guest has our answer: it may be turned out from `due` on.
+    pub(super) fn owes(&self, due: Tick) {
+        self.turnstile.owing.borrow_mut().push_back((due, Rc::clone(&self.guest)));
+    }
+
     /// Resolves when the seat went to somebody else.
     pub(super) async fn turned_out(&self) {
         poll_fn(|cx| {
@@ -99,6 +121,7 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if !self.guest.turned_out.get() {
             self.speaks();
+            self.turnstile.owing.borrow_mut().retain(|(_, guest)| !Rc::ptr_eq(guest, &self.guest));
             self.turnstile.inside.set(self.turnstile.inside.get() - 1);
         }
     }
@@ -135,6 +158,9 @@ mod tests {
     use std::future::Future;
     use std::pin::pin;
     use std::task::Context;
+    use std::time::Duration;
+
+    const NOW: Tick = Tick::ZERO;
 
     fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
         future.poll(&mut Context::from_waker(Waker::noop()))
@@ -143,17 +169,38 @@ mod tests {
     #[test]
     fn the_longest_silent_guest_gives_way_and_one_who_spoke_stays() {
         let turnstile = Turnstile::new(2);
-        let (first, second) = (turnstile.enter().unwrap(), turnstile.enter().unwrap());
+        let (first, second) = (turnstile.enter(NOW).unwrap(), turnstile.enter(NOW).unwrap());
         first.speaks();
-        let third = turnstile.enter().unwrap();
+        let third = turnstile.enter(NOW).unwrap();
         assert!(poll(pin!(first.turned_out())).is_pending());
         assert!(poll(pin!(second.turned_out())).is_ready());
         third.speaks();
-        assert!(turnstile.enter().is_none());
+        assert!(turnstile.enter(NOW).is_none());
         drop(second); // it had no seat any more
-        assert!(turnstile.enter().is_none());
+        assert!(turnstile.enter(NOW).is_none());
         drop(first);
-        assert!(turnstile.enter().is_some());
+        assert!(turnstile.enter(NOW).is_some());
+    }
+
+    #[test]
+    fn those_who_only_say_hello_do_not_keep_others_out() {
+        let turnstile = Turnstile::new(2);
+        let guests = [turnstile.enter(NOW).unwrap(), turnstile.enter(NOW).unwrap()];
+        let due = NOW + Duration::from_secs(1);
+        for guest in &guests {
+            guest.speaks();
+            guest.owes(due);
+        }
+        assert!(turnstile.enter(NOW).is_none());
+        let third = turnstile.enter(due).unwrap();
+        assert!(poll(pin!(guests[0].turned_out())).is_ready());
+        assert!(poll(pin!(guests[1].turned_out())).is_pending());
+        third.speaks();
+        let [first, second] = guests;
+        drop(second); // done in time
+        assert!(turnstile.enter(due).is_some());
+        drop((first, third));
+        assert!(turnstile.owing.borrow().is_empty());
     }
 
     #[test]

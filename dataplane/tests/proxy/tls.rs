@@ -292,3 +292,29 @@ fn a_handshake_has_its_time_and_a_silent_one_gives_way_before() {
         assert!(silent[2].recv().await.unwrap().is_empty());
     });
 }
+
+/// The clock of a simulated machine. Whoever only says hello has its seat for a while, and not until its time is up.
+#[test]
+fn clients_that_only_say_hello_keep_nobody_else_out() {
+    let tls = TlsLimits { handshakes_max: 2, ..TlsLimits::default() };
+    let limits = CoreLimits { tls, ..CoreLimits::default() };
+    in_house(&World::new(1, Weather::calm()).ring(), &limits, move |house| async move {
+        let config = furnish(&house);
+        let mut mute = Vec::new();
+        for _ in 0..tls.handshakes_max {
+            let stream = Stream::connect(&house.ring, house.https).await.unwrap();
+            let mut session = ClientConnection::new(Arc::clone(&config), "app".try_into().unwrap()).unwrap();
+            let mut hello = Vec::new();
+            session.write_tls(&mut hello).unwrap();
+            stream.send(hello).await.unwrap();
+            assert!(!stream.recv().await.unwrap().is_empty(), "our answer to it");
+            mute.push(stream);
+        }
+        assert!(TlsClient::connect(&house, &config).await.is_none(), "they may be about to go on");
+        house.ring.sleep(tls.answer_min).await;
+        assert!(TlsClient::connect(&house, &config).await.is_some());
+        let count = |outcome: Outcome| house.counters.handshakes[outcome.index()].load(Relaxed);
+        house.pause(1).await;
+        assert_eq!((count(Outcome::Crowded), count(Outcome::Full)), (2, 1));
+    });
+}
