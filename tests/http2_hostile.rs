@@ -108,7 +108,9 @@ fn floods_of_cheap_frames_are_cut_and_counted_by_kind() {
         ("settings", vec![], frame(0x4, 0, 0, &[])),
         ("ignored", vec![], frame(0x2, 0, 1, &[0, 0, 0, 3, 1])),
         ("ignored", vec![], frame(0xbe, 0, 0, b"what is this")),
+        ("ignored", vec![], frame(0x6, 0x1, 0, &[7; 8])),
         ("empty_data", open.clone(), frame(0x0, 0, 1, &[])),
+        ("window_updates", vec![], frame(0x8, 0, 0, &[0, 0, 0, 1])),
     ] {
         let before = metric(&appliance, "sluicegate_http2_floods_total", kind);
         let parts = std::iter::once(first).chain(std::iter::repeat_n(flood, 100_000));

@@ -15,7 +15,7 @@ use ring::{Chunk, Ring};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::limits::WRITE_BYTES_MAX;
-use super::meter::{Flood, Meter};
+use super::meter::{Breach, Flood, Meter};
 use crate::http::wire::by;
 use crate::tls::{Pipe, Wire};
 
@@ -45,7 +45,7 @@ pub struct Facts {
     pub received: Cell<u64>,
     pub sent: Cell<u64>,
     /// Set once, and from then on nothing more is read.
-    pub flood: Cell<Option<Flood>>,
+    pub breach: Cell<Option<Breach>>,
     /// What it would be, if h2 found a flood now.
     pub suspect: Cell<Flood>,
 }
@@ -67,7 +67,7 @@ impl Io {
         }
     }
 
-    /// Notices floods, and tells of itself in `facts`.
+    /// Notices floods and frames of no good length, and tells of itself in `facts`.
     #[must_use]
     pub fn metered(self, meter: Meter, facts: &Rc<Facts>) -> Self {
         Self { meter: Some(meter), facts: Rc::clone(facts), ..self }
@@ -84,6 +84,9 @@ impl Io {
     fn begin_send(&mut self) {
         let bytes = self.buffer.split().freeze();
         self.facts.sent.set(self.facts.sent.get() + bytes.len() as u64);
+        if let Some(meter) = &mut self.meter {
+            meter.sent(bytes.len() as u64);
+        }
         let (ring, stream) = (self.ring.clone(), Rc::clone(&self.stream));
         let due = ring.now() + self.stall_max;
         self.sending = Some(Box::pin(async move {
@@ -101,7 +104,7 @@ impl AsyncRead for Io {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.facts.flood.get().is_some() {
+        if this.facts.breach.get().is_some() {
             return Poll::Pending; // the owner ends the connection
         }
         if this.held.is_empty() {
@@ -112,17 +115,19 @@ impl AsyncRead for Io {
                 Poll::Ready(Ok(chunk)) => this.held = chunk,
             }
         }
-        let taken = this.held.len().min(into.remaining());
-        let bytes = &this.held[..taken];
+        let mut taken = this.held.len().min(into.remaining());
         if let Some(meter) = &mut this.meter {
-            if let Err(flood) = meter.read(bytes, this.ring.now()) {
-                this.facts.flood.set(Some(flood));
-                cx.waker().wake_by_ref(); // the owner looks after each poll
-                return Poll::Pending;
+            if let Err((before, breach)) = meter.read(&this.held[..taken], this.ring.now()) {
+                this.facts.breach.set(Some(breach));
+                taken = before;
+                if taken == 0 {
+                    cx.waker().wake_by_ref(); // the owner looks after each poll
+                    return Poll::Pending;
+                }
             }
             this.facts.suspect.set(meter.suspect());
         }
-        into.put_slice(bytes);
+        into.put_slice(&this.held[..taken]);
         this.held.advance(taken);
         if this.held.is_empty() {
             this.held = Chunk::empty(); // the receive buffer goes back

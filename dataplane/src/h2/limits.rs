@@ -25,6 +25,14 @@ pub const INSTANCE_STREAMS_MAX: usize = 1024;
 /// what small DATA frames may cost beyond their bytes.
 pub const INSTANCE_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * INSTANCE_STREAMS_MAX as u32;
 
+/// What small DATA frames of one connection that nobody has read yet may cost beyond their bytes, at the 256 that h2
+/// takes each for: the connection's window full of gRPC messages of three bytes. They come in bursts, and all of a burst is
+/// there before its stream gets a turn.
+pub const SMALL_DATA_BYTES_MAX: usize = 16 << 20;
+
+/// DATA that waits for a client is kept as it came from so many bytes on; what is smaller is put together with its neighbours.
+pub const WHOLE_BYTES_MIN: usize = 1024;
+
 /// Bodies that a server of whole messages holds for one connection at a time, in bytes: four of the largest, or
 /// all streams with 64 KiB each.
 pub const BUFFERED_BYTES_MAX: usize = 16 << 20;
@@ -43,6 +51,13 @@ pub const RESET_BEFORE_ACCEPT_MAX: usize = 20;
 /// client causes some only before it knows [`STREAMS_MAX`]: what it opens beyond is refused.
 pub const RESET_BY_US_MAX: usize = 1_000;
 
+/// Streams of a client's connection that were reset by us and are still known, so that what is on its way to them is not taken
+/// for a fault: all that can be open.
+pub const RESET_KNOWN_MAX: usize = STREAMS_MAX as usize;
+
+/// ... and of a connection to an instance: when a client goes, all of its requests are taken back at once.
+pub const INSTANCE_RESET_KNOWN_MAX: usize = INSTANCE_STREAMS_MAX;
+
 /// Connections from one core to one instance that take requests or are being opened, each with the streams that the
 /// instance allows. One that said GOAWAY is not among them while it finishes what it has.
 pub const CONNECTIONS_PER_ENDPOINT_MAX: usize = 4;
@@ -58,17 +73,34 @@ pub const FIRST_STREAMS_MAX: usize = 100;
 /// each may have cost an instance work.
 pub const RESETS: Allowance = Allowance { burst: 1_000, each_second: 100 };
 
+/// Requests of which one may be taken back for nothing: a proxy in front of us has many clients on one connection, and some of
+/// them always leave.
+pub const REQUESTS_FOR_A_RESET: u32 = 4;
+
 /// PING that wants an answer. gRPC clients that probe bandwidth send one a round trip.
 pub const PINGS: Allowance = Allowance { burst: 10_000, each_second: 1_000 };
 
 /// SETTINGS that want an answer: usual are one or two in a connection's life.
 pub const SETTINGS: Allowance = Allowance { burst: 100, each_second: 10 };
 
-/// DATA without content and without an end.
-pub const EMPTY_DATA: Allowance = Allowance { burst: 1_000, each_second: 100 };
+/// DATA without content and without an end: so many in a connection's life, which is what h2 allows.
+pub const EMPTY_DATA: Allowance = Allowance { burst: 100, each_second: 0 };
 
-/// CONTINUATION: a head of 32 KiB takes two.
+/// CONTINUATION beyond the [`CONTINUATIONS_OF_A_HEAD`].
 pub const CONTINUATIONS: Allowance = Allowance { burst: 256, each_second: 64 };
 
-/// PRIORITY, and frames of types that nobody knows: ignored, so more than a few are noise.
+/// What a head of 32 KiB takes.
+pub const CONTINUATIONS_OF_A_HEAD: u32 = 2;
+
+/// PRIORITY, GOAWAY, PING that answers nothing, and frames of types that nobody knows: ignored, so more than a few are noise.
 pub const IGNORED: Allowance = Allowance { burst: 1_000, each_second: 100 };
+
+/// WINDOW_UPDATE beyond those that our own frames call for: see [`WINDOW_UPDATE_BYTES`].
+pub const WINDOW_UPDATES: Allowance = Allowance { burst: 50_000, each_second: 1_000 };
+
+/// Bytes sent for which a client may send one more WINDOW_UPDATE: the smallest DATA frame with content has ten, and the least
+/// clever client answers each with two.
+pub const WINDOW_UPDATE_BYTES: u64 = 4;
+
+/// DATA of few bytes. Only looked at when h2 has met [`SMALL_DATA_BYTES_MAX`]: as many as that allows.
+pub const SMALL_DATA: Allowance = Allowance { burst: 65_536, each_second: 65_536 };

@@ -23,6 +23,9 @@ pub enum Flood {
     EmptyData,
     Continuations,
     Ignored,
+    WindowUpdates,
+    /// More of them than may wait, which h2 counts.
+    SmallData,
     /// Streams that the client's own faults made us reset (MadeYouReset), which h2 counts; their frames are of usual kinds.
     #[default]
     MadeResets,
@@ -30,8 +33,17 @@ pub enum Flood {
 
 impl Flood {
     /// Names in metrics and logs, in the order of the variants.
-    pub const NAMES: [&'static str; 7] =
-        ["resets", "pings", "settings", "empty_data", "continuations", "ignored", "made_resets"];
+    pub const NAMES: [&'static str; 9] = [
+        "resets",
+        "pings",
+        "settings",
+        "empty_data",
+        "continuations",
+        "ignored",
+        "window_updates",
+        "small_data",
+        "made_resets",
+    ];
 
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -39,18 +51,30 @@ impl Flood {
     }
 }
 
-const ALLOWED: [(Flood, Allowance); 6] = [
+/// Why a connection is cut by what came on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Breach {
+    Flood(Flood),
+    /// A frame of a length that its kind never has (RFC 9113 4.2): h2 finds it too, and mostly calls it by another name.
+    FrameSize,
+}
+
+const ALLOWED: [(Flood, Allowance); 8] = [
     (Flood::Resets, limits::RESETS),
     (Flood::Pings, limits::PINGS),
     (Flood::Settings, limits::SETTINGS),
     (Flood::EmptyData, limits::EMPTY_DATA),
     (Flood::Continuations, limits::CONTINUATIONS),
     (Flood::Ignored, limits::IGNORED),
+    (Flood::WindowUpdates, limits::WINDOW_UPDATES),
+    (Flood::SmallData, limits::SMALL_DATA),
 ];
 
 const HEAD_BYTES: usize = 9;
 const ACK: u8 = 0x1;
 const END_STREAM: u8 = 0x1;
+/// DATA of fewer bytes costs h2 more than these: what it calls small.
+const SMALL_BYTES: usize = 256;
 
 /// One connection's meter.
 #[derive(Debug)]
@@ -62,6 +86,8 @@ pub struct Meter {
     known: usize,
     /// By kind, in the order of [`ALLOWED`].
     left: [u32; ALLOWED.len()],
+    /// Heads since one of them last was worth a reset.
+    heads: u32,
     refilled: Tick,
 }
 
@@ -74,13 +100,15 @@ impl Meter {
             head: [0; HEAD_BYTES],
             known: 0,
             left: ALLOWED.map(|(_, allowance)| allowance.burst),
+            heads: 0,
             refilled: now,
         }
     }
 
-    /// Takes the next bytes that came.
-    pub fn read(&mut self, mut bytes: &[u8], now: Tick) -> Result<(), Flood> {
+    /// Takes the next bytes that came; or says how many of them came before the frame that is a breach.
+    pub fn read(&mut self, mut bytes: &[u8], now: Tick) -> Result<(), (usize, Breach)> {
         self.refill(now);
+        let all = bytes.len();
         loop {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -94,9 +122,15 @@ impl Meter {
             bytes = &bytes[taken..];
             if self.known == HEAD_BYTES {
                 self.known = 0;
-                self.frame()?;
+                self.frame().map_err(|breach| (all - bytes.len() - taken, breach))?;
             }
         }
+    }
+
+    /// So many bytes were sent to the peer: it may tell us that it took them.
+    pub fn sent(&mut self, bytes: u64) {
+        let more = u32::try_from(bytes / limits::WINDOW_UPDATE_BYTES).unwrap_or(u32::MAX);
+        self.allow(Flood::WindowUpdates, more);
     }
 
     /// What it was, when h2 met a limit of its own before one of these, and does not say which: what most was spent of.
@@ -106,26 +140,56 @@ impl Meter {
             let burst = ALLOWED[kind as usize].1.burst;
             (burst - self.left[kind as usize]) * 1000 / burst
         };
-        let known_to_h2 = [Flood::Resets, Flood::EmptyData, Flood::Continuations];
+        let known_to_h2 = [Flood::Resets, Flood::EmptyData, Flood::Continuations, Flood::SmallData];
         let most = known_to_h2.into_iter().max_by_key(|kind| spent(*kind));
         most.filter(|kind| spent(*kind) > 0).unwrap_or(Flood::MadeResets)
     }
 
-    fn frame(&mut self) -> Result<(), Flood> {
+    fn frame(&mut self) -> Result<(), Breach> {
         let [high, middle, low, kind, flags, ..] = self.head;
         self.skip = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        if !is_length(kind, flags, self.skip) {
+            return Err(Breach::FrameSize);
+        }
         let counted = match kind {
-            0x0 if self.skip == 0 && flags & END_STREAM == 0 => Flood::EmptyData,
+            0x0 if flags & END_STREAM != 0 => return Ok(()),
+            0x0 if self.skip == 0 => Flood::EmptyData,
+            0x0 if self.skip < SMALL_BYTES => Flood::SmallData,
+            0x1 => {
+                self.head_began();
+                return Ok(());
+            }
             0x3 => Flood::Resets,
             0x4 if flags & ACK == 0 => Flood::Settings,
             0x6 if flags & ACK == 0 => Flood::Pings,
+            0x8 => Flood::WindowUpdates,
             0x9 => Flood::Continuations,
-            0x2 | 0xa.. => Flood::Ignored,
+            0x2 | 0x6 | 0x7 | 0xa.. => Flood::Ignored,
             _ => return Ok(()),
         };
         let left = &mut self.left[counted as usize];
-        *left = left.checked_sub(1).ok_or(counted)?;
+        match left.checked_sub(1) {
+            Some(less) => *left = less,
+            // Who reads them as they come may be sent any number.
+            None if counted == Flood::SmallData => {}
+            None => return Err(Breach::Flood(counted)),
+        }
         Ok(())
+    }
+
+    /// What may come with it is no flood.
+    fn head_began(&mut self) {
+        self.allow(Flood::Continuations, limits::CONTINUATIONS_OF_A_HEAD);
+        self.heads += 1;
+        if self.heads == limits::REQUESTS_FOR_A_RESET {
+            self.heads = 0;
+            self.allow(Flood::Resets, 1);
+        }
+    }
+
+    fn allow(&mut self, kind: Flood, more: u32) {
+        let left = &mut self.left[kind as usize];
+        *left = left.saturating_add(more).min(ALLOWED[kind as usize].1.burst);
     }
 
     fn refill(&mut self, now: Tick) {
@@ -141,11 +205,27 @@ impl Meter {
     }
 }
 
+/// Whether a frame of this kind may have so many bytes, as far as its kind says.
+fn is_length(kind: u8, flags: u8, bytes: usize) -> bool {
+    match kind {
+        0x2 => bytes == 5,
+        0x3 | 0x8 => bytes == 4,
+        0x4 if flags & ACK != 0 => bytes == 0,
+        0x4 => bytes.is_multiple_of(6),
+        0x6 => bytes == 8,
+        0x7 => bytes >= 8,
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    /// More than any kind is allowed.
+    const ENDLESS: u32 = 100_000;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let mut bytes = vec![0, (payload >> 8) as u8, payload as u8, kind, flags, 0, 0, 0, 1];
@@ -156,14 +236,14 @@ mod tests {
     /// How many of these frames pass, in pieces of `piece` bytes.
     fn passed(one: &[u8], piece: usize) -> u32 {
         let mut meter = Meter::new(0, Tick::default());
-        for count in 0..20_000 {
+        for count in 0..ENDLESS {
             for part in one.chunks(piece) {
                 if meter.read(part, Tick::default()).is_err() {
                     return count;
                 }
             }
         }
-        20_000
+        ENDLESS
     }
 
     #[test]
@@ -176,6 +256,9 @@ mod tests {
             (frame(0x9, 0, 0), limits::CONTINUATIONS.burst),
             (frame(0x2, 0, 5), limits::IGNORED.burst),
             (frame(0xff, 0, 300), limits::IGNORED.burst),
+            (frame(0x6, ACK, 8), limits::IGNORED.burst),
+            (frame(0x7, 0, 8), limits::IGNORED.burst),
+            (frame(0x8, 0, 4), limits::WINDOW_UPDATES.burst),
         ] {
             for piece in [1, 7, 1000] {
                 assert_eq!(passed(&one, piece), max, "kind {} in {piece}", one[3]);
@@ -190,6 +273,7 @@ mod tests {
             (frame(0x8, 0, 4).repeat(500), Flood::MadeResets),
             ([frame(0x6, 0, 8).repeat(500), frame(0x3, 0, 4).repeat(20)].concat(), Flood::Resets),
             (frame(0x0, 0, 0).repeat(100), Flood::EmptyData),
+            ([frame(0x0, 0, 9).repeat(40_000), frame(0x0, 0, 0)].concat(), Flood::SmallData),
             ([frame(0x3, 0, 4).repeat(2), frame(0x9, 0, 0).repeat(5)].concat(), Flood::Continuations),
         ] {
             let mut meter = Meter::new(0, Tick::default());
@@ -200,15 +284,54 @@ mod tests {
 
     #[test]
     fn what_carries_a_request_is_not_counted() {
-        for one in [
-            frame(0x0, 0, 1),
-            frame(0x0, END_STREAM, 0),
-            frame(0x1, 0, 30),
-            frame(0x8, 0, 4),
-            frame(0x4, ACK, 0),
-            frame(0x6, ACK, 8),
+        for one in [frame(0x0, 0, 1), frame(0x0, END_STREAM, 0), frame(0x1, 0, 30), frame(0x4, ACK, 0)] {
+            assert_eq!(passed(&one, 100), ENDLESS, "kind {}", one[3]);
+        }
+    }
+
+    /// The least clever client answers each DATA frame with two updates, and may go on for ever.
+    #[test]
+    fn updates_that_we_called_for_are_free() {
+        let mut meter = Meter::new(0, Tick::default());
+        let two = frame(0x8, 0, 4).repeat(2);
+        for _ in 0..ENDLESS {
+            meter.sent(HEAD_BYTES as u64 + 1);
+            assert_eq!(meter.read(&two, Tick::default()), Ok(()));
+        }
+        meter.sent(u64::MAX);
+        let one = frame(0x8, 0, 4);
+        let all = one.repeat(limits::WINDOW_UPDATES.burst as usize);
+        let more = [&all[..], &one].concat();
+        let breach = (all.len(), Breach::Flood(Flood::WindowUpdates));
+        assert_eq!(meter.read(&more, Tick::default()), Err(breach));
+    }
+
+    /// Large heads, and a few requests that are taken back, are what a proxy in front of us sends all day.
+    #[test]
+    fn what_comes_with_requests_is_free_and_rapid_resets_are_not() {
+        let (head, more, reset) = (frame(0x1, 0, 30), frame(0x9, 0, 9), frame(0x3, 0, 4));
+        assert_eq!(passed(&[&head[..], &more, &more].concat(), 100), ENDLESS);
+        assert_eq!(passed(&[head.repeat(4), reset.clone()].concat(), 100), ENDLESS);
+        let rapid = passed(&[head, reset].concat(), 100);
+        assert!((limits::RESETS.burst..2 * limits::RESETS.burst).contains(&rapid), "{rapid}");
+    }
+
+    #[test]
+    fn a_length_that_its_kind_never_has_is_a_breach() {
+        for (kind, flags, bytes) in [
+            (0x2, 0, 4),
+            (0x3, 0, 3),
+            (0x4, 0, 5),
+            (0x4, ACK, 6),
+            (0x6, 0, 7),
+            (0x6, ACK, 9),
+            (0x7, 0, 7),
+            (0x8, 0, 3),
         ] {
-            assert_eq!(passed(&one, 100), 20_000, "kind {}", one[3]);
+            let mut meter = Meter::new(0, Tick::default());
+            let good = frame(0x1, 0, 30);
+            let read = meter.read(&[&good[..], &frame(kind, flags, bytes)].concat(), Tick::default());
+            assert_eq!(read, Err((good.len(), Breach::FrameSize)), "kind {kind} of {bytes}");
         }
     }
 
@@ -221,10 +344,10 @@ mod tests {
         assert_eq!(meter.read(&all, Tick::default()), Ok(()));
         let later = Tick::default() + Duration::from_secs(1);
         assert_eq!(meter.read(&reset.repeat(limits::RESETS.each_second as usize), later), Ok(()));
-        assert_eq!(meter.read(&reset, later), Err(Flood::Resets));
+        assert_eq!(meter.read(&reset, later), Err((0, Breach::Flood(Flood::Resets))));
         let much_later = later + Duration::from_secs(3600);
         let mut meter = Meter::new(0, later);
         assert_eq!(meter.read(&all, much_later), Ok(()));
-        assert_eq!(meter.read(&reset, much_later), Err(Flood::Resets));
+        assert_eq!(meter.read(&reset, much_later), Err((0, Breach::Flood(Flood::Resets))));
     }
 }

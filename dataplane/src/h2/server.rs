@@ -17,7 +17,7 @@ use ring::{Chunk, Ring, Tick};
 
 use super::io::{Facts, Io};
 use super::limits;
-use super::meter::{Flood, Meter};
+use super::meter::{Breach, Meter};
 use crate::counters::CoreCounters;
 use crate::http::limits::HttpLimits;
 use crate::http::roster::Seat;
@@ -52,7 +52,7 @@ struct Host {
 /// What happens to a connection next.
 enum Event {
     Stream(Box<(Request<RecvStream>, SendResponse<Bytes>)>),
-    Flood(Flood),
+    Breach(Breach),
     Drain,
     /// Nothing for as long as was to be waited.
     Quiet,
@@ -90,6 +90,8 @@ fn builder(tunnels: bool) -> Builder {
         .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
         .max_pending_accept_reset_streams(limits::RESET_BEFORE_ACCEPT_MAX)
         .max_local_error_reset_streams(Some(limits::RESET_BY_US_MAX))
+        .max_concurrent_reset_streams(limits::RESET_KNOWN_MAX)
+        .data_frame_budget(limits::SMALL_DATA_BYTES_MAX)
         .max_send_buffer_size(limits::SEND_BYTES_MAX);
     if tunnels {
         builder.enable_connect_protocol();
@@ -119,7 +121,7 @@ impl Host {
                         drop(open);
                     });
                 }
-                Event::Flood(flood) => return self.cut(connection, flood).await,
+                Event::Breach(breach) => return self.cut(connection, breach).await,
                 Event::Quiet if self.open.get() > 0 => {}
                 Event::Quiet if leaving => return, // the client does not care
                 Event::Quiet | Event::Drain => {
@@ -134,11 +136,7 @@ impl Host {
 
     async fn event(&self, connection: &mut Connection<Io, Bytes>, facts: &Facts, leaving: bool) -> Event {
         poll_fn(|cx| {
-            let accepted = connection.poll_accept(cx);
-            if let Some(flood) = facts.flood.get() {
-                return Poll::Ready(Event::Flood(flood));
-            }
-            match accepted {
+            match connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok(both))) => return Poll::Ready(Event::Stream(Box::new(both))),
                 Poll::Ready(Some(Err(why))) => {
                     self.note_end(&why, facts);
@@ -147,15 +145,28 @@ impl Host {
                 Poll::Ready(None) => return Poll::Ready(Event::End),
                 Poll::Pending => {}
             }
+            if let Some(breach) = facts.breach.get() {
+                return Poll::Ready(Event::Breach(breach)); // what came before it was taken in
+            }
             if leaving { Poll::Pending } else { self.seat.poll_closing(cx).map(|()| Event::Drain) }
         })
         .await
     }
 
-    async fn cut(&self, mut connection: Connection<Io, Bytes>, flood: Flood) {
-        self.counters.http2_floods[flood as usize].fetch_add(1, Relaxed);
-        tracing::info!(peer = ?self.peer, flood = flood.name(), "a connection is cut");
-        connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+    async fn cut(&self, mut connection: Connection<Io, Bytes>, breach: Breach) {
+        let reason = match breach {
+            Breach::Flood(flood) => {
+                self.counters.http2_floods[flood as usize].fetch_add(1, Relaxed);
+                tracing::info!(peer = ?self.peer, flood = flood.name(), "a connection is cut");
+                Reason::ENHANCE_YOUR_CALM
+            }
+            Breach::FrameSize => {
+                self.counters.http2_violations.fetch_add(1, Relaxed);
+                tracing::info!(peer = ?self.peer, why = "a frame of no good length", "a connection is cut");
+                Reason::FRAME_SIZE_ERROR
+            }
+        };
+        connection.abrupt_shutdown(reason);
         let ended = poll_fn(|cx| connection.poll_closed(cx));
         let _ = by(&self.ring, Some(self.ring.now() + self.limits.linger_max), ended).await; // either way it ends
     }
