@@ -230,6 +230,8 @@ impl Drop for Dialling {
     }
 }
 
+/// An instance's faults concern the requests that met them: others share the connection, so nothing of one is counted up
+/// until it ends. What an instance sends for requests that were taken back meanwhile is no fault at all.
 fn builder() -> Builder {
     let mut builder = Builder::new();
     builder
@@ -238,6 +240,8 @@ fn builder() -> Builder {
         .initial_connection_window_size(limits::INSTANCE_WINDOW_BYTES)
         .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
         .initial_max_send_streams(limits::FIRST_STREAMS_MAX)
+        .max_concurrent_reset_streams(limits::INSTANCE_RESET_KNOWN_MAX)
+        .max_local_error_reset_streams(None)
         .max_send_buffer_size(limits::SEND_BYTES_MAX);
     builder
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use ::h2::Reason;
 use bytes::Bytes;
 
 use crate::http::answer::Answer;
@@ -56,8 +57,12 @@ pub enum Refusal {
     Untrusted(Box<str>, Box<str>),
     /// The instance took the request and gave no answer.
     InstanceFailed(Box<str>),
-    /// What it answered is no HTTP/1.1.
+    /// It took the request back, with this code of HTTP/2.
+    InstanceReset(Box<str>, Reason),
+    /// What it answered is no HTTP.
     InstanceMalformed(Box<str>, Malformed),
+    /// ... by the rules of HTTP/2, which are h2's to judge.
+    InstanceBroke(Box<str>, Reason),
     /// A limit of the route on the answer's time.
     TimedOut,
     /// The core stops.
@@ -120,8 +125,8 @@ impl Refusal {
             Self::RoomFull => 9,
             Self::Patience(_) => 10,
             Self::Unreachable(_) => 11,
-            Self::InstanceFailed(_) => 12,
-            Self::InstanceMalformed(..) => 13,
+            Self::InstanceFailed(_) | Self::InstanceReset(..) => 12,
+            Self::InstanceMalformed(..) | Self::InstanceBroke(..) => 13,
             Self::TimedOut => 14,
             Self::Draining => 15,
             Self::HttpsOnly { .. } => 16,
@@ -157,7 +162,9 @@ impl Refusal {
             Self::Unreachable(_)
             | Self::Untrusted(..)
             | Self::InstanceFailed(_)
-            | Self::InstanceMalformed(..) => 502,
+            | Self::InstanceReset(..)
+            | Self::InstanceMalformed(..)
+            | Self::InstanceBroke(..) => 502,
             Self::TimedOut => 504,
         }
     }
@@ -219,7 +226,13 @@ impl fmt::Display for Refusal {
                 write!(f, "the instance of {backend} closed the connection without an answer")
             }
             Self::InstanceMalformed(backend, why) => {
-                write!(f, "the instance of {backend} did not answer in HTTP/1.1: {}", why.sentence())
+                write!(f, "the instance of {backend} did not answer in HTTP: {}", why.sentence())
+            }
+            Self::InstanceReset(backend, why) => {
+                write!(f, "the instance of {backend} reset the stream: {}", why.description())
+            }
+            Self::InstanceBroke(backend, why) => {
+                write!(f, "the instance of {backend} did not answer in HTTP/2: {}", why.description())
             }
             Self::TimedOut => f.write_str("request timeout"),
             Self::Draining => f.write_str("the server is stopping"),

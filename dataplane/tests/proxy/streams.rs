@@ -415,3 +415,34 @@ fn a_websocket_in_a_stream_is_no_request() {
         }
     });
 }
+
+/// A machine that is gone without a word is not noticed by its connection, and in HTTP/2 all requests share that.
+#[test]
+fn after_an_answer_that_did_not_come_the_next_request_takes_another_connection() {
+    on_every_machine(&CoreLimits::default(), async |house: House| {
+        let (spawner, connections) = (house.ring.clone(), Rc::new(Cell::new(0)));
+        let address = raw_instance(&house.ring, move |stream| {
+            let io = Io::new(&spawner, stream, Chunk::empty(), STALL_MAX);
+            connections.set(connections.get() + 1);
+            let is_silent = connections.get() == 1;
+            Box::pin(async move {
+                let Ok(mut connection) = h2::server::handshake(io).await else { return };
+                let mut asked = Vec::new();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    if !is_silent {
+                        respond.send_response(Response::new(()), true).unwrap();
+                    }
+                    asked.push((request, respond));
+                }
+            })
+        });
+        let mut app = backend(&[address], 0, None);
+        app.timeouts = Timeouts { response_start: Duration::from_millis(200), ..Timeouts::NONE };
+        house.publish("app", Backend { protocol: Protocol::H2c, ..app });
+        let sender = connect(&house).await.unwrap();
+        for status in [504, 200, 200] {
+            let (answer, _) = sender.clone().ready().await.unwrap().send_request(put(), true).unwrap();
+            assert_eq!(answer.await.unwrap().status(), status);
+        }
+    });
+}

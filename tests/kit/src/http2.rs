@@ -2,7 +2,8 @@
 //!
 //! The application does what the path says: `/mirror` sends back what comes, as it comes, and the
 //! trailers behind it; `/trailers-only` answers with one head and no body; `/hang` does not answer and
-//! counts requests that are taken back; any other path gets the method, the path and the fields as
+//! counts requests that are taken back; `/crumbs` sends frames of one byte for as long as they are taken;
+//! any other path gets the method, the path and the fields as
 //! lines of text.
 
 use std::future::Future;
@@ -165,6 +166,7 @@ struct Counts {
     connections: AtomicU64,
     requests: AtomicU64,
     taken_back: AtomicU64,
+    crumbs: AtomicU64,
 }
 
 impl Instance {
@@ -204,6 +206,11 @@ impl Instance {
     /// Requests to `/hang` that the client gave up.
     pub fn taken_back(&self) -> u64 {
         self.counts.taken_back.load(SeqCst)
+    }
+
+    /// Bytes sent by `/crumbs`.
+    pub fn crumbs(&self) -> u64 {
+        self.counts.crumbs.load(SeqCst)
     }
 }
 
@@ -263,6 +270,19 @@ async fn serve(
             let _ = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
             counts.taken_back.fetch_add(1, SeqCst);
             Ok(())
+        }
+        "/crumbs" => {
+            let mut out = respond.send_response(Response::new(()), false)?;
+            loop {
+                out.reserve_capacity(1 << 14);
+                let Some(room) = std::future::poll_fn(|cx| out.poll_capacity(cx)).await else {
+                    return Ok(());
+                };
+                for _ in 0..room? {
+                    out.send_data(Bytes::from_static(b"."), false)?;
+                    counts.crumbs.fetch_add(1, SeqCst);
+                }
+            }
         }
         path => {
             let mut text = format!("{} {path}\nauthority: {:?}\n", parts.method, parts.uri.authority());

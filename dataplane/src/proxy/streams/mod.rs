@@ -4,6 +4,7 @@
 //! the two kinds of client, `over_http1` and `over_http2` the two kinds of instance. [`carry`] brings
 //! them together. HTTP/1 at both ends has a shorter way of its own ([`super::exchange`]).
 
+mod ahead;
 mod expectation;
 mod from_http1;
 mod from_http2;
@@ -19,6 +20,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use ::h2::Reason;
 use ::http::{HeaderMap, Response};
 use bytes::Bytes;
 use ring::Tick;
@@ -139,6 +141,15 @@ impl Job<'_> {
 
     fn malformed(&self, why: Malformed) -> Attempt {
         Attempt::Refused(Refusal::InstanceMalformed(self.backend.clone(), why))
+    }
+
+    /// What a stream's end before its answer means, if it was no end of the connection.
+    fn reset(&self, why: &::h2::Error) -> Attempt {
+        let (backend, reason) = (self.backend.clone(), why.reason().unwrap_or(Reason::INTERNAL_ERROR));
+        Attempt::Refused(match why.is_remote() {
+            true => Refusal::InstanceReset(backend, reason),
+            false => Refusal::InstanceBroke(backend, reason), // h2 could not take its answer for one
+        })
     }
 
     /// What a broken body means for the request.

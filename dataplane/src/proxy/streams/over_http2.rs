@@ -9,6 +9,7 @@ use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
 
+use super::ahead::Ahead;
 use super::expectation::Expectation;
 use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
 use crate::h2::client::Turn;
@@ -58,6 +59,10 @@ pub(super) async fn attempt(
         Attempt::Stale => {
             turn.give_up();
             if turn.reused { Attempt::Stale } else { job.failed() }
+        }
+        Attempt::Refused(Refusal::TimedOut) => {
+            turn.give_up(); // its other end may be gone without a word, and nobody would notice before the next
+            Attempt::Refused(Refusal::TimedOut)
         }
         ended => ended,
     }
@@ -214,7 +219,7 @@ async fn final_head(
                 return Err(Attempt::Unasked);
             }
             Ok(Ok(Arrived::Failed(why))) if why.is_io() || why.is_go_away() => return Err(Attempt::Stale),
-            Ok(Ok(Arrived::Failed(_))) => return Err(job.failed()),
+            Ok(Ok(Arrived::Failed(why))) => return Err(job.reset(&why)),
             Ok(Ok(Arrived::Interim(answer))) => answer,
         };
         interim += 1;
@@ -236,15 +241,16 @@ fn is_unasked(why: &::h2::Error) -> bool {
 }
 
 async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -> Result<(), Stop> {
+    let mut ahead = Ahead::new(body);
     loop {
         let due = job.due.next_byte(&job.proxy.ring);
-        match unless_gone(reply, by(&job.proxy.ring, due, body.data())).await? {
+        match unless_gone(reply, by(&job.proxy.ring, due, ahead.next())).await? {
             Ok(Some(Ok(bytes))) => {
                 let size = bytes.len();
-                let ends = body.is_end_stream();
-                reply.data(bytes, ends).await?;
-                // The instance may send as much again only now: nothing piles up here.
-                body.flow_control().release_capacity(size).map_err(|_| Stop::Instance)?;
+                let ends = ahead.is_over();
+                ahead.beside(reply.data(bytes, ends)).await?;
+                // The instance may send as much again only now.
+                ahead.passed_on(size).map_err(|_| Stop::Instance)?;
                 if ends {
                     return Ok(());
                 }

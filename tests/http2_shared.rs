@@ -1,0 +1,183 @@
+//! A connection to an instance that speaks HTTP/2 carries the requests of many clients: what one of them does, or what the
+//! instance makes of one request, does not end it for the others.
+#![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use kit::http2::{Client, Instance, frame, get_block, opening, run};
+use kit::{Appliance, Call, PATIENCE, Setup, Upstream};
+use tokio::sync::mpsc;
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const HOST: &str = "app.example.com";
+
+const DATA: u8 = 0x0;
+const HEADERS: u8 = 0x1;
+const RST_STREAM: u8 = 0x3;
+const SETTINGS: u8 = 0x4;
+/// END_STREAM and END_HEADERS.
+const WHOLE: u8 = 0x5;
+
+/// What a stream's window towards an instance has room for.
+const WINDOW_BYTES: u64 = 128 * 1024;
+
+fn gateway(instance: SocketAddr) -> Appliance {
+    let rule = format!("{HOST}=h2c://{instance}");
+    Setup::new(BIN).flag("route", &rule).flag("workers", "1").start()
+}
+
+fn request(path: &str) -> Request<()> {
+    Request::get(format!("http://{HOST}{path}")).body(()).unwrap()
+}
+
+/// A client that asks and never reads.
+fn deaf(to: SocketAddr, path: &str, requests: u32) -> TcpStream {
+    let mut stream = TcpStream::connect(to).unwrap();
+    let heads = (0..requests).flat_map(|n| frame(HEADERS, WHOLE, 2 * n + 1, &get_block(HOST, path)));
+    stream.write_all(&[opening(), heads.collect()].concat()).unwrap();
+    stream
+}
+
+/// Clients that do not read small messages (a stream of events, of gRPC) hold back their own streams, however many frames that is.
+#[test]
+fn unread_crumbs_of_one_client_are_no_flood_for_the_others() {
+    let instance = Instance::start();
+    let appliance = gateway(instance.address());
+    run(async {
+        let (client, _ended) = Client::open(appliance.http()).await;
+        let mirror = Request::post(format!("http://{HOST}/mirror")).body(()).unwrap();
+        let (response, mut stream) = client.begin(mirror, false).await.unwrap();
+        let mut heard = response.await.unwrap().into_body();
+        let _deaf = deaf(appliance.http(), "/crumbs", 3);
+        while instance.crumbs() < 3 * WINDOW_BYTES {
+            assert_eq!(client.call(request("/x")).await.unwrap().status, 200);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stream.send_data(Bytes::from_static(b"still here"), true).unwrap();
+        assert_eq!(heard.data().await.unwrap().unwrap(), "still here");
+    });
+    assert_eq!(instance.connections(), 1);
+}
+
+fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).ok()?;
+    let [high, middle, low, kind, flags, id @ ..] = head;
+    let mut payload = vec![0; usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)];
+    stream.read_exact(&mut payload).ok()?;
+    Some((kind, flags, u32::from_be_bytes(id)))
+}
+
+/// Clients that go one after the other, with so many requests each.
+const LEAVERS: usize = 6;
+const REQUESTS: usize = 250;
+
+/// Hears one request, and then those of clients that go: tells when it has all of one's, waits until all were taken back, and
+/// answers them as if it had not heard of it yet. At the end it answers the first one.
+fn late(listener: TcpListener, heard: mpsc::UnboundedSender<()>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.read_exact(&mut [0; 24]).unwrap();
+        stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+        let (mut open, mut gone, mut settled) = (Vec::new(), Vec::new(), false);
+        let (mut told, mut answered) = (0, 0);
+        while gone.len() < LEAVERS * REQUESTS {
+            match read_frame(&mut stream).expect("the connection goes on") {
+                (HEADERS, _, id) => open.push(id),
+                (RST_STREAM, _, id) => gone.push(id),
+                (SETTINGS, 0, _) => stream.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap(),
+                (SETTINGS, ..) => settled = true,
+                _ => continue,
+            }
+            if settled && open.len() == 1 + told * REQUESTS {
+                heard.send(()).unwrap();
+                told += 1;
+            }
+            if gone.len() == (answered + 1) * REQUESTS {
+                let theirs = &gone[answered * REQUESTS..];
+                answered += 1;
+                let on_their_way = theirs.iter().flat_map(|id| {
+                    [frame(HEADERS, 0x4, *id, &[0x88]), frame(DATA, 0, *id, &[7; 100])].concat()
+                });
+                stream.write_all(&on_their_way.collect::<Vec<_>>()).unwrap();
+            }
+        }
+        stream.write_all(&frame(HEADERS, WHOLE, open[0], &[0x88])).unwrap();
+        while read_frame(&mut stream).is_some() {}
+    })
+}
+
+/// A client that goes takes all of its requests back at once. What the instance was sending for them is no fault of it.
+#[test]
+fn answers_to_requests_that_were_taken_back_end_nobodys_connection() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let appliance = gateway(listener.local_addr().unwrap());
+    let (tell, mut heard) = mpsc::unbounded_channel();
+    let instance = late(listener, tell);
+    let to = appliance.http();
+    run(async {
+        let (client, _ended) = Client::open(to).await;
+        let (response, _) = client.begin(request("/first"), true).await.unwrap();
+        heard.recv().await.unwrap();
+        for _ in 0..LEAVERS {
+            let leaver = deaf(to, "/others", REQUESTS as u32);
+            heard.recv().await.unwrap();
+            drop(leaver);
+        }
+        assert_eq!(response.await.unwrap().status(), 200);
+    });
+    drop(appliance);
+    instance.join().unwrap();
+}
+
+/// What is wrong with an instance's answer is said as well as it is known.
+#[test]
+fn an_answer_that_is_none_is_told_by_its_reason() {
+    for (block, reason) in [
+        (b"\x00\x04name\x05value".as_slice(), "did not answer in HTTP/2: "), // without a status
+        (b"\x88\x00\x01x\x02 a", "did not answer in HTTP: a header value has a forbidden byte"),
+    ] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let appliance = gateway(listener.local_addr().unwrap());
+        let block = block.to_vec();
+        let instance = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 24]).unwrap();
+            stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+            while let Some((kind, _, id)) = read_frame(&mut stream) {
+                if kind == HEADERS {
+                    stream.write_all(&frame(HEADERS, WHOLE, id, &block)).unwrap();
+                }
+            }
+        });
+        let answer = Call::get("/").host(HOST).send(appliance.http());
+        assert_eq!(answer.status, 502);
+        assert!(answer.text().contains(reason), "{}", answer.text());
+        drop(appliance);
+        instance.join().unwrap();
+    }
+}
+
+/// gRPC's small messages come in bursts, each in a frame of its own: all of a burst is there before anybody takes it.
+#[test]
+fn a_burst_of_small_messages_is_no_flood() {
+    const MESSAGES: usize = 8_000;
+    let upstream = Upstream::start("one");
+    let appliance = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
+    run(async {
+        let (client, _ended) = Client::open(appliance.http()).await;
+        let asked = Request::post(format!("http://{HOST}/")).body(()).unwrap();
+        let (response, mut stream) = client.begin(asked, false).await.unwrap();
+        for _ in 0..MESSAGES {
+            stream.send_data(Bytes::from_static(b"\0\0\0\0\x03abc"), false).unwrap();
+        }
+        stream.send_data(Bytes::new(), true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 200);
+    });
+}
