@@ -248,3 +248,36 @@ fn a_websocket_can_be_a_stream_of_http2() {
     }
     assert!(head.lines().any(|line| line.to_ascii_lowercase().starts_with("sec-websocket-key: ")), "{head}");
 }
+
+/// RFC 8441: the handshake goes by a kept connection like any request; one that its instance was about to close is replaced.
+#[test]
+fn a_handshake_that_its_instance_did_not_read_is_asked_for_again() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let appliance = gateway(listener.local_addr().unwrap());
+    let instance = thread::spawn(move || {
+        let (mut kept, _) = listener.accept().unwrap();
+        read_head(&mut kept);
+        kept.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        read_head(&mut kept);
+        drop(kept);
+        let (mut fresh, _) = listener.accept().unwrap();
+        read_head(&mut fresh);
+        let switched =
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+        fresh.write_all(switched.as_bytes()).unwrap();
+        fresh.read_to_end(&mut Vec::new()).unwrap();
+    });
+    http2::run(async {
+        let (client, _ended) = http2::Client::open(appliance.http()).await;
+        client.knows_extended_connect().await;
+        let plain = http::Request::get(format!("http://{HOST}/")).body(()).unwrap();
+        assert_eq!(client.call(plain).await.unwrap().status, 204);
+        let mut asked =
+            http::Request::builder().method("CONNECT").uri(format!("http://{HOST}/")).body(()).unwrap();
+        asked.extensions_mut().insert(h2::ext::Protocol::from("websocket"));
+        let (response, mut stream) = client.begin(asked, false).await.unwrap();
+        assert_eq!(response.await.unwrap().status(), 200);
+        stream.send_data(bytes::Bytes::new(), true).unwrap();
+    });
+    instance.join().unwrap();
+}

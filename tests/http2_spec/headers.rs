@@ -42,7 +42,7 @@ fn pseudo_fields() -> Vec<Case> {
     let (method, scheme, path) = (field(":method", "GET"), field(":scheme", "http"), field(":path", "/"));
     let host = field(":authority", HOST);
     let all = |with: &[&Vec<u8>]| with.iter().map(|field| (*field).clone()).collect::<Vec<_>>();
-    let (empty, any) = (field(":path", ""), field("x", "y"));
+    let (empty, any, url) = (field(":path", ""), field("x", "y"), format!("http://{HOST}/"));
     vec![
         malformed("8.3", "one that nobody knows", &[field(":test", "1")]),
         malformed("8.3", "one of answers", &[field(":status", "200")]),
@@ -52,6 +52,9 @@ fn pseudo_fields() -> Vec<Case> {
         exactly("8.3.1", "no scheme", &all(&[&method, &path, &host])),
         exactly("8.3.1", "no path", &all(&[&method, &scheme, &host])),
         exactly("8.3.1", "an empty path", &all(&[&method, &scheme, &empty, &host])),
+        exactly("8.3.1", "a path without a slash", &all(&[&method, &scheme, &field(":path", "a/b"), &host])),
+        exactly("8.3.1", "a URL for a path", &all(&[&method, &scheme, &field(":path", &url), &host])),
+        exactly("8.3.1", "a query for a path", &all(&[&method, &scheme, &field(":path", "?a"), &host])),
         // No path by the letter. What reads it for h2 cuts the fragment off and does not tell, so no instance ever sees it.
         case(
             "8.3.1",

@@ -109,13 +109,24 @@ fn authority(parts: &http::request::Parts) -> Result<&str, Malformed> {
         return Err(Malformed::HostRepeated);
     }
     match (parts.uri.authority(), host) {
-        (Some(authority), Some(host)) if !authority.as_str().eq_ignore_ascii_case(host) => {
+        (Some(authority), Some(host)) if !are_one(authority.as_str(), host, parts.uri.scheme_str()) => {
             Err(Malformed::HostRepeated)
         }
         (Some(authority), _) => Ok(authority.as_str()),
         (None, Some(host)) => Ok(host),
         (None, None) => Err(Malformed::HostMissing),
     }
+}
+
+/// Whether both name the same host, be it one of them with the port that its scheme has anyway (RFC 9113 8.3.1).
+fn are_one(authority: &str, host: &str, scheme: Option<&str>) -> bool {
+    let usual = match scheme {
+        Some("http") => ":80",
+        Some("https") => ":443",
+        _ => ":",
+    };
+    let [authority, host] = [authority, host].map(|name| name.strip_suffix(usual).unwrap_or(name));
+    authority.eq_ignore_ascii_case(host)
 }
 
 fn parsed(bytes: Bytes) -> Result<Translated, Malformed> {
@@ -302,6 +313,22 @@ mod tests {
         }
         let lies = request(post().header("content-length", "5"));
         assert_eq!(from_client(&lies, true).unwrap_err(), Malformed::LengthInvalid);
+    }
+
+    /// RFC 9113 8.3.1: a host is compared as its scheme has it.
+    #[test]
+    fn the_port_that_a_scheme_has_anyway_makes_no_other_host() {
+        for (uri, host, one) in [
+            ("http://app.example/", "app.example:80", true),
+            ("http://app.example:80/", "APP.example", true),
+            ("https://app.example/", "app.example:443", true),
+            ("https://app.example/", "app.example:80", false),
+            ("http://app.example/", "app.example:8080", false),
+            ("http://app.example/", "app.example:80:80", false),
+        ] {
+            let read = from_client(&request(Request::get(uri).header("host", host)), true);
+            assert_eq!(read.is_ok(), one, "{uri} and {host}");
+        }
     }
 
     #[test]

@@ -20,14 +20,15 @@ use super::{Attempt, Due, Gone, Job, Reply, heads, over_http1, unless_gone};
 use crate::h2::heads::Translated;
 use crate::http::codec::{Name, has_token, parse_response};
 use crate::http::headers::put_request;
-use crate::http::limits::INTERIM_MAX;
+use crate::http::limits::{INTERIM_MAX, SENDS_MAX};
 use crate::http::pool::Upstream;
-use crate::http::wire::{Inflow, by};
+use crate::http::wire::{HeadFault, Inflow, by};
+use crate::proxy::afresh::Again;
 use crate::proxy::link::Link;
 use crate::proxy::note::{End, Note};
 use crate::proxy::tunnel::{Course, between};
 use crate::proxy::{Place, Refusal, Wish};
-use crate::table::Ask;
+use crate::table::{self, Ask};
 use crate::tls::Pipe;
 
 /// Whether a request asks for one: an extended CONNECT.
@@ -115,7 +116,7 @@ async fn open(
     let ask = Ask::client(view, &shared.peer);
     let choice = proxy.route_noted(&ask, note).map_err(Attempt::Refused)?;
     let mut wish = Wish { ask, bytes: request.bytes.len(), tried: Vec::new() };
-    let (place, link) = match unless_gone(reply, proxy.reach(choice, &mut wish, started)).await {
+    let (mut place, link) = match unless_gone(reply, proxy.reach(choice, &mut wish, started)).await {
         Ok(Ok(both)) => both,
         Ok(Err(refusal)) => return Err(Attempt::Refused(refusal)),
         Err(Gone) => return Err(Attempt::Cut),
@@ -138,9 +139,41 @@ async fn open(
         backend: place.backend().key.clone(),
     };
     reply.due = job.due.total;
-    let opened = shake_hands(&job, &mut upstream, reply).await;
+    let mut sends = 1;
+    let opened = loop {
+        match shake_hands(&job, &mut upstream, reply).await {
+            Err(Attempt::Stale | Attempt::Unread) if sends == SENDS_MAX => break Err(job.failed()),
+            Err(ended @ (Attempt::Stale | Attempt::Unread)) => {
+                sends += 1;
+                (place, upstream) = afresh(&job, place, matches!(ended, Attempt::Stale), reply).await?;
+            }
+            other => break other,
+        }
+    };
     note.answered = job.course.answered.get();
     opened.map(|()| Opened { due: job.due, place, upstream })
+}
+
+/// Another way for a handshake that its instance did not read: it is a GET, so it may be asked for again.
+async fn afresh(
+    job: &Job<'_>,
+    place: Place,
+    is_there: bool,
+    reply: &mut Outgoing,
+) -> Result<(Place, Box<Upstream>), Attempt> {
+    let again = Again {
+        protocol: table::Protocol::Http1,
+        is_there,
+        written: &job.written,
+        peer: job.peer,
+        due: job.due.first_byte,
+    };
+    match unless_gone(reply, job.proxy.afresh(place, &again)).await {
+        Ok(Ok((place, Link::Http1(upstream)))) => Ok((place, upstream)),
+        Ok(Ok(_)) => Err(Attempt::Refused(Refusal::Upgrade)),
+        Ok(Err(refusal)) => Err(Attempt::Refused(refusal)),
+        Err(Gone) => Err(Attempt::Cut),
+    }
 }
 
 /// Asks the instance for its 101 and tells the client; else its answer, if it may be passed on.
@@ -148,8 +181,7 @@ async fn shake_hands(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoin
     let ring = &job.proxy.ring;
     let stall = ring.now() + job.proxy.limits.stall_max;
     match by(ring, Some(stall), upstream.stream.send(job.written.clone().into())).await {
-        Ok(Ok(())) => {}
-        Ok(Err(_)) => return Err(job.failed()),
+        Ok(Ok(()) | Err(_)) => {} // one that takes nothing may have said why; if not, reading tells
         Err(_) => return Err(Attempt::Refused(Refusal::TimedOut)),
     }
     let bytes = final_head(job, upstream, reply).await?;
@@ -169,12 +201,18 @@ async fn shake_hands(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoin
 
 /// The answer that is no interim one; those are passed on.
 async fn final_head(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoing) -> Result<Chunk, Attempt> {
+    let received_before = upstream.inflow.bytes;
     for _ in 0..=INTERIM_MAX {
-        let Upstream { stream, inflow, head, .. } = upstream;
+        let Upstream { stream, inflow, head, reused, .. } = upstream;
         let parsed = inflow.head(stream, |bytes| parse_response(bytes, job.head.method, head));
         let bytes = match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, parsed)).await {
             Err(Gone) => return Err(Attempt::Cut),
             Ok(Err(_)) => return Err(Attempt::Refused(Refusal::TimedOut)),
+            Ok(Ok(Err(HeadFault::Malformed(why)))) => return Err(job.malformed(why)),
+            Ok(Ok(Err(_))) if *reused && inflow.bytes == received_before => return Err(Attempt::Stale),
+            Ok(Ok(Err(why))) if why.is_reset() && inflow.bytes == received_before => {
+                return Err(Attempt::Unread);
+            }
             Ok(Ok(Err(_))) => return Err(job.failed()),
             Ok(Ok(Ok(bytes))) => bytes,
         };
