@@ -141,6 +141,7 @@ fn answers_to_requests_that_were_taken_back_end_nobodys_connection() {
 fn an_answer_that_is_none_is_told_by_its_reason() {
     for (block, reason) in [
         (b"\x00\x04name\x05value".as_slice(), "did not answer in HTTP/2: "), // without a status
+        (b"\x88\x00\x01X\x01a", "did not answer in HTTP/2: "),
         (b"\x88\x00\x01x\x02 a", "did not answer in HTTP: a header value has a forbidden byte"),
     ] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -98,8 +98,28 @@ struct Course {
     sent: Cell<bool>,
     /// When the head of the final answer came.
     answered: Cell<Option<Tick>>,
+    /// What ended the last attempt in HTTP/2, if that had a word for it.
+    fault: Cell<Option<StreamFault>>,
     /// Towards a client of HTTP/1; one of HTTP/2 takes its request back when it goes.
     silence: Silence,
+}
+
+/// How an instance of HTTP/2 failed a request.
+#[derive(Clone, Copy)]
+enum StreamFault {
+    Reset(Reason),
+    /// It broke the rules, on this stream or for its whole connection: h2 could not take what it said.
+    Broke(Reason),
+}
+
+impl StreamFault {
+    fn of(why: &::h2::Error) -> Option<Self> {
+        let reason = why.reason()?;
+        match why.is_remote() {
+            true => why.is_reset().then_some(Self::Reset(reason)), // a goodbye is one for the connection
+            false => why.is_library().then_some(Self::Broke(reason)),
+        }
+    }
 }
 
 /// One request on its way, for both directions to read.
@@ -135,21 +155,18 @@ impl Job<'_> {
         answer
     }
 
+    /// Nothing can be done about a request without an answer.
     fn failed(&self) -> Attempt {
-        Attempt::Refused(Refusal::InstanceFailed(self.backend.clone()))
+        let backend = self.backend.clone();
+        Attempt::Refused(match self.course.fault.get() {
+            None => Refusal::InstanceFailed(backend),
+            Some(StreamFault::Reset(reason)) => Refusal::InstanceReset(backend, reason),
+            Some(StreamFault::Broke(reason)) => Refusal::InstanceBroke(backend, reason),
+        })
     }
 
     fn malformed(&self, why: Malformed) -> Attempt {
         Attempt::Refused(Refusal::InstanceMalformed(self.backend.clone(), why))
-    }
-
-    /// What a stream's end before its answer means, if it was no end of the connection.
-    fn reset(&self, why: &::h2::Error) -> Attempt {
-        let (backend, reason) = (self.backend.clone(), why.reason().unwrap_or(Reason::INTERNAL_ERROR));
-        Attempt::Refused(match why.is_remote() {
-            true => Refusal::InstanceReset(backend, reason),
-            false => Refusal::InstanceBroke(backend, reason), // h2 could not take its answer for one
-        })
     }
 
     /// What a broken body means for the request.

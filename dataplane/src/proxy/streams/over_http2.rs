@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::ahead::Ahead;
 use super::expectation::Expectation;
-use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
+use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, StreamFault, heads, is_ended, unless_gone};
 use crate::h2::client::Turn;
 use crate::h2::trailers;
 use crate::http::codec::Method;
@@ -215,11 +215,16 @@ async fn final_head(
                 continue;
             }
             Ok(Ok(Arrived::Final(answer))) => return Ok(answer),
-            Ok(Ok(Arrived::Failed(why))) if is_unasked(&why) && interim == 0 => {
-                return Err(Attempt::Unasked);
+            Ok(Ok(Arrived::Failed(why))) => {
+                job.course.fault.set(StreamFault::of(&why));
+                return Err(if is_unasked(&why) && interim == 0 {
+                    Attempt::Unasked
+                } else if why.is_io() || why.is_go_away() {
+                    Attempt::Stale
+                } else {
+                    job.failed()
+                });
             }
-            Ok(Ok(Arrived::Failed(why))) if why.is_io() || why.is_go_away() => return Err(Attempt::Stale),
-            Ok(Ok(Arrived::Failed(why))) => return Err(job.reset(&why)),
             Ok(Ok(Arrived::Interim(answer))) => answer,
         };
         interim += 1;
