@@ -44,7 +44,7 @@ fn calls(appliance: &Appliance, urls: &[String]) -> Option<Vec<String>> {
 }
 
 /// SRV-SVC-17, SRV-VOL-30, RT-FS-07, X-RTE-05: an instance reaches a Service that is only for callers inside by each of its names,
-/// and wakes it; the public listener still does not know it.
+/// and wakes it, by its short one too; the public listener still does not know it.
 #[test]
 fn an_instance_reaches_other_services_by_name() {
     let appliance = appliance();
@@ -52,6 +52,10 @@ fn an_instance_reaches_other_services_by_name() {
     let hidden = with(service("hidden", HELLO, "neighbour"), "/metadata/labels", labels);
     deploy(&appliance, &hidden);
     deploy(&appliance, &service("open", HELLO, "all"));
+    let allowed = json!({ "data": { "allow-zero-initial-scale": "true" } });
+    appliance.api().patch("ConfigMap", "knative-serving", "config-autoscaler", &allowed);
+    let none = "/spec/template/metadata/annotations/autoscaling.knative.dev~1initial-scale";
+    deploy(&appliance, &with(service("sleeper", HELLO, "early"), none, json!("0")));
     let urls = [
         "http://hidden.default.svc.cluster.local/",
         "http://hidden.default.svc/",
@@ -59,6 +63,7 @@ fn an_instance_reaches_other_services_by_name() {
         "http://hidden/",
         "http://open.default/",
         "http://nobody.default/",
+        "http://sleeper/",
     ]
     .map(str::to_owned);
     let Some(said) = calls(&appliance, &urls) else { return };
@@ -66,7 +71,8 @@ fn an_instance_reaches_other_services_by_name() {
         assert_eq!(*said, format!("{url} 200 Hello neighbour from hidden-00001"));
     }
     assert_eq!(said[4], format!("{} 200 Hello all from open-00001", urls[4]));
-    assert!(!said[5].contains(" 200 ") && said.len() == 6, "{said:?}");
+    assert!(!said[5].contains(" 200 ") && said.len() == 7, "{said:?}");
+    assert_eq!(said[6], format!("{} 200 Hello early from sleeper-00001", urls[6]));
     for host in ["hidden.default", "hidden.default.svc.cluster.local", "hidden"] {
         assert_eq!(Call::get("/").host(host).send(appliance.http()).status, 404, "{host}");
     }

@@ -413,6 +413,13 @@ impl Table {
         };
         found.or(self.any_host.as_ref())
     }
+
+    /// The route that a request means: a neighbour's by its short name, else by its Host; none that is not for who asks.
+    #[must_use]
+    pub fn route_for(&self, ask: &Ask<'_>) -> Option<&Arc<Route>> {
+        let neighbour = ask.completed().and_then(|host| self.hosts.get(&host));
+        neighbour.or_else(|| self.route(ask.host)).filter(|route| ask.inside || !route.inside_only)
+    }
 }
 
 /// What `https://HOST` means without a port (RFC 9110, section 4.2.2).

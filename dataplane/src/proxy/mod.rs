@@ -150,10 +150,7 @@ impl Proxy {
 
     fn choose(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
         self.with_table(|table| {
-            let neighbour = ask.completed().and_then(|host| table.hosts.get(&host));
-            let route =
-                neighbour.or_else(|| table.route(ask.host)).filter(|route| ask.inside || !route.inside_only);
-            let route = route.ok_or_else(|| Refusal::UnknownHost(name(ask.host)))?;
+            let route = table.route_for(ask).ok_or_else(|| Refusal::UnknownHost(name(ask.host)))?;
             let splits = route.way(ask);
             if splits.is_empty() {
                 return Err(Refusal::UnknownPath(name(ask.host)));

@@ -238,7 +238,7 @@ impl Proxy {
     fn again(&self, ask: &Ask<'_>, choice: &Choice) -> Result<Again, Refusal> {
         let backend = &choice.backend;
         let same = self.with_table(|table| {
-            let splits = table.route(ask.host)?.way(ask);
+            let splits = table.route_for(ask)?.way(ask);
             let split = splits.iter().find(|split| split.backend.key == backend.key)?;
             Some(Choice { bond: choice.bond.clone(), ..Choice::from(split) })
         });
@@ -350,11 +350,12 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A host with one instance that takes `places` requests at a time.
-    fn publish(tables: &Tables, places: u32, load: &Arc<BackendLoad>, endpoint: &Arc<Endpoint>) {
+    /// A host whose instances take `places` requests at a time, each.
+    fn publish(tables: &Tables, host: &str, places: u32, load: &Arc<BackendLoad>, instances: usize) {
+        let endpoints = (0..instances).map(|_| Arc::new(Endpoint::new(([127, 0, 0, 1], 1).into())));
         let backend = Backend {
             key: "default/app".into(),
-            endpoints: vec![Arc::clone(endpoint)],
+            endpoints: endpoints.collect(),
             concurrency_max: places,
             when_empty: WhenEmpty::Wait { patience: PATIENCE },
             protocol: Protocol::Http1,
@@ -363,7 +364,7 @@ mod tests {
             load: Arc::clone(load),
         };
         let mut table = Table::default();
-        table.hosts.insert("app", Arc::new(Route::of(vec![Split::new(1, Arc::new(backend))])));
+        table.hosts.insert(host, Arc::new(Route::of(vec![Split::new(1, Arc::new(backend))])));
         tables.publish(table);
     }
 
@@ -394,7 +395,7 @@ mod tests {
         let ring = World::new(1, Weather::calm()).ring();
         let tables = Tables::new(Table::default());
         let cores = [core(&ring, &tables), core(&ring, &tables)];
-        publish(&tables, places, &Arc::default(), &Arc::new(Endpoint::new(([127, 0, 0, 1], 1).into())));
+        publish(&tables, "app", places, &Arc::default(), 1);
         let (heard, bell) = (cores.clone(), ring.clone());
         ring.spawn(async move {
             loop {
@@ -445,5 +446,31 @@ mod tests {
             visit(Rc::clone(&cores[1]), 1_000, Rc::clone(&served)).await;
             assert!(served.borrow().len() as u64 <= 2 + AHEAD_MAX, "{served:?}");
         });
+    }
+
+    /// SRV-REQ-08: a neighbour that is called by its short name is waited for like any other. Its request was once chosen
+    /// anew without end, because only its first choice had completed the name, and its core did nothing else any more.
+    #[test]
+    fn a_neighbour_that_sleeps_is_waited_for_by_its_short_name() {
+        let ring = World::new(1, Weather::calm()).ring();
+        let (tables, load) = (Tables::new(Table::default()), Arc::<BackendLoad>::default());
+        let core = core(&ring, &tables);
+        publish(&tables, "app.ns.svc", 1, &load, 0);
+        let (known, caller) = (Arc::clone(&load), Rc::clone(&core));
+        ring.spawn(async move {
+            while known.waiting.load(Relaxed) == 0 {
+                caller.ring.sleep(Duration::from_millis(1)).await;
+            }
+            publish(&tables, "app.ns.svc", 1, &known, 1);
+            caller.look();
+        });
+        ring.block_on(async {
+            let ask = Ask { domain: Some("ns.svc"), ..Ask::ours("app", "/") };
+            let choice = core.route(&ask).unwrap();
+            let mut wish = Wish { ask, bytes: 1, tried: Vec::new() };
+            assert!(core.place(choice, &mut wish).await.is_ok());
+        });
+        assert_eq!(load.demand(), 0);
+        ring.shutdown();
     }
 }
