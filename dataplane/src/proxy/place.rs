@@ -239,7 +239,10 @@ impl Proxy {
         let backend = &choice.backend;
         let same = self.with_table(|table| {
             let splits = table.route_for(ask)?.way(ask);
-            let split = splits.iter().find(|split| split.backend.key == backend.key)?;
+            let mut leading = splits.iter().filter(|split| split.backend.key == backend.key);
+            // Several shares may lead there, each with changes of its own.
+            let first = leading.clone().next()?;
+            let split = leading.find(|split| split.edits == choice.edits).unwrap_or(first);
             Some(Choice { bond: choice.bond.clone(), ..Choice::from(split) })
         });
         match same {

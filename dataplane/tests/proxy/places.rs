@@ -11,7 +11,7 @@ use ring::{Options, Ring};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::signal::Signal;
-use sluicegate_dataplane::table::{Backend, Route, Split, Table};
+use sluicegate_dataplane::table::{Backend, Edits, Route, Split, Table};
 
 use crate::house::{House, Reply, backend, in_house, instance, nobody, ok, on_every_machine};
 
@@ -276,6 +276,41 @@ fn a_demand_that_found_the_queue_full_is_said_again() {
                 Some(signal) => break assert_eq!(signal, Signal::Demand { backend: "default/app".into() }),
                 None => house.pause(1).await,
             }
+        }
+    });
+}
+
+/// X-KI-07: a guest keeps what its share changes in it, though another share leads to the same backend.
+#[test]
+fn a_guest_keeps_the_changes_of_its_share() {
+    everywhere(async |house| {
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&told);
+        let address = instance(&house.ring, move |request| {
+            let share = request.head.lines().find_map(|line| line.strip_prefix("X-Share: "));
+            seen.borrow_mut().push(share.unwrap().to_owned());
+            ok("")
+        });
+        let load = Arc::new(BackendLoad::default());
+        let publish = |weights: [u32; 2], instances: &[_]| {
+            let backend = Arc::new(with_load(backend(instances, 0, PATIENCE), &load));
+            let share = |number: usize| {
+                let mut edits = Edits::default();
+                edits.set("X-Share", &number.to_string()).unwrap();
+                Split { edits: Some(Arc::new(edits)), ..Split::new(weights[number], Arc::clone(&backend)) }
+            };
+            let mut table = Table::default();
+            table.hosts.insert("app", Arc::new(Route::of(vec![share(0), share(1)])));
+            house.tables.publish(table);
+        };
+        for (nth, weights) in [[1, 0], [0, 1]].into_iter().enumerate() {
+            publish(weights, &[]);
+            let mut client = house.client().await;
+            client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+            until_waiting(&house, &load, 1).await;
+            publish(weights, &[address]);
+            client.message().await.unwrap();
+            assert_eq!(told.borrow()[nth], nth.to_string());
         }
     });
 }
