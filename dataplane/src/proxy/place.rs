@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ring::Tick;
 
+use super::exchange::Due;
 use super::waiting::Ticket;
 use super::{Proxy, Refusal, pick};
 use crate::http::wire::{by, earlier};
@@ -133,9 +134,8 @@ impl Proxy {
                 }
                 WhenEmpty::Refuse => return Err(Refusal::Unreachable(backend.key.clone())),
             };
-            // The route's limit counts from the request's head, so it goes on in the waiting room.
-            let total = backend.timeouts.total;
-            let ends = (!total.is_zero()).then_some(started + total).filter(|ends| *ends < due);
+            // The route's limits count from the request's head, so they go on in the waiting room.
+            let ends = Due::new(started, &backend.timeouts).first_byte.filter(|ends| *ends < due);
             match self.wait(&choice, wish, ends.unwrap_or(due)).await {
                 Ok(Waited::Place(place)) => return Ok(waited(place)),
                 Ok(Waited::Elsewhere(other)) => choice = other,

@@ -11,7 +11,7 @@ use ring::{Options, Ring};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::signal::Signal;
-use sluicegate_dataplane::table::{Backend, Edits, Route, Split, Table};
+use sluicegate_dataplane::table::{Backend, Edits, Route, Split, Table, Timeouts};
 
 use crate::house::{House, Reply, backend, in_house, instance, nobody, ok, on_every_machine};
 
@@ -139,10 +139,18 @@ fn patience_ends_and_a_full_room_says_so() {
         assert!(String::from_utf8_lossy(&tired.body).contains("became ready in time"));
         assert_eq!(load.demand(), 0);
 
-        let mut short = backend(&[], 0, PATIENCE);
-        short.timeouts.total = Duration::from_millis(50);
-        house.publish("app", short);
-        assert!(first.get("app", "/").await.head.starts_with("HTTP/1.1 504 "));
+        // X-QP-02, X-QP-03, X-QP-04: who cannot be answered in time any more does not wait on.
+        let limit = Duration::from_millis(50);
+        for timeouts in [
+            Timeouts { total: limit, ..Timeouts::NONE },
+            Timeouts { response_start: limit, ..Timeouts::NONE },
+            Timeouts { idle: limit, ..Timeouts::NONE },
+        ] {
+            house.publish("app", Backend { timeouts, ..backend(&[], 0, PATIENCE) });
+            let before = house.ring.now();
+            assert!(first.get("app", "/").await.head.starts_with("HTTP/1.1 504 "), "{timeouts:?}");
+            assert!(house.ring.now() - before >= limit);
+        }
 
         house.publish("app", backend(&[], 0, None));
         let refused = first.get("app", "/").await;
