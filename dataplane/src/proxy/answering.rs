@@ -44,6 +44,7 @@ pub(super) struct Answering<'a> {
 impl Answering<'_> {
     pub(super) async fn run(&mut self) -> Attempt {
         let head = match self.final_head().await {
+            Ok(_) if self.due.is_over(self.ring) => return Attempt::Refused(Refusal::TimedOut),
             Ok(head) => head,
             Err(attempt) => return attempt,
         };
@@ -177,6 +178,7 @@ impl Answering<'_> {
                     self.flush().await.map_err(|_| Stop::Client)?;
                     let due = self.due.next_byte(self.ring);
                     match by(self.ring, due, self.inflow.fill(self.up)).await {
+                        Ok(Ok(_)) if self.due.is_over(self.ring) => return Err(Stop::Late),
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) if reader.may_close() => {
                             if chunked {

@@ -85,6 +85,11 @@ impl Due {
         Self { total, first_byte, idle }
     }
 
+    /// Whether the whole answer's time is up: what comes in this moment cannot be sent any more.
+    pub(super) fn is_over(&self, ring: &Ring) -> bool {
+        self.total.is_some_and(|total| ring.now() >= total)
+    }
+
     /// For the next byte of an answer that has begun.
     pub(super) fn next_byte(&self, ring: &Ring) -> Option<Tick> {
         self.after(ring.now())

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use ring::sim::{Weather, World};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::signal::Signal;
 use sluicegate_dataplane::table::Timeouts;
 
-use crate::house::{House, Reply, Seen, backend, instance, nobody, ok, on_every_machine};
+use crate::house::{House, Reply, Seen, backend, in_house, instance, nobody, ok, on_every_machine};
 
 fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
     on_every_machine(&CoreLimits::default(), script);
@@ -291,6 +292,34 @@ fn a_late_answer_in_chunks_is_ended_and_its_rest_is_no_answer_to_others() {
             assert_eq!((status(&seen), seen.body.as_slice()), ("200", b"ok".as_slice()));
         }
         assert_eq!(heads.get(), 4);
+    });
+}
+
+/// X-QP-02: an answer in chunks was once cut when a piece of it came in the very moment in which its time was up, and one whose
+/// head came then was none at all.
+#[test]
+fn an_answer_that_comes_as_its_time_is_up_is_late() {
+    in_house(&World::new(1, Weather::calm()).ring(), &CoreLimits::default(), async |house| {
+        let address = instance(&house.ring, |seen| {
+            let head = Reply::Send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec());
+            let (pause, piece) = (Reply::Wait(Duration::from_millis(2)), Reply::Send(b"1\r\na\r\n".to_vec()));
+            match seen.head.contains("/begun") {
+                true => vec![head, pause, piece, Reply::Wait(Duration::from_millis(9))],
+                false => vec![pause, head, piece, Reply::Wait(Duration::from_millis(9))],
+            }
+        });
+        for micros in 1_900..2_500 {
+            let mut app = backend(&[address], 0, None);
+            app.timeouts.total = Duration::from_micros(micros);
+            house.publish("app", app);
+            for path in ["/begun", "/silent"] {
+                let mut client = house.client().await;
+                client.send(format!("GET {path} HTTP/1.1\r\nHost: app\r\n\r\n")).await;
+                let all = client.rest_or(&house, 5).await;
+                let whole = all.ends_with("\r\n\r\n0\r\n\r\n") || all.ends_with("a\r\n0\r\n\r\n");
+                assert!(whole || all.starts_with("HTTP/1.1 504 "), "{path} {micros}: {all}");
+            }
+        }
     });
 }
 

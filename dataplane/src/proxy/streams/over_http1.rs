@@ -223,6 +223,7 @@ impl<R: Reply> Answering<'_, R> {
                     let due = self.job.due.next_byte(&self.job.proxy.ring);
                     let filled = by(&self.job.proxy.ring, due, self.inflow.fill(self.up));
                     match unless_gone(self.reply, filled).await? {
+                        Ok(Ok(_)) if self.job.due.is_over(&self.job.proxy.ring) => return Err(Stop::Late),
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) if reader.may_close() => return Ok(self.reply.end(None).await?),
                         Ok(Ok(false) | Err(_)) => return Err(Stop::Instance),

@@ -250,6 +250,7 @@ async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -
     loop {
         let due = job.due.next_byte(&job.proxy.ring);
         match unless_gone(reply, by(&job.proxy.ring, due, ahead.next())).await? {
+            Ok(Some(Ok(_))) if job.due.is_over(&job.proxy.ring) => return Err(Stop::Late),
             Ok(Some(Ok(bytes))) => {
                 let size = bytes.len();
                 let ends = ahead.is_over();
