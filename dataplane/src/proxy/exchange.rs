@@ -226,7 +226,7 @@ impl Request {
         if !repeatable {
             return Err(Ending::Refused(Refusal::InstanceFailed(backend)));
         }
-        let Connection { proxy, client, peer, .. } = connection;
+        let Connection { proxy, client, peer, note, .. } = connection;
         let again = Again {
             protocol: Protocol::Http1,
             is_there,
@@ -242,6 +242,7 @@ impl Request {
         };
         match beside(reached, broken).await? {
             (place, Link::Http1(upstream)) => {
+                note.moved(&place.endpoint);
                 self.key = PoolKey::Endpoint(place.endpoint.id);
                 self.place = Some(place);
                 Ok(upstream)

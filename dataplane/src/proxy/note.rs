@@ -17,7 +17,7 @@ use crate::http::headers::{fresh_trace_id, passed_trace_id};
 use crate::http::trace;
 use crate::outcomes::{Key, Stretch, Tag};
 use crate::spans::{Context, Span, Text};
-use crate::table::Backend;
+use crate::table::{Backend, Endpoint};
 
 /// Kept by its connection and filled again for each request, so that noting costs no allocation.
 #[derive(Default)]
@@ -93,12 +93,20 @@ impl Note {
 
     pub(super) fn placed(&mut self, place: &Place, now: Tick) {
         if let Some(held) = &mut self.held {
-            held.place(&place.endpoint);
+            held.aim(place.backend()); // its route may have come to lead elsewhere while it waited
         }
         self.placed = Some(now);
         self.timing = Timing::of(place, self.started, now).map(Rc::new);
         self.backend = Some(Arc::clone(place.backend()));
-        self.instance = Some(place.endpoint.address);
+        self.moved(&place.endpoint);
+    }
+
+    /// That instance has it, be it the first or one that it was sent to after another had ended.
+    pub(super) fn moved(&mut self, endpoint: &Arc<Endpoint>) {
+        if let Some(held) = &mut self.held {
+            held.place(endpoint);
+        }
+        self.instance = Some(endpoint.address);
     }
 
     /// The head as the instance gets it: it has a trace of ours, if none came, and our span, if there is one.

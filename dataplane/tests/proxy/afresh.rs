@@ -5,10 +5,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use http::{Request, Uri};
+use ring::sim::{Weather, World};
 use ring::{Options, Ring};
+use sluicegate_dataplane::access::{self, Format, Setup};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::http::limits::SENDS_MAX;
 use sluicegate_dataplane::load::BackendLoad;
@@ -64,6 +67,33 @@ fn another_instance_serves_whose_instance_is_gone() {
                 assert_eq!(ask(&house, by_http2).await, b"other");
             }
             assert_eq!(load.in_flight.load(Relaxed), 0);
+        }
+    });
+}
+
+/// The access log names the instance that answered, and not the one that was gone.
+#[test]
+fn the_log_names_who_answered_in_the_end() {
+    let (hand, pieces) = sync_channel(access::PIECES_WAITING_MAX);
+    let setup = Setup { format: Some(Format::Json), hand };
+    let limits = CoreLimits { access: Some(setup), ..CoreLimits::default() };
+    in_house(&World::new(1, Weather::calm()).ring(), &limits, async move |house| {
+        for by_http2 in [false, true] {
+            let (load, first) = (Arc::default(), mortal(&house.ring));
+            house.publish("app", of(&load, &[first]));
+            assert_eq!(ask(&house, by_http2).await, b"mortal");
+            let known = house.tables.load().hosts["app"].splits[0].backend.endpoints.clone();
+            let second = instance(&house.ring, |_| ok("other"));
+            let mut both = of(&load, &[second]);
+            both.endpoints.extend(known);
+            house.publish("app", both);
+            for _ in 0..10 {
+                assert_eq!(ask(&house, by_http2).await, b"other");
+            }
+            house.ring.sleep(2 * access::FLUSH_EVERY).await;
+            let lines = String::from_utf8(pieces.try_iter().flatten().collect()).unwrap();
+            let named = |address: SocketAddr| lines.matches(&format!("\"instance\":\"{address}\"")).count();
+            assert_eq!((named(first), named(second)), (1, 10), "{lines}");
         }
     });
 }

@@ -80,7 +80,7 @@ pub(in crate::proxy) async fn exchange(
     };
     let ended = carry(&job, place, link, &mut body, &mut reply).await;
     body.end(&job, &ended);
-    note.answered = job.course.answered.get();
+    job.course.tell(note);
     match ended {
         Attempt::Done { status, .. } => {
             Ending::Answered { status, close: reply.close, request_read: job.course.request_read.get() }

@@ -156,7 +156,7 @@ async fn exchange(
     let mut body = Taped { body, tape, chunked: request.head.framing == Framing::Chunked };
     let ended = carry(&job, place, link, &mut body, reply).await;
     body.end(&job, &ended);
-    note.answered = job.course.answered.get();
+    job.course.tell(note);
     ended
 }
 

@@ -14,10 +14,11 @@ pub(super) mod replay;
 mod server;
 mod websocket;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ::h2::Reason;
@@ -32,6 +33,7 @@ use super::afresh::Again;
 use super::beside::beside;
 use super::exchange::{Attempt, Due, is_reusable};
 use super::link::Link;
+use super::note::Note;
 use super::timing::Timing;
 use super::watch::Silence;
 use super::{Place, Proxy, Refusal};
@@ -41,7 +43,7 @@ use crate::http::codec::{Framing, Malformed, RequestHead};
 use crate::http::headers::{Peer, Scheme};
 use crate::http::limits::SENDS_MAX;
 use crate::http::pool::PoolKey;
-use crate::table::Protocol;
+use crate::table::{Endpoint, Protocol};
 
 /// What a request's body brings next.
 enum Part {
@@ -100,6 +102,8 @@ struct Course {
     answered: Cell<Option<Tick>>,
     /// What ended the last attempt in HTTP/2, if that had a word for it.
     fault: Cell<Option<StreamFault>>,
+    /// The instance that has it, if that is not the first any more.
+    moved_to: RefCell<Option<Arc<Endpoint>>>,
     /// Towards a client of HTTP/1; one of HTTP/2 takes its request back when it goes.
     silence: Silence,
 }
@@ -118,6 +122,16 @@ impl StreamFault {
         match why.is_remote() {
             true => why.is_reset().then_some(Self::Reset(reason)), // a goodbye is one for the connection
             false => why.is_library().then_some(Self::Broke(reason)),
+        }
+    }
+}
+
+impl Course {
+    /// What is to be known of it when it is over.
+    fn tell(&self, note: &mut Note) {
+        note.answered = self.answered.get();
+        if let Some(endpoint) = self.moved_to.take() {
+            note.moved(&endpoint);
         }
     }
 }
@@ -221,7 +235,10 @@ async fn carry(
                 let is_there = !matches!(attempt, Attempt::Unread);
                 // Boxed: few requests go a second time, and each would have room for the wait.
                 match Box::pin(afresh(job, place, (link.protocol(), is_there), body, reply)).await {
-                    Ok(both) => (place, link) = both,
+                    Ok(both) => {
+                        (place, link) = both;
+                        job.course.moved_to.replace(Some(Arc::clone(&place.endpoint)));
+                    }
                     Err(ended) => return ended,
                 }
             }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
@@ -146,11 +147,12 @@ async fn open(
             Err(ended @ (Attempt::Stale | Attempt::Unread)) => {
                 sends += 1;
                 (place, upstream) = afresh(&job, place, matches!(ended, Attempt::Stale), reply).await?;
+                job.course.moved_to.replace(Some(Arc::clone(&place.endpoint)));
             }
             other => break other,
         }
     };
-    note.answered = job.course.answered.get();
+    job.course.tell(note);
     opened.map(|()| Opened { due: job.due, place, upstream })
 }
 
