@@ -20,6 +20,8 @@ pub(super) struct Again<'a> {
     pub(super) is_there: bool,
     /// It begins with the head, as that was written for its instance.
     pub(super) written: &'a [u8],
+    /// The host that its client meant, where the instance is told another one.
+    pub(super) meant: Option<&'a str>,
     /// The client; none: it goes nowhere else.
     pub(super) peer: Option<&'a Peer>,
     pub(super) due: Option<Tick>,
@@ -56,17 +58,15 @@ impl Proxy {
         else {
             return Err(unreachable());
         };
-        // By a host that was written anew for the instance, its route may not be found.
-        let is_rewritten = refused.edits().is_some_and(|edits| edits.host().is_some());
-        let ask = Ask::client(head.view(&again.written[..bytes]), peer);
+        let written = Ask::client(head.view(&again.written[..bytes]), peer);
+        let ask = Ask { host: again.meant.unwrap_or(written.host), ..written };
         let mut wish = Wish { ask, bytes: again.written.len(), tried: Vec::new() };
         loop {
             wish.tried.push(refused.endpoint.id);
             self.refused_by(&refused);
             let choice = refused.choice.clone();
             drop(refused); // its place is for others
-            let placed = self.place(choice, &mut wish).await;
-            let place = placed.map_err(|why| if is_rewritten { unreachable() } else { why })?;
+            let place = self.place(choice, &mut wish).await?;
             if place.backend().key != backend.key {
                 return Err(unreachable());
             }

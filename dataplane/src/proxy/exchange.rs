@@ -22,7 +22,7 @@ use super::timing::Timing;
 use super::tunnel::tunnel;
 use super::watch::{gone, watch};
 use super::{Choice, Place, Proxy, Refusal, Wish, streams};
-use crate::http::codec::{BodyReader, Framing};
+use crate::http::codec::{BodyReader, Framing, RequestView};
 use crate::http::headers::put_request;
 use crate::http::limits::SENDS_MAX;
 use crate::http::pool::{PoolKey, Upstream};
@@ -125,6 +125,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
         Err(ending) => return ending,
     };
 
+    let meant = meant(place.edits(), connection.client.head.view(&head));
     let mut body = BodyReader::new(connection.client.head.framing);
     let (wire, head_bytes) = match write_request(connection, &head, place.edits(), &mut body) {
         Ok(written) => written,
@@ -136,7 +137,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
     let timing = connection.note.timing.clone().filter(|_| proxy.tells_timing.get());
     let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
-    request.timing = timing;
+    (request.timing, request.meant) = (timing, meant);
     let mut sends = 0;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
@@ -177,6 +178,8 @@ struct Request {
     /// The head as the instance gets it, with what of the body was here. Kept until the end, because it
     /// may have to be sent again.
     wire: Bytes,
+    /// As [`meant`] has it.
+    meant: Option<Box<str>>,
     /// The rest of the body.
     body: BodyReader,
     progress: Progress,
@@ -204,6 +207,7 @@ impl Request {
             progress: Progress::new(&body, wire.len() > head_bytes),
             due: Due::new(started, &place.backend().timeouts),
             timing: None,
+            meant: None,
             key: PoolKey::Endpoint(place.endpoint.id),
             place: Some(place),
             wire,
@@ -231,6 +235,7 @@ impl Request {
             protocol: Protocol::Http1,
             is_there,
             written: &self.wire,
+            meant: self.meant.as_deref(),
             peer: Some(peer),
             due: self.due.first_byte,
         };
@@ -315,6 +320,11 @@ async fn wait(
     outcome
 }
 
+/// The host that a client meant, where its instance is told another one: what is written does not say it any more.
+pub(super) fn meant(edits: Option<&Edits>, request: RequestView<'_>) -> Option<Box<str>> {
+    edits.and_then(Edits::host).map(|_| request.authority().into()) // one allocation for mapped domains
+}
+
 /// The request as its instance gets it, with what of its body is here; and how much of it is the head.
 fn write_request(
     connection: &mut Connection,
@@ -345,7 +355,7 @@ fn write_request(
 /// Sends the request and reads the answer, side by side.
 async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: &mut Request) -> Attempt {
     let Downstream { ring, stream: client, inflow, outflow, head, seat, limits } = &mut connection.client;
-    let Request { wire, body, progress, due, timing, place, key: _, tape } = request;
+    let Request { wire, body, progress, due, timing, place, key: _, tape, meant: _ } = request;
     let mut sending = Sending {
         ring,
         limits,

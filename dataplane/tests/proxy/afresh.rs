@@ -15,7 +15,7 @@ use sluicegate_dataplane::access::{self, Format, Setup};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::http::limits::SENDS_MAX;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, WhenEmpty};
+use sluicegate_dataplane::table::{Backend, Edits, Route, Split, Table, WhenEmpty};
 
 use crate::house::{House, backend, in_house, instance, listener, ok, on_every_machine, read_through};
 use crate::streams::{connect, whole};
@@ -98,13 +98,28 @@ fn the_log_names_who_answered_in_the_end() {
     });
 }
 
-/// SRV-REQ-08, SRV-REQ-09: ... or waits for the one that comes.
+/// Publishes the host's only backend; `inner`: the host that its instances are told (X-KI-08).
+fn publish_as(house: &House, inner: Option<&str>, backend: Backend) {
+    let mut split = Split::new(1, Arc::new(backend));
+    split.edits = inner.map(|host| {
+        let mut edits = Edits::default();
+        edits.set_host(host).unwrap();
+        Arc::new(edits)
+    });
+    let mut table = Table::default();
+    table.hosts.insert("app", Arc::new(Route::of(vec![split])));
+    house.tables.publish(table);
+}
+
+/// SRV-REQ-08, SRV-REQ-09: ... or waits for the one that comes; by a domain that is mapped as well (X-RTE-13), whose instances are
+/// told another host.
 #[test]
 fn whose_only_instance_is_gone_waits_for_the_next() {
     on_every_machine(&CoreLimits::default(), async |house| {
-        for by_http2 in [false, true] {
+        for (by_http2, inner) in [(false, None), (true, None), (false, Some("inner")), (true, Some("inner"))]
+        {
             let load: Arc<BackendLoad> = Arc::default();
-            house.publish("app", of(&load, &[mortal(&house.ring)]));
+            publish_as(&house, inner, of(&load, &[mortal(&house.ring)]));
             assert_eq!(ask(&house, by_http2).await, b"mortal");
 
             let answer = Rc::new(RefCell::new(None));
@@ -117,7 +132,7 @@ fn whose_only_instance_is_gone_waits_for_the_next() {
                 assert_eq!(*answer.borrow(), None, "it was to wait");
                 house.pause(1).await;
             }
-            house.publish("app", of(&load, &[instance(&house.ring, |_| ok("next"))]));
+            publish_as(&house, inner, of(&load, &[instance(&house.ring, |_| ok("next"))]));
             while answer.borrow().is_none() {
                 house.pause(1).await;
             }

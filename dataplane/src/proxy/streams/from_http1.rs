@@ -20,7 +20,7 @@ use crate::http::server::Downstream;
 use crate::http::wire::{Inflow, Outflow, by, earlier};
 use crate::proxy::bond::put_cookie;
 use crate::proxy::connection::Connection;
-use crate::proxy::exchange::Ending;
+use crate::proxy::exchange::{Ending, meant};
 use crate::proxy::link::Link;
 use crate::proxy::mirror::Recording;
 use crate::proxy::watch::watch;
@@ -40,6 +40,7 @@ pub(in crate::proxy) async fn exchange(
     let proxy: &Rc<Proxy> = proxy;
     outgoing.clear();
     put_request(outgoing, client.head.view(&head), peer, place.edits(), &mut proxy.rng.borrow_mut());
+    let meant = meant(place.edits(), client.head.view(&head));
     drop(head); // the receive buffer goes back
     note.written(proxy, outgoing);
     client.inflow.detach();
@@ -52,6 +53,7 @@ pub(in crate::proxy) async fn exchange(
         peer: Some(peer),
         head,
         written: outgoing.split().freeze(),
+        meant,
         wants_trailers: head.version == Version::Http11,
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),

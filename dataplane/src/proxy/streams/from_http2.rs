@@ -25,6 +25,7 @@ use crate::http::codec::{Framing, Malformed};
 use crate::http::date;
 use crate::http::headers::put_request;
 use crate::http::wire::{by, earlier};
+use crate::proxy::exchange::meant;
 use crate::proxy::mirror::Recording;
 use crate::proxy::note::{End, Note};
 use crate::proxy::{Proxy, Refusal, Wish};
@@ -142,6 +143,7 @@ async fn exchange(
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
+        meant: meant(place.edits(), view),
         wants_trailers: request.wants_trailers,
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),

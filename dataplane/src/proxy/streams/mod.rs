@@ -144,6 +144,8 @@ struct Job<'a> {
     head: &'a RequestHead,
     /// The head as an instance gets it.
     written: Bytes,
+    /// As [`meant`](super::exchange::meant) has it.
+    meant: Option<Box<str>>,
     wants_trailers: bool,
     /// How the instance is reached.
     scheme: Scheme,
@@ -265,7 +267,14 @@ async fn afresh(
     body: &mut impl Body,
     reply: &mut impl Reply,
 ) -> Result<(Place, Link), Attempt> {
-    let again = Again { protocol, is_there, written: &job.written, peer: job.peer, due: job.due.first_byte };
+    let again = Again {
+        protocol,
+        is_there,
+        written: &job.written,
+        meant: job.meant.as_deref(),
+        peer: job.peer,
+        due: job.due.first_byte,
+    };
     let reached = async { job.proxy.afresh(place, &again).await.map_err(Attempt::Refused) };
     let broken = async {
         body.watch().await;

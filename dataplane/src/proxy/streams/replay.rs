@@ -35,6 +35,7 @@ pub(in crate::proxy) async fn replay(
         peer: None,
         head,
         written: written.clone(),
+        meant: None, // it goes nowhere else
         wants_trailers: false,
         due: Due::new(started, &place.backend().timeouts),
         course: Course::default(),

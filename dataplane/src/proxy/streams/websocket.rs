@@ -25,6 +25,7 @@ use crate::http::limits::{INTERIM_MAX, SENDS_MAX};
 use crate::http::pool::Upstream;
 use crate::http::wire::{HeadFault, Inflow, by};
 use crate::proxy::afresh::Again;
+use crate::proxy::exchange::meant;
 use crate::proxy::link::Link;
 use crate::proxy::note::{End, Note};
 use crate::proxy::tunnel::{Course, between};
@@ -132,6 +133,7 @@ async fn open(
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
+        meant: meant(place.edits(), view),
         wants_trailers: false,
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
@@ -167,6 +169,7 @@ async fn afresh(
         protocol: table::Protocol::Http1,
         is_there,
         written: &job.written,
+        meant: job.meant.as_deref(),
         peer: job.peer,
         due: job.due.first_byte,
     };
