@@ -31,6 +31,8 @@ pub(crate) enum Op {
     Post(Rc<Socket>, Chunk),
     /// Ends our side of the conversation.
     Shutdown(Rc<Socket>),
+    /// Answers once the peer has ended its side, whatever of it has still to be received, or the connection is broken.
+    Hangup(Rc<Socket>),
     Close(Handle),
     Write(Write),
     /// Data and what is needed to find it, as fdatasync.

@@ -151,6 +151,13 @@ impl Stream {
         checked(result).map(drop)
     }
 
+    /// Resolves once the peer has finished, or the connection is broken, though bytes of it may still wait to be
+    /// received. May wait beside anything else.
+    pub async fn hung_up(&self) -> io::Result<()> {
+        let (result, _) = self.core.start(Op::Hangup(Rc::clone(&self.socket))).outcome().await;
+        checked(result).map(drop)
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.core.driver.borrow().peer_address(self.socket.handle)
     }

@@ -76,6 +76,27 @@ fn a_dropped_recv_loses_no_bytes() {
     });
 }
 
+/// A peer's end is told although bytes of it lie unread, and to one who waits for nothing else; asking costs no bytes.
+#[test]
+fn a_peers_end_is_told_before_its_bytes_are_read() {
+    let ring = ring();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    ring.block_on(async {
+        let stream = Stream::connect(&ring, address).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(b"unread").unwrap();
+        let early = ring.timeout(Duration::from_millis(20), stream.hung_up()).await;
+        assert!(early.is_err(), "it is there");
+        drop(peer);
+        stream.hung_up().await.unwrap();
+        assert_eq!(&*stream.recv().await.unwrap(), b"unread");
+        assert!(stream.recv().await.unwrap().is_empty());
+        stream.hung_up().await.unwrap();
+    });
+    ring.shutdown();
+}
+
 #[test]
 fn eight_mebibytes_reach_a_slow_reader_whole() {
     const BYTES: usize = 8 << 20;

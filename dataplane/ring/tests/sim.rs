@@ -116,6 +116,35 @@ fn a_broken_connection_is_told_to_both_sides() {
     });
 }
 
+/// As the kernel does it.
+#[test]
+fn a_peers_end_is_told_before_its_bytes_are_read() {
+    for (resets, seed) in [(0, 5), (1_000_000, 6)] {
+        let world = World::new(seed, Weather::calm());
+        let ring = world.ring();
+        ring.block_on(async {
+            let listener = Listener::bind(&ring, anywhere()).unwrap();
+            let peer = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+            let stream = listener.accept().await.unwrap();
+            peer.send(b"unread").await.unwrap();
+            assert!(ring.timeout(Duration::from_secs(1), stream.hung_up()).await.is_err(), "it is there");
+            world.set_weather(Weather { resets, ..Weather::calm() });
+            let _ = peer.send(b"more").await; // lost in bad weather
+            drop(peer);
+            stream.hung_up().await.unwrap();
+            let mut came = Vec::new();
+            while let Ok(chunk) = stream.recv().await
+                && !chunk.is_empty()
+            {
+                came.extend_from_slice(&chunk);
+            }
+            assert!(resets > 0 || came == b"unreadmore", "{came:?}");
+            stream.hung_up().await.unwrap();
+        });
+        ring.shutdown();
+    }
+}
+
 #[test]
 fn a_sender_waits_for_a_receiver_that_does_not_read() {
     let world = World::new(4, Weather { window_bytes: 1000, ..Weather::calm() });

@@ -44,7 +44,7 @@ impl Silence {
     }
 }
 
-/// Ends when the client's connection does. Bytes of a next request are kept, and hide its end.
+/// Ends when the client's connection does. What came of its body, or of a next request, is kept, and does not hide its end.
 pub(super) async fn gone(client: &Wire, inflow: &mut Inflow) {
     while inflow.held.is_empty() {
         match inflow.fill(client).await {
@@ -52,7 +52,9 @@ pub(super) async fn gone(client: &Wire, inflow: &mut Inflow) {
             Ok(false) | Err(_) => return,
         }
     }
-    pending().await
+    if client.hung_up().await.is_err() {
+        pending().await // nobody can tell
+    }
 }
 
 /// The same for one whose whole request is with an instance. A client that has finished sending may still wait for its

@@ -152,6 +152,11 @@ impl TlsStream {
         }
     }
 
+    /// As [`Stream::hung_up`]: who has finished his side of the connection says nothing more in the session either.
+    pub async fn hung_up(&self) -> io::Result<()> {
+        self.stream.hung_up().await
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

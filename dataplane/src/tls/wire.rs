@@ -55,6 +55,14 @@ impl Wire {
         }
     }
 
+    /// Resolves once the peer has finished, or the connection is broken, whatever of it has still to be received.
+    pub async fn hung_up(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.hung_up().await,
+            Self::Tls(stream) => stream.hung_up().await,
+        }
+    }
+
     /// Hands over the last bytes of a message, if it need not be waited for that they leave; see [`Stream::post`].
     pub fn post(&self, bytes: Chunk) -> Result<(), Chunk> {
         match self {

@@ -236,23 +236,27 @@ fn a_guest_whose_connection_breaks_leaves_at_once() {
 }
 
 /// A client that closes must not hold a seat for as long as its patience would have been. One that merely says
-/// no more looks the same; Go's server, and so Knative's activator, takes it for gone as well.
+/// no more looks the same; Go's server, and so Knative's activator, takes it for gone as well. Bytes that nobody reads while
+/// it waits once hid its end.
 #[test]
 fn a_guest_who_closes_its_side_leaves_at_once() {
     on_every_machine(&CoreLimits::default(), async |house: House| {
-        let load = Arc::new(BackendLoad::default());
-        let asleep = backend(&[], 0, Some(Duration::from_secs(3600)));
-        house.publish("app", Backend { load: Arc::clone(&load), ..asleep });
-        let mut client = house.client().await;
-        client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
-        while load.waiting.load(Relaxed) == 0 {
-            house.pause(1).await;
+        for behind in ["", "Content-Length: 9\r\n\r\nhalf", "\r\nGET /next HTTP/1.1\r\nHost: app\r\n\r\n"] {
+            let load = Arc::new(BackendLoad::default());
+            let asleep = backend(&[], 0, Some(Duration::from_secs(3600)));
+            house.publish("app", Backend { load: Arc::clone(&load), ..asleep });
+            let mut client = house.client().await;
+            let end = if behind.is_empty() { "\r\n" } else { behind };
+            client.send(format!("PUT / HTTP/1.1\r\nHost: app\r\n{end}")).await;
+            while load.waiting.load(Relaxed) == 0 {
+                house.pause(1).await;
+            }
+            client.stream.shutdown_write().await.unwrap();
+            while load.waiting.load(Relaxed) > 0 {
+                house.pause(1).await;
+            }
+            assert_eq!(client.rest().await, "", "{behind:?}");
         }
-        client.stream.shutdown_write().await.unwrap();
-        while load.waiting.load(Relaxed) > 0 {
-            house.pause(1).await;
-        }
-        assert_eq!(client.rest().await, "");
     });
 }
 

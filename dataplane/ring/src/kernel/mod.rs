@@ -36,6 +36,9 @@ const BELL: u64 = u64::MAX - 1;
 /// Sends end in an error, not in a signal; and the kernel goes on by itself after a short send.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 
+/// What is asked for of a peer's end; that the connection is broken is told unasked.
+const HANGUP: u32 = libc::POLLRDHUP as u32;
+
 pub(crate) struct Kernel {
     // Dropped first: closing the ring ends the kernel's use of everything below.
     ring: IoUring,
@@ -284,6 +287,7 @@ fn entry(op: &Op) -> squeue::Entry {
         }
         Op::Post(..) => unreachable!("posts are begun apart"),
         Op::Shutdown(socket) => opcode::Shutdown::new(fd(socket.handle), libc::SHUT_WR).build(),
+        Op::Hangup(socket) => opcode::PollAdd::new(fd(socket.handle), HANGUP).build(),
         Op::Close(handle) => opcode::Close::new(fd(*handle)).build(),
         Op::Write(Write { file, chunk, offset, durable }) => {
             let write = opcode::Write::new(Fd(file.as_raw_fd()), chunk.as_ptr(), length(chunk));

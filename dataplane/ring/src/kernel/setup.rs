@@ -32,12 +32,13 @@ impl Unsupported {
 }
 
 /// The operations used, by the name they have in the kernel.
-const OPERATIONS: [(u8, &str); 10] = [
+const OPERATIONS: [(u8, &str); 11] = [
     (opcode::AcceptMulti::CODE, "IORING_OP_ACCEPT"),
     (opcode::AsyncCancel2::CODE, "IORING_OP_ASYNC_CANCEL"),
     (opcode::Close::CODE, "IORING_OP_CLOSE"),
     (opcode::Connect::CODE, "IORING_OP_CONNECT"),
     (opcode::Fsync::CODE, "IORING_OP_FSYNC"),
+    (opcode::PollAdd::CODE, "IORING_OP_POLL_ADD"),
     (opcode::Read::CODE, "IORING_OP_READ"),
     (opcode::RecvMulti::CODE, "IORING_OP_RECV"),
     (opcode::Send::CODE, "IORING_OP_SEND"),
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn a_refusal_names_the_kernel_and_all_that_is_missing() {
         let mut old = Probed { kernel: "5.4.0-42-generic".to_owned(), ext_arg: false, ..complete() };
-        old.operations[8] = false;
+        old.operations[9] = false;
         let told = judge(&old).unwrap_err().to_string();
         for part in ["Linux 5.4.0-42-generic", "IORING_OP_SHUTDOWN, IORING_FEAT_EXT_ARG", "6.1"] {
             assert!(told.contains(part), "{part:?} in {told:?}");

@@ -153,6 +153,7 @@ impl State {
                 net.send(key, socket.handle, chunk.to_vec().into(), &mut means)
             }
             Op::Shutdown(socket) => net.shutdown(key, socket.handle, &mut means),
+            Op::Hangup(socket) => net.hangup(key, socket.handle, &mut means),
             Op::Write(write) => disk.write(key, write, &mut means),
             Op::Sync(file) => disk.sync(key, file, &mut means),
         }

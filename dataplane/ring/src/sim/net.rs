@@ -17,6 +17,9 @@ use crate::tick::Tick;
 /// Where ports begin that nobody chose, as on Linux.
 const PORT_FIRST: u16 = 32_768;
 
+/// What who asked for a peer's end is told.
+const HUNG_UP: i32 = libc::POLLRDHUP as i32;
+
 /// What the network brings.
 pub(super) enum Event {
     /// A client's greeting reaches `address`.
@@ -81,6 +84,8 @@ struct End {
     connect: Option<Key>,
     receive: Option<(Key, Target)>,
     send: Option<Outgoing>,
+    /// Waits for the peer's end.
+    hangup: Option<Key>,
     arrived: VecDeque<Chunk>,
     /// Arrived and under way; at most the window.
     held_bytes: usize,
@@ -189,6 +194,15 @@ impl Net {
         means.finish(key, 0);
     }
 
+    pub(super) fn hangup(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+        let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
+        if end.finished || end.broken.is_some() {
+            return means.finish(key, HUNG_UP);
+        }
+        end.hangup = Some(key);
+        self.operations.insert(key, socket);
+    }
+
     /// Operations hold their socket, so none is under way when it closes.
     pub(super) fn close(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
         let unread = self.end(socket).is_some_and(|end| !end.arrived.is_empty());
@@ -219,6 +233,7 @@ impl Net {
                     result = outgoing.sent as i32;
                 }
                 end.receive.take_if(|(receive, _)| *receive == key);
+                end.hangup.take_if(|hangup| *hangup == key);
                 end.connect.take_if(|connect| *connect == key);
             }
             None => {}
@@ -254,6 +269,7 @@ impl Net {
             Event::Finish { to } => {
                 if let Some(end) = self.end(to) {
                     end.finished = true;
+                    self.tell_hangup(to, means);
                     self.deliver(to, means);
                 }
             }
@@ -383,6 +399,8 @@ impl Net {
         let Some(end) = self.end(socket) else { return };
         end.broken.get_or_insert(errno);
         end.arrived.clear();
+        self.tell_hangup(socket, means);
+        let Some(end) = self.end(socket) else { return };
         let keys = [
             end.connect.take(),
             end.receive.take().map(|(key, _)| key),
@@ -391,6 +409,13 @@ impl Net {
         for key in keys.into_iter().flatten() {
             self.operations.remove(&key);
             means.finish(key, -errno);
+        }
+    }
+
+    fn tell_hangup(&mut self, socket: Handle, means: &mut Means<'_>) {
+        if let Some(key) = self.end(socket).and_then(|end| end.hangup.take()) {
+            self.operations.remove(&key);
+            means.finish(key, HUNG_UP);
         }
     }
 
