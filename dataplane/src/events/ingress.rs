@@ -21,6 +21,9 @@ use super::record::{Companion, encode_head};
 use crate::load::Quota;
 use crate::table::{Stream, Table};
 
+/// What a stream may be asked.
+const METHODS: &str = "POST, OPTIONS";
+
 /// The extension that carries the hops left. It is kept beside the event in the log and not shown
 /// to subscribers.
 pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
@@ -233,8 +236,14 @@ pub fn unavailable(why: &str) -> Answer {
     answer
 }
 
+/// What is on every answer, though it is given before anybody looked for a stream (X-BRK-03).
+#[must_use]
+pub fn with_methods(answer: Answer) -> Answer {
+    answer.with("Allow", METHODS)
+}
+
 fn answer(status: u16, text: &str) -> Answer {
-    let mut headers = vec![("Allow".into(), Bytes::from_static(b"POST, OPTIONS"))];
+    let mut headers = vec![("Allow".into(), Bytes::from_static(METHODS.as_bytes()))];
     if text.is_empty() {
         return Answer { status, headers, body: Bytes::new() };
     }

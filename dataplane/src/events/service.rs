@@ -14,7 +14,7 @@ use wal::{Hole, Log, Options, Recovery};
 use super::Answer;
 use super::delivery::Post as _;
 use super::house::Events;
-use super::ingress::{self, Refusal};
+use super::ingress::{self, Refusal, with_methods};
 use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
 use super::relay::{Letter, Parcel, Relay, Ways};
 use super::resolve::{Resolver, system};
@@ -199,11 +199,11 @@ impl core::Events for Service {
                     let Downstream { stream, inflow, seat, .. } = connection;
                     let (held, facts) = (inflow.held, Rc::default());
                     let opened = Opened { ring, limits: *limits, counters, stream, held, seat, facts };
-                    buffered::serve_buffered(opened, &bodies, Rc::new(handler)).await;
+                    buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(handler)).await;
                 }
-                Ok(Spoken::Http1) => serve_buffered(connection, &bodies, &handler).await,
+                Ok(Spoken::Http1) => serve_buffered(connection, &bodies, with_methods, &handler).await,
                 Err(NoRequest::Stalled) => {
-                    let answer = Answer::text(408, "request timeout: the head did not come");
+                    let answer = with_methods(Answer::text(408, "request timeout: the head did not come"));
                     if connection.answer(&answer, true).await.is_ok() {
                         connection.linger().await;
                     }

@@ -27,18 +27,21 @@ struct Room {
     ring: Ring,
     limits: HttpLimits,
     bodies: Bodies,
+    /// Finishes answers that are given in the handler's place.
+    refusal: fn(Answer) -> Answer,
     /// Bytes of bodies that have come and are not answered.
     held: Cell<usize>,
 }
 
 /// Serves one connection: every request with its whole body to `handler`, many at a time, until the client goes.
-/// Bodies for which there is no room get 413 or 503, those that stop coming 408.
-pub async fn serve_buffered<H>(opened: Opened, bodies: &Bodies, handler: Rc<H>)
+/// Bodies for which there is no room get 413 or 503, those that stop coming 408. `refusal` finishes answers that are given in
+/// the handler's place.
+pub async fn serve_buffered<H>(opened: Opened, bodies: &Bodies, refusal: fn(Answer) -> Answer, handler: Rc<H>)
 where
     H: AsyncFn(RequestView<'_>, Bytes) -> Answer + 'static,
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
-    let room = Rc::new(Room { ring, limits, bodies: bodies.clone(), held: Cell::new(0) });
+    let room = Rc::new(Room { ring, limits, bodies: bodies.clone(), refusal, held: Cell::new(0) });
     server::serve(opened, false, |request, respond| {
         let (guest, handler) = (Guest { room: Rc::clone(&room), held: Cell::new(0) }, Rc::clone(&handler));
         async move { guest.exchange(request, respond, &*handler).await }
@@ -59,14 +62,15 @@ impl Guest {
         H: AsyncFn(RequestView<'_>, Bytes) -> Answer,
     {
         let (parts, body) = request.into_parts();
+        let refusal = self.room.refusal;
         let answer = match from_client(&parts, body.is_end_stream()) {
-            Err(why) => Answer::text(why.status(), why.sentence()),
+            Err(why) => refusal(Answer::text(why.status(), why.sentence())),
             Ok(translated) if translated.head.expects_more => {
-                Answer::text(417, "the only expectation known is 100-continue")
+                refusal(Answer::text(417, "the only expectation known is 100-continue"))
             }
             Ok(translated) => match self.whole(body).await {
                 Ok((bytes, _room)) => handler(translated.head.view(&translated.bytes), bytes).await,
-                Err(Some(refusal)) => refusal,
+                Err(Some(answer)) => refusal(answer),
                 Err(None) => return, // the client took it back
             },
         };
@@ -75,7 +79,7 @@ impl Guest {
 
     /// The body; or what its sender is told, if there is somebody to be told.
     async fn whole(&self, mut body: RecvStream) -> Result<(Bytes, Held), Option<Answer>> {
-        let Room { ring, limits, bodies, held } = &*self.room;
+        let Room { ring, limits, bodies, held, .. } = &*self.room;
         let mut room = bodies.enter();
         let mut bytes = BytesMut::new();
         loop {

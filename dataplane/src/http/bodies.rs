@@ -37,11 +37,10 @@ impl NoRoom {
     /// What its sender is told.
     #[must_use]
     pub fn answer(self) -> Answer {
-        let answer = match self {
+        match self {
             Self::TooLarge { .. } => Answer::text(413, self.to_string()),
             Self::Full => Answer::text(503, self.to_string()).with("Retry-After", RETRY_AFTER_S),
-        };
-        answer.with("Allow", "POST, OPTIONS") // whole bodies are events, and that is on all their answers (X-BRK-03)
+        }
     }
 }
 
@@ -103,12 +102,13 @@ mod tests {
         assert_eq!(bodies.held.get(), 0);
     }
 
-    /// X-BRK-03
     #[test]
-    fn a_refusal_says_what_is_possible() {
-        for (why, status) in [(NoRoom::TooLarge { bytes_max: 1 }, 413), (NoRoom::Full, 503)] {
+    fn a_refusal_says_whether_it_is_worth_another_try() {
+        for (why, status, again) in
+            [(NoRoom::TooLarge { bytes_max: 1 }, 413, None), (NoRoom::Full, 503, Some(&b"1"[..]))]
+        {
             let answer = why.answer();
-            assert_eq!((answer.status, answer.header("allow")), (status, Some(&b"POST, OPTIONS"[..])));
+            assert_eq!((answer.status, answer.header("retry-after")), (status, again));
         }
     }
 }

@@ -219,50 +219,68 @@ pub enum NoBody {
     Malformed(Malformed),
 }
 
+impl NoBody {
+    /// What the client is told, if there is one.
+    fn answer(self) -> Option<Answer> {
+        match self {
+            Self::Gone => None,
+            Self::NoRoom(why) => Some(why.answer()),
+            Self::Stalled => Some(Answer::text(408, "request timeout: the body stopped coming")),
+            Self::Malformed(why) => Some(Answer::text(why.status(), why.sentence())),
+        }
+    }
+}
+
 /// Serves one connection: every request with its whole body to `handler`, until the client goes. Bodies
-/// for which there is no room get 413 or 503, those that stop coming 408.
+/// for which there is no room get 413 or 503, those that stop coming 408. `refusal` finishes answers that are given in the
+/// handler's place.
 pub async fn serve_buffered(
     mut connection: Downstream,
     bodies: &Bodies,
+    refusal: fn(Answer) -> Answer,
     handler: &impl AsyncFn(RequestView<'_>, Bytes) -> Answer,
 ) {
     loop {
-        let bytes = match connection.next_head().await {
-            Ok(bytes) => bytes,
-            Err(NoRequest::Gone) => return,
-            Err(NoRequest::Stalled) => {
-                return refuse(connection, 408, "request timeout: the head did not come").await;
+        let (bytes, body, room) = match whole_request(&mut connection, bodies).await {
+            Ok(whole) => whole,
+            Err(None) => return connection.close().await,
+            Err(Some(answer)) => {
+                if connection.answer(&refusal(answer), true).await.is_ok() {
+                    connection.linger().await;
+                }
+                return;
             }
-            Err(NoRequest::Malformed(why)) => return refuse(connection, why.status(), why.sentence()).await,
-        };
-        if connection.head.expects_more {
-            return refuse(connection, 417, "the only expectation known is 100-continue").await;
-        }
-        let (body, room) = match connection.whole_body(bodies).await {
-            Ok(body) => body,
-            Err(NoBody::Gone) => return,
-            Err(NoBody::NoRoom(why)) => return refuse_with(connection, &why.answer()).await,
-            Err(NoBody::Stalled) => {
-                return refuse(connection, 408, "request timeout: the body stopped coming").await;
-            }
-            Err(NoBody::Malformed(why)) => return refuse(connection, why.status(), why.sentence()).await,
         };
 
         let answer = handler(connection.head.view(&bytes), body).await;
         drop((bytes, room)); // the receive buffer goes back before the next wait
         let close = !connection.head.keep_alive || connection.seat.is_draining();
-        if connection.answer(&answer, close).await.is_err() || close {
-            return;
+        match connection.answer(&answer, close).await {
+            Err(_) => return,
+            // A client that has gone on sending is heard out, or a reset would overtake the answer.
+            Ok(()) if close && !connection.inflow.is_between() => return connection.linger().await,
+            Ok(()) if close => return connection.close().await,
+            Ok(()) => {}
         }
     }
 }
 
-async fn refuse(connection: Downstream, status: u16, sentence: &str) {
-    refuse_with(connection, &Answer::text(status, sentence)).await;
-}
-
-async fn refuse_with(mut connection: Downstream, answer: &Answer) {
-    if connection.answer(answer, true).await.is_ok() {
-        connection.linger().await;
+/// The next request's head and body; or what its client is told, if there is one.
+async fn whole_request(
+    connection: &mut Downstream,
+    bodies: &Bodies,
+) -> Result<(Chunk, Bytes, Held), Option<Answer>> {
+    let bytes = match connection.next_head().await {
+        Ok(bytes) => bytes,
+        Err(NoRequest::Gone) => return Err(None),
+        Err(NoRequest::Stalled) => {
+            return Err(Some(Answer::text(408, "request timeout: the head did not come")));
+        }
+        Err(NoRequest::Malformed(why)) => return Err(Some(Answer::text(why.status(), why.sentence()))),
+    };
+    if connection.head.expects_more {
+        return Err(Some(Answer::text(417, "the only expectation known is 100-continue")));
     }
+    let (body, room) = connection.whole_body(bodies).await.map_err(NoBody::answer)?;
+    Ok((bytes, body, room))
 }

@@ -79,6 +79,10 @@ fn what_is_no_event_is_refused_over_the_wire() {
             ("POST", "/brokers/ns/nobody", "", "404", ""),
             ("POST", PATH, "", "400", ""),
             ("POST", PATH, "ce-specversion: 1.0\r\nce-id: 1\r\n", "400", ""),
+            // X-BRK-03: on every answer, be it given before anybody asked which stream is meant.
+            ("POST", PATH, "Expect: a-pony\r\n", "417", "Allow: POST, OPTIONS\r\n"),
+            ("POST", PATH, "Host: another\r\n", "400", "Allow: POST, OPTIONS\r\n"),
+            ("POST", PATH, "Content_Length: 1\r\n", "400", "Allow: POST, OPTIONS\r\n"),
         ] {
             let answer = house.send(method, path, headers, b"").await;
             assert_eq!(&answer[9..12], status, "{answer}");

@@ -43,7 +43,7 @@ fn server_with(ring: &Ring, bodies: &Bodies) -> std::net::SocketAddr {
             let seat = roster.enter(100).unwrap();
             let connection = Downstream::new(&ring, stream, seat, &Rc::new(limits()));
             let bodies = bodies.clone();
-            ring.spawn(async move { serve_buffered(connection, &bodies, &echo).await });
+            ring.spawn(async move { serve_buffered(connection, &bodies, |answer| answer, &echo).await });
         }
     });
     address
