@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DeleteParams;
 
 use super::make::{labels, owner};
 use crate::child_name::child_name;
@@ -95,6 +96,11 @@ async fn settle(world: &World, wanted: EndpointSlice) -> Result<(), Error> {
     let api = world.api::<EndpointSlice>(namespace(&wanted.metadata));
     match api.get_opt(name(&wanted.metadata)).await? {
         None => drop(world.create(&wanted).await?),
+        // A slice is of one family of addresses for good, and the listener has moved to the other.
+        Some(there) if there.address_type != wanted.address_type => {
+            api.delete(name(&wanted.metadata), &DeleteParams::default()).await?;
+            drop(world.create(&wanted).await?);
+        }
         Some(there) if there.endpoints != wanted.endpoints || there.ports != wanted.ports => {
             let mended = EndpointSlice { endpoints: wanted.endpoints, ports: wanted.ports, ..there };
             world.replace(&mended).await?;
