@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
-use ring::{Listener, Options, Ring, Stream, Unsupported};
+use ring::{Listener, Options, Ring, Stream, Tick, Unsupported};
 use tokio::sync::mpsc;
 
 use crate::access::{self, AccessLog};
@@ -38,6 +38,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// After a failed accept (no descriptor left, mostly): long enough not to spin, short enough that
 /// nobody notices once descriptors are back.
 const ACCEPT_RETRY: Duration = Duration::from_millis(20);
+/// How often that is told: clients bring it about, by keeping as many connections as there are descriptors.
+const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// While another process accepts on our sockets too: how long a connection may lie in the queue that only the other
 /// one was told of.
@@ -311,6 +313,7 @@ async fn take_in(proxy: Rc<Proxy>, stop: Arc<Stop>, roster: Rc<Roster>, listener
         }
     };
     let mut beside = stop.is_beside();
+    let mut told: Option<Tick> = None;
     loop {
         let next = next_connection(&roster, &listener);
         let accepted = if beside {
@@ -329,7 +332,11 @@ async fn take_in(proxy: Rc<Proxy>, stop: Arc<Stop>, roster: Rc<Roster>, listener
         match accepted {
             Ok(stream) => sit_down(stream),
             Err(why) => {
-                tracing::warn!(%why, "cannot take a connection in");
+                let now = proxy.ring.now();
+                if told.is_none_or(|told| now - told >= ACCEPT_TOLD_EVERY) {
+                    told = Some(now);
+                    tracing::warn!(%why, "cannot take a connection in");
+                }
                 proxy.ring.sleep(ACCEPT_RETRY).await;
             }
         }

@@ -91,7 +91,7 @@ impl Log {
         let most = if is_new { FIRST_SEGMENT_BYTES } else { u32::MAX };
         let capacity = self.options.segment_bytes.min(most);
         let begun = self.take_spare(capacity).and_then(|spare| self.begin(spare, base.get(), capacity));
-        begun.map_err(Error::io(folder, "prepare a segment (free some space, or make segment_bytes smaller)"))
+        begun.map_err(Error::io(folder, "prepare a segment (free some space, or make the log smaller)"))
     }
 
     /// Makes sure that a record or batch of this size fits into the tail.

@@ -191,6 +191,9 @@ pub(super) async fn keep(world: &World, me: &str) {
                  Its account must be allowed to get, create and update it"
             );
         }
+        if why.is_empty() && !told.is_empty() {
+            tracing::info!("the server answers again, and the Lease is looked after");
+        }
         told = why;
         sleep(LOOK_EVERY).await;
     }

@@ -154,15 +154,16 @@ impl Host {
     }
 
     async fn cut(&self, mut connection: Connection<Io, Bytes>, breach: Breach) {
+        // Counted; not told, because a client can bring it about as often as it likes.
         let reason = match breach {
             Breach::Flood(flood) => {
                 self.counters.http2_floods[flood as usize].fetch_add(1, Relaxed);
-                tracing::info!(peer = ?self.peer, flood = flood.name(), "a connection is cut");
+                tracing::debug!(peer = ?self.peer, flood = flood.name(), "a connection is cut");
                 Reason::ENHANCE_YOUR_CALM
             }
             Breach::FrameSize => {
                 self.counters.http2_violations.fetch_add(1, Relaxed);
-                tracing::info!(peer = ?self.peer, why = "a frame of no good length", "a connection is cut");
+                tracing::debug!(peer = ?self.peer, why = "a frame of no good length", "a connection is cut");
                 Reason::FRAME_SIZE_ERROR
             }
         };
@@ -179,7 +180,7 @@ impl Host {
                 _ => &self.counters.http2_violations,
             };
             count.fetch_add(1, Relaxed);
-            tracing::info!(peer = ?self.peer, %why, "a connection is cut");
+            tracing::debug!(peer = ?self.peer, %why, "a connection is cut");
         }
     }
 

@@ -17,6 +17,9 @@ const LINES_WAITING_MAX: usize = 1024;
 /// How long the end of the program waits for its last lines to be written.
 const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
+/// What is logged when nobody says it. Of requests that failed at a cluster's API we say ourselves what they were for.
+const USUAL: &str = "info,kube_client=off";
+
 /// The way to the thread.
 #[derive(Clone)]
 pub(super) struct Log {
@@ -35,7 +38,7 @@ enum Word {
 pub(super) fn start() -> Result<Log, String> {
     let filter = match std::env::var("SLUICEGATE_LOG") {
         Ok(text) => EnvFilter::try_new(&text).map_err(|why| format!("SLUICEGATE_LOG={text:?}: {why}"))?,
-        Err(_) => EnvFilter::new("info"),
+        Err(_) => EnvFilter::new(USUAL),
     };
     let (words, hear) = sync_channel(LINES_WAITING_MAX);
     let log = Log { words, lost: Arc::default() };

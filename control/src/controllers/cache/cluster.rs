@@ -49,8 +49,14 @@ where
     let mut listed = Vec::new();
     // Told once: a cluster without a kind may be without it for ever.
     let mut is_missed = false;
+    // Told once, too: while a server is away each kind tries again and again.
+    let mut is_broken = false;
     while let Some(event) = events.next().await {
         is_missed &= !matches!(event, Ok(Event::InitDone));
+        if is_broken && matches!(event, Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_))) {
+            is_broken = false;
+            tracing::info!(kind = %K::kind(&()), "the watch goes on");
+        }
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(object),
@@ -64,7 +70,12 @@ where
                 }
                 tokio::time::sleep(ABSENT_LOOK_EVERY).await;
             }
-            Err(why) => tracing::warn!(kind = %K::kind(&()), %why, "watch broke; it starts again"),
+            // History has an end, and who was away for long starts with a list; nobody has to be told.
+            Err(watcher::Error::WatchError(why)) if why.code == 410 => {}
+            Err(why) if !std::mem::replace(&mut is_broken, true) => {
+                tracing::warn!(kind = %K::kind(&()), %why, "watch broke; it is tried again and again");
+            }
+            Err(why) => tracing::debug!(kind = %K::kind(&()), %why, "watch is still broken"),
         }
     }
 }

@@ -27,7 +27,14 @@ pub struct Unsupported {
 
 impl Unsupported {
     pub(super) fn failed(what: &str, why: &io::Error) -> Self {
-        Self { kernel: kernel_release(), missing: format!("{what}: {why}") }
+        // Who is not root may lock so much memory, and rings are that.
+        let hint = match why.kind() {
+            io::ErrorKind::OutOfMemory => {
+                " (is the limit of locked memory too low? `ulimit -l`, LimitMEMLOCK)"
+            }
+            _ => "",
+        };
+        Self { kernel: kernel_release(), missing: format!("{what}: {why}{hint}") }
     }
 }
 
