@@ -47,6 +47,8 @@ pub(crate) struct Health {
     pub(crate) draining: AtomicBool,
     /// A core's log failed: events are refused until a restart.
     pub(crate) log_failed: AtomicBool,
+    /// A takeover failed late: API, events and logs are gone, and requests go on.
+    pub(crate) orphaned: AtomicBool,
     /// What became of spans that were to be sent.
     pub(crate) spans: Arc<SpanTally>,
     /// How the files of `--manifests` are.
@@ -67,7 +69,7 @@ pub(crate) struct SpanTally {
 pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler) -> Router {
     Router::new()
         .route("/metrics", get(async move |State(admin): State<Arc<Admin>>| show_metrics(&admin, &scaler)))
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(show_health))
         .route("/readyz", get(show_readiness))
         .route("/debug/connections", get(look::connections))
         .route("/debug/routes", get(look::routes))
@@ -91,9 +93,23 @@ fn show_metrics(admin: &Admin, scaler: &Scaler) -> impl IntoResponse + use<> {
     }
 }
 
+/// Why nobody should count on a process that a takeover left behind.
+const ORPHANED: (StatusCode, &str) = (
+    StatusCode::SERVICE_UNAVAILABLE,
+    "a takeover failed: requests go on, API and events do not; run --takeover again, or restart\n",
+);
+
+/// Whoever restarts what is not well has to restart a process that cannot get well by itself.
+async fn show_health(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
+    if admin.health.orphaned.load(Relaxed) { ORPHANED } else { (StatusCode::OK, "ok\n") }
+}
+
 async fn show_readiness(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
     if admin.health.draining.load(Relaxed) {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n");
+    }
+    if admin.health.orphaned.load(Relaxed) {
+        return ORPHANED;
     }
     if admin.health.log_failed.load(Relaxed) {
         return (

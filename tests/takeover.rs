@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use kit::crowd::{Crowd, keep_alive, one_by_one, streams};
 use kit::manifest::{NAMESPACE, broker, service, trigger};
 use kit::{Appliance, Call, Connection, Event, EventSink, PATIENCE, Setup, Upstream, wait};
+use rustix::process::{Pid, Signal, kill_process};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
@@ -96,7 +99,12 @@ fn a_successor_that_does_not_fit_is_refused() {
     let mut old = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "2").start();
     let like_it = old.setup().clone().ports(old.ports()).switch("takeover");
     let elsewhere = kit::server::closed_address().to_string();
+    let bad = old.setup().write_file("bad.pem", "no certificate").to_string_lossy().into_owned();
     for (setup, why) in [
+        (like_it.clone().flag("api-tls-cert", &format!("{bad},{bad}")), "TLS"),
+        (like_it.clone().flag("api-tls-cert", "/dev/zero,/dev/zero"), "bytes"),
+        (like_it.clone().flag("api-client-ca", &bad), "bad.pem"),
+        (like_it.clone().flag("api-tokens", &bad), "tokens"),
         (like_it.clone().flag("workers", "1"), "workers"),
         (like_it.clone().flag("http", &elsewhere), "Http"),
         (like_it.flag("route", "no address"), "route"),
@@ -116,18 +124,58 @@ fn a_successor_that_does_not_fit_is_refused() {
 fn a_successor_that_fails_leaves_requests_as_they_are() {
     let upstream = Upstream::start("one");
     let mut old = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
-    let bad = old.setup().write_file("bad.pem", "no certificate").to_string_lossy().into_owned();
     let like_it = old.setup().clone().ports(old.ports()).switch("takeover");
-    let refusal = like_it.clone().flag("api-tls-cert", &format!("{bad},{bad}")).refused();
-    assert!(refusal.stderr.contains("TLS"), "{refusal}");
-    for _ in 0..10 {
-        assert_eq!(Call::get("/").host(HOST).send(old.http()).status, 200);
+    // What is only read when the store is open.
+    let key = old.setup().data().join("api/service-accounts.key");
+    let good = std::fs::read(&key).unwrap();
+    std::fs::write(&key, "no key").unwrap();
+    for _ in 0..2 {
+        let refusal = like_it.refused();
+        assert!(refusal.stderr.contains("service-accounts.key"), "{refusal}");
+        wait::until(PATIENCE, "the old process at its admin port", || {
+            (Call::get("/healthz").try_send(old.admin()).ok()?.status == 503).then_some(())
+        });
+        for _ in 0..10 {
+            assert_eq!(Call::get("/").host(HOST).send(old.http()).status, 200);
+        }
+        assert_eq!(Call::get("/readyz").send(old.admin()).status, 503);
+        assert!(old.metric("sluicegate_requests_total", "2xx") >= 10);
     }
+    std::fs::write(&key, good).unwrap();
+    // This one fails last of all, when it has a door of its own.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = like_it.command().stdout(full).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    wait::until(PATIENCE, "the old process to know of it", || {
+        (old.stderr().matches("does not serve").count() == 3).then_some(())
+    });
     let new = like_it.start();
     assert_eq!(old.wait().code(), Some(0));
     assert_eq!(Call::get("/").host(HOST).send(new.http()).status, 200);
+    assert_eq!(Call::get("/healthz").send(new.admin()).status, 200);
     new.api().create(&broker("main"));
     new.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+}
+
+/// Whoever waits for a stopped process is told for what, and it is not lost: it goes on from where it was.
+#[test]
+fn a_process_that_is_stopped_is_waited_for_in_words() {
+    let mut old = Setup::new(BIN).start();
+    let process = Pid::from_raw(old.pid().cast_signed()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    let mut command = old.setup().clone().ports(old.ports()).switch("takeover").command();
+    let mut new = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(new.stderr.take().unwrap()).lines();
+    let words = format!("which is stopped: `kill -CONT {}`", old.pid());
+    let told = lines.map_while(Result::ok).find(|line| line.contains(&words));
+    // Whoever has read that may have had enough.
+    let mut impatient = command.stderr(Stdio::null()).spawn().unwrap();
+    kill_process(Pid::from_child(&impatient), Signal::TERM).unwrap();
+    wait::until(PATIENCE, "its end", || impatient.try_wait().unwrap());
+    kill_process(process, Signal::CONT).unwrap();
+    assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
+    kill_process(Pid::from_child(&new), Signal::TERM).unwrap();
+    assert!(new.wait().unwrap().success() && told.is_some());
 }
 
 /// Where nobody runs `--takeover` is a start like any other, so a unit file can always have it; also where somebody

@@ -19,10 +19,10 @@ mod takeover;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::control::controllers::ControlConfig;
 use ::control::controllers::duty;
@@ -39,11 +39,11 @@ use dataplane::table::Table;
 use dataplane::tls::Certificates;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot};
 
 use crate::admin::Health;
 use crate::config::{Config, ServerTiming, Settings};
-use control::{Control, Parts};
+use control::{Control, Parts, Reins};
 use cores::{Cores, Shared};
 use doors::Doors;
 use events_tls::EventsTls;
@@ -51,8 +51,11 @@ use folder::Folder;
 use inside::Inside;
 use logs::{Logs, Opening};
 use otlp::Exporter;
-use sockets::Sockets;
+use sockets::{Kept, Sockets};
 use takeover::{Door, Estate, Predecessor, Request, Successor};
+
+/// How long a start is silent while it waits.
+const START_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// As shells have it: ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -88,16 +91,20 @@ enum Event {
     Replaced(Successor),
     /// It had everything, and does not serve.
     Orphaned(anyhow::Error),
+    /// The first table is there, or cannot be made.
+    Synced(Result<()>),
 }
 
 fn serve(config: Config) -> Result<()> {
     let (say, hear) = mpsc::channel();
     dataplane::core::check_kernel()?;
-    listen_to_signals(say.clone())?;
+    let arrived = Arc::new(AtomicBool::new(false));
+    listen_to_signals(say.clone(), Arc::clone(&arrived))?;
     // What is wrong with the files must show before another process gives way.
-    let certificates = certificates::load(&config.certificates)?;
+    let (certificates, given) = (certificates::load(&config.certificates)?, api::Given::read(&config)?);
     let (access, hand) = access::start(&config)?;
     let Arrival { folder, logs, sockets, predecessor } = arrive(&config)?;
+    arrived.store(true, Relaxed);
     let ready = sockets.ready_line()?;
     let events_tls = EventsTls::open(&config, &sockets)?;
 
@@ -107,19 +114,9 @@ fn serve(config: Config) -> Result<()> {
     let (health, ways) = (Arc::new(Health::default()), Arc::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
-    let (stop_control, stop) = watch::channel(false);
-    let (end_control, hand_over) = watch::channel(false);
-    let (handed, control_ended) = mpsc::channel();
+    let (reins, steered) = control::reins();
     let shared = Shared::new(&tables, &signals, predecessor.is_some());
-    let mut estate = Estate {
-        sockets: sockets.keep()?,
-        folder: Some(folder),
-        cores: config.workers,
-        stop: Arc::clone(&shared.stop),
-        tables: Arc::clone(&tables),
-        end_control,
-        control_ended,
-    };
+    let mut estate = estate(&config, (sockets.keep()?, folder), &shared, reins, &health);
     let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let Control { synced, admin, thread: control } = control::start(Parts {
         control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
@@ -129,17 +126,19 @@ fn serve(config: Config) -> Result<()> {
         bell,
         api: sockets.api,
         api_socket: sockets.api_socket,
+        given: given.clone(),
         admin: sockets.admin,
         health: Arc::clone(&health),
-        stop,
-        hand_over,
-        handed,
+        steered,
         events_tls: events_tls.clone(),
         first_instance,
         gateway,
         beside: predecessor.is_some(),
     })?;
-    synced.blocking_recv().context("the control thread ended at its start")??;
+    if !await_objects(synced, (&hear, &say))? {
+        estate.reins.stop.send_replace(true);
+        return control.join().map_err(|_| panicked())?;
+    }
     let Sockets { http, https, private, private_https, events, events_https, .. } = sockets;
     let doors = Doors { http, https, private, private_https, inside, events, events_https, events_tls };
     let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans), say.clone())?;
@@ -150,15 +149,62 @@ fn serve(config: Config) -> Result<()> {
         predecessor.dismiss(clear_up(config.data.clone(), first_instance, Arc::clone(&shared.stop)))?;
     }
 
-    let event = live(&config, &publisher, &mut estate, &hand, (&hear, &say))?;
+    let event = live((&config, &publisher), &mut estate, (&hand, &given), (&hear, &say))?;
     health.draining.store(true, Relaxed);
-    let Estate { sockets, folder, .. } = estate;
+    let Estate { sockets, folder, reins, .. } = estate;
     drop(sockets); // or else the kernel would go on taking connections in
     let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
-    stop_control.send_replace(true);
-    let _told = control.join().map_err(|_| anyhow!("the control thread panicked, see its message above"))?;
+    reins.stop.send_replace(true);
+    let _told = control.join().map_err(|_| panicked())?;
     drop((folder, successor));
     outcome
+}
+
+fn estate(
+    config: &Config,
+    (sockets, folder): (Kept, Folder),
+    shared: &Shared,
+    reins: Reins,
+    health: &Arc<Health>,
+) -> Estate {
+    Estate {
+        sockets,
+        folder: Some(folder),
+        cores: config.workers,
+        stop: Arc::clone(&shared.stop),
+        tables: Arc::clone(&shared.tables),
+        successors: 0,
+        reins,
+        health: Arc::clone(health),
+    }
+}
+
+fn panicked() -> anyhow::Error {
+    anyhow!("the control thread panicked, see its message above")
+}
+
+/// Waits for the first table. `false`: the process is told to end before there is one. An API that does not answer must
+/// not keep it from that.
+fn await_objects(
+    synced: oneshot::Receiver<Result<()>>,
+    (hear, say): (&mpsc::Receiver<Event>, &mpsc::Sender<Event>),
+) -> Result<bool> {
+    let tell = say.clone();
+    let wait = move || {
+        let outcome = synced.blocking_recv().context("the control thread ended at its start").flatten();
+        drop(tell.send(Event::Synced(outcome))); // nobody hears it when this process is ending anyway
+    };
+    std::thread::Builder::new().name("start".to_owned()).spawn(wait).context("no thread")?;
+    loop {
+        match hear.recv_timeout(START_TOLD_EVERY) {
+            Ok(Event::Synced(outcome)) => return outcome.map(|()| true),
+            Ok(Event::Told) => return Ok(false),
+            Ok(_) => {} // there is nothing yet that could be read again
+            Err(_) => {
+                tracing::info!("still waiting for the objects; nothing is served before they are there")
+            }
+        }
+    }
 }
 
 /// How this process came to its folder and its sockets.
@@ -193,10 +239,9 @@ fn enter(config: &Config) -> Result<(Folder, Opening)> {
 
 /// Until there is a reason to leave.
 fn live(
-    config: &Config,
-    publisher: &Publisher,
+    (config, publisher): (&Config, &Publisher),
     estate: &mut Estate,
-    access: &access::Hand,
+    (access, given): (&access::Hand, &api::Given),
     (hear, say): (&mpsc::Receiver<Event>, &mpsc::Sender<Event>),
 ) -> Result<Event> {
     loop {
@@ -204,16 +249,13 @@ fn live(
             Event::Reload => {
                 reload(config, publisher);
                 access.reopen();
+                given.reopen();
             }
             Event::Asked(request) => match estate.hand_over(request) {
                 Ok(successor) => await_successor(successor, say.clone())?,
-                Err(why) => tracing::warn!(why = format!("{why:#}"), "the takeover was not carried out"),
+                Err(why) => estate.keep(&why, || open_door(config, say.clone())),
             },
-            Event::Orphaned(why) => tracing::error!(
-                why = format!("{why:#}"),
-                "the process that took over does not serve: requests go on by the last table, \
-                 API and events wait for another run --takeover"
-            ),
+            Event::Orphaned(why) => estate.outlive(&why, || open_door(config, say.clone())),
             event => return Ok(event),
         }
     }
@@ -388,8 +430,9 @@ fn announce(ready: &str) -> Result<()> {
 }
 
 /// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
-/// the process at once. Instances die with their parent.
-fn listen_to_signals(say: mpsc::Sender<Event>) -> Result<()> {
+/// the process at once. Instances die with their parent. What has not arrived yet, and may be waiting for another process, has
+/// nothing to drain.
+fn listen_to_signals(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Result<()> {
     // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("no signal handler")?;
     let mut signals =
@@ -403,8 +446,11 @@ fn listen_to_signals(say: mpsc::Sender<Event>) -> Result<()> {
                     drop(say.send(Event::Reload));
                     continue;
                 }
-                if told && signal == SIGINT {
+                if signal == SIGINT && (told || !arrived.load(Relaxed)) {
                     std::process::exit(EXIT_INTERRUPTED);
+                }
+                if !arrived.load(Relaxed) {
+                    std::process::exit(0);
                 }
                 told = true;
                 drop(say.send(Event::Told)); // a receiver that is gone is ending already

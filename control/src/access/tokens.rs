@@ -10,7 +10,7 @@ use crate::bounded;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Tokens and whose they are.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Tokens {
     users: HashMap<String, User>,
 }

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::request::Parts;
@@ -20,7 +20,15 @@ const AGENT_BYTES_MAX: usize = 256;
 /// Where the lines go. Written on the control thread: a line of half a KiB into the page cache.
 #[derive(Debug, Clone)]
 pub struct Audit {
-    file: Arc<Mutex<File>>,
+    log: Arc<Mutex<Log>>,
+}
+
+#[derive(Debug)]
+struct Log {
+    path: PathBuf,
+    file: File,
+    /// The last line was not taken, and that is told.
+    failing: bool,
 }
 
 /// A request that is under way.
@@ -38,8 +46,19 @@ impl Audit {
     /// # Errors
     /// It can be neither opened nor made.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-        Ok(Self { file: Arc::new(Mutex::new(file)) })
+        let log = Log { path: path.to_owned(), file: open(path)?, failing: false };
+        Ok(Self { log: Arc::new(Mutex::new(log)) })
+    }
+
+    /// The file was moved away: the next line goes into a new one.
+    pub fn reopen(&self) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        match open(&log.path) {
+            Ok(file) => log.file = file,
+            Err(why) => {
+                tracing::error!(%why, path = %log.path.display(), "the audit log stays in its old file")
+            }
+        }
     }
 
     pub(super) fn note(&self, head: &Parts) -> Note {
@@ -52,6 +71,10 @@ impl Audit {
             received: Timestamp::now(),
         }
     }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 impl Note {
@@ -69,9 +92,32 @@ impl Note {
             "requestReceivedTimestamp": self.received.to_string(),
             "stageTimestamp": Timestamp::now().to_string(),
         });
-        let mut file = self.audit.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(why) = file.write_all(format!("{line}\n").as_bytes()) {
-            tracing::error!(%why, "the audit log misses a request");
+        let mut log = self.audit.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = log.file.write_all(format!("{line}\n").as_bytes());
+        // Said once, not for every request: a full disk would fill the other log as well.
+        match written {
+            Ok(()) => log.failing = false,
+            Err(why) if !std::mem::replace(&mut log.failing, true) => {
+                tracing::error!(%why, "the audit log cannot be written; it misses requests");
+            }
+            Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_moved_away_is_followed_by_a_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, moved] = ["audit.log", "audit.log.1"].map(|name| folder.path().join(name));
+        let audit = Audit::open(&path).unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        audit.reopen();
+        audit.log.lock().unwrap().file.write_all(b"new\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new\n");
+        assert_eq!(std::fs::read_to_string(&moved).unwrap(), "");
     }
 }

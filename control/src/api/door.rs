@@ -23,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::access::selfmade::SelfMade;
 use crate::access::{AUTHENTICATED, User};
+use crate::bounded;
 
 use super::identity::Peer;
 
@@ -30,6 +31,8 @@ use super::identity::Peer;
 pub const HANDSHAKES_MAX: usize = 256;
 /// ... and how long each may take.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Authorities take some 2 KiB each; a wrong path (a disk image, a log) must not be read whole.
+const FILE_BYTES_MAX: u64 = 4 << 20;
 /// How often a certificate of our own making is looked at, which ends weeks after it is due.
 const RENEWAL_EVERY: Duration = Duration::from_secs(3600);
 /// How long accepting pauses when the kernel refuses (out of descriptors, as a rule).
@@ -95,24 +98,32 @@ impl Door {
     }
 }
 
+/// Whether the files that were given are good. What we make ourselves is made when a door is opened.
+///
+/// # Errors
+/// A file cannot be read or does not fit; it is named.
+pub fn check(papers: &Papers) -> Result<(), String> {
+    if papers.made_by.is_none() {
+        return config(papers).map(drop);
+    }
+    papers.clients.as_deref().map_or(Ok(()), |path| authorities(path).map(drop))
+}
+
 fn config(papers: &Papers) -> Result<ServerConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&papers.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&papers.key).map_err(|why| named(&papers.key, &why))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&papers.key)?).map_err(|why| named(&papers.key, &why))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|why| why.to_string())?;
     let builder = match &papers.clients {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for root in certificates(path)? {
-                roots.add(root).map_err(|why| named(path, &why))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(|why| named(path, &why))?;
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(path)?), provider)
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(|why| named(path, &why))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
@@ -121,9 +132,21 @@ fn config(papers: &Papers) -> Result<ServerConfig, String> {
     Ok(config)
 }
 
+fn authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for root in certificates(path)? {
+        roots.add(root).map_err(|why| named(path, &why))?;
+    }
+    Ok(roots)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let large = || named(path, &format!("it has more than {FILE_BYTES_MAX} bytes"));
+    bounded::read(path, FILE_BYTES_MAX).map_err(|why| named(path, &why))?.ok_or_else(large)
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(|why| named(path, &why))?.collect();
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     match found {
         Ok(list) if !list.is_empty() => Ok(list),
         Ok(_) => Err(named(path, &"no certificate is in it")),

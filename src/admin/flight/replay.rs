@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::super::Admin;
+use super::super::{Admin, ORPHANED};
 use super::letters::{self, Wish};
 use super::{each_event, time, whom};
 
@@ -96,6 +97,9 @@ impl From {
 
 /// Answers with a line of JSON now and then, and one at the end. Who hangs up ends it.
 pub(crate) async fn replay(State(admin): State<Arc<Admin>>, Query(order): Query<Order>) -> Response {
+    if admin.health.orphaned.load(Relaxed) {
+        return ORPHANED.into_response();
+    }
     let table = admin.tables.load();
     let (path, stream, reader) = match whom::named(&table, &order.trigger) {
         Ok(whom) => (whom.path.to_owned(), Arc::clone(whom.stream), Arc::clone(whom.subscriber)),

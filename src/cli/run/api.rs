@@ -45,21 +45,53 @@ fn own_token(config: &Config) -> Option<String> {
         .ok()
 }
 
+/// Out of the files that flags name.
+#[derive(Clone)]
+pub(super) struct Given {
+    tokens: Tokens,
+    audit: Option<Audit>,
+}
+
+impl Given {
+    /// # Errors
+    /// One of them is no good; those for TLS are looked at too.
+    pub(super) fn read(config: &Config) -> Result<Self> {
+        let tokens = match &config.api_tokens {
+            Some(path) => Tokens::read(path).map_err(|why| anyhow!("api-tokens: {why}"))?,
+            None => Tokens::default(),
+        };
+        if config.api_tls && config.kubeconfig.is_none() {
+            door::check(&papers(config, config.api)).map_err(|why| without_tls(&why))?;
+        }
+        let audit = match &config.api_audit_log {
+            Some(path) => {
+                Some(Audit::open(path).with_context(|| format!("api-audit-log: {}", path.display()))?)
+            }
+            None => None,
+        };
+        Ok(Self { tokens, audit })
+    }
+
+    /// The audit log was moved away.
+    pub(super) fn reopen(&self) {
+        if let Some(audit) = &self.audit {
+            audit.reopen();
+        }
+    }
+}
+
+fn without_tls(why: &str) -> anyhow::Error {
+    anyhow!("the API cannot speak TLS: {why}")
+}
+
 /// What the API is given of the appliance around it.
-pub(super) fn surroundings(config: &Config, signer: Arc<Signer>) -> Result<Surroundings> {
-    let tokens = match &config.api_tokens {
-        Some(path) => Tokens::read(path).map_err(|why| anyhow!("api-tokens: {why}"))?,
-        None => Tokens::default(),
-    };
-    let audit = match &config.api_audit_log {
-        Some(path) => Some(Audit::open(path).with_context(|| format!("api-audit-log: {}", path.display()))?),
-        None => None,
-    };
-    Ok(Surroundings {
+pub(super) fn surroundings(config: &Config, signer: Arc<Signer>, given: Given) -> Surroundings {
+    let Given { tokens, audit } = given;
+    Surroundings {
         instances: Some(config.data.join("instances")),
         believed: Believed { tokens, own: own_token(config), signer: Some(signer) },
         audit,
-    })
+    }
 }
 
 /// A bound listener that knows how to speak.
@@ -90,8 +122,7 @@ impl Entrances {
             let (entrance, authority) = if config.api_tls {
                 let papers = papers(config, at);
                 let maker = papers.made_by.clone();
-                let door =
-                    Door::open(listener, papers).map_err(|why| anyhow!("the API cannot speak TLS: {why}"))?;
+                let door = Door::open(listener, papers).map_err(|why| without_tls(&why))?;
                 let made = maker.map(|maker| std::fs::read_to_string(maker.ca())).transpose()?;
                 (Entrance::Tls(Box::new(door)), made.map_or(Authority::Known, Authority::Made))
             } else {

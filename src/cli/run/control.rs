@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use axum::Router;
 use control::api::Definition;
 use control::controllers::{self, ControlConfig};
@@ -26,7 +26,7 @@ use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task;
 
-use super::api::{self as entrance, Entrances};
+use super::api::{self as entrance, Entrances, Given};
 use super::events_tls::EventsTls;
 use crate::admin::{self, Admin, Health, Scaler};
 use crate::cli::reach;
@@ -61,14 +61,11 @@ pub(super) struct Parts {
     /// `None` when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
     pub(super) api_socket: Option<UnixListener>,
+    /// For the API.
+    pub(super) given: Given,
     pub(super) admin: TcpListener,
     pub(super) health: Arc<Health>,
-    /// Instances are to end.
-    pub(super) stop: watch::Receiver<bool>,
-    /// Before that, API, controllers and store are to end, because another process has them next.
-    pub(super) hand_over: watch::Receiver<bool>,
-    /// Told when they have.
-    pub(super) handed: mpsc::Sender<()>,
+    pub(super) steered: Steered,
     /// Its certificate is renewed here.
     pub(super) events_tls: Option<EventsTls>,
     /// The first number for instances. Those below may still run in another process.
@@ -77,6 +74,35 @@ pub(super) struct Parts {
     pub(super) gateway: Result<Gateway, String>,
     /// Another process still runs instances here.
     pub(super) beside: bool,
+}
+
+/// By what the main thread steers the control thread.
+pub(super) struct Reins {
+    /// Ends instances, and then all of it.
+    pub(super) stop: watch::Sender<bool>,
+    /// Ends API, controllers and store, because another process has them next.
+    pub(super) hand_over: watch::Sender<bool>,
+    /// Told when they have ended.
+    pub(super) handed: mpsc::Receiver<()>,
+    /// While this is so, a successor is asked at the admin port, and not this process.
+    pub(super) give_admin: watch::Sender<bool>,
+}
+
+/// Their other ends.
+pub(super) struct Steered {
+    stop: watch::Receiver<bool>,
+    hand_over: watch::Receiver<bool>,
+    handed: mpsc::Sender<()>,
+    admin_given: watch::Receiver<bool>,
+}
+
+pub(super) fn reins() -> (Reins, Steered) {
+    let (say_stop, stop) = watch::channel(false);
+    let (say_hand_over, hand_over) = watch::channel(false);
+    let (give_admin, admin_given) = watch::channel(false);
+    let (handed, hear_handed) = mpsc::channel();
+    let reins = Reins { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, give_admin };
+    (reins, Steered { stop, hand_over, handed, admin_given })
 }
 
 /// The control thread as the main thread sees it.
@@ -114,10 +140,10 @@ async fn live(
         }
     };
     house.keep(entrances.authority());
-    let leaving = || either(stopped(parts.stop.clone()), stopped(parts.hand_over.clone()));
-    let (publisher, handed) = (Arc::clone(&parts.publisher), stopped(parts.hand_over.clone()));
+    let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
+    let (publisher, admin_given) = (Arc::clone(&parts.publisher), parts.steered.admin_given);
     let scaler = Scaler { fleet: house.fleet.clone(), signals: parts.signals.clone() };
-    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler), publisher, handed));
+    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler), publisher, admin_given));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
@@ -135,14 +161,14 @@ async fn live(
         first_table,
         leaving(),
     ));
-    if have_table.await.is_err() {
-        drop(say_synced.send(Err(why_ended(controllers).await)));
+    if !is_there(have_table, parts.steered.stop.clone()).await {
+        drop(say_synced.send(Err(why_ended(controllers, &parts.config).await)));
         house.fleet.shutdown().await;
         return Ok(());
     }
-    manifests.apply().await;
+    either(manifests.apply(), stopped(parts.steered.stop.clone())).await;
     task::spawn_local(either(manifests.follow(), leaving()));
-    let until = parts.hand_over.clone();
+    let until = parts.steered.hand_over.clone();
     let api = task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
     house.clear_away();
@@ -154,25 +180,41 @@ async fn live(
         Err(_) => tracing::error!("the controllers were cut"),
     }
     leaving().await;
-    if *parts.hand_over.borrow() {
+    if *parts.steered.hand_over.borrow() {
         house.give_up_objects(api).await;
-        let _ = parts.handed.send(()); // who asked may be gone
+        let _ = parts.steered.handed.send(()); // who asked may be gone
     }
-    stopped(parts.stop).await;
+    stopped(parts.steered.stop).await;
     if tokio::time::timeout(INSTANCES_END_MAX, house.fleet.shutdown()).await.is_err() {
         tracing::warn!(?INSTANCES_END_MAX, "instances that have not ended by now are killed");
     }
     Ok(())
 }
 
+/// Waits for the first table, and not when told to stop.
+async fn is_there(table: oneshot::Receiver<()>, stop: watch::Receiver<bool>) -> bool {
+    tokio::select! {
+        told = table => told.is_ok(),
+        () = stopped(stop) => false,
+    }
+}
+
 /// Why there is no first table.
-async fn why_ended<E: std::fmt::Display>(controllers: task::JoinHandle<Result<(), E>>) -> anyhow::Error {
+async fn why_ended<E: Into<anyhow::Error>>(
+    controllers: task::JoinHandle<Result<(), E>>,
+    config: &Config,
+) -> anyhow::Error {
+    controllers.abort(); // if it has not ended, it may be waiting for a server that does not answer
     let why = match controllers.await {
-        Ok(Ok(())) => "it was stopped".to_owned(),
-        Ok(Err(why)) => why.to_string(),
-        Err(why) => why.to_string(),
+        Ok(Ok(())) => anyhow!("it was stopped"),
+        Ok(Err(why)) => why.into(),
+        Err(why) => why.into(),
     };
-    anyhow::anyhow!("the objects could not be read: {why}")
+    let why = why.context("the objects could not be read");
+    match &config.kubeconfig {
+        Some(file) => why.context(format!("--kubeconfig {}", file.display())),
+        None => why,
+    }
 }
 
 /// What the control thread works with.
@@ -234,7 +276,8 @@ async fn furnish(parts: &Parts) -> Result<House> {
             let signer = entrance::signer(&parts.config)?;
             let client =
                 api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
-            let surroundings = entrance::surroundings(&parts.config, Arc::clone(&signer))?;
+            let surroundings =
+                entrance::surroundings(&parts.config, Arc::clone(&signer), parts.given.clone());
             (
                 Some(Arc::clone(&store)),
                 Some(signer),
@@ -345,16 +388,24 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
     }
 }
 
+/// Answers at the admin port, but for the time in which a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
     (admin, scaler): (oneshot::Receiver<Arc<Admin>>, Scaler),
     publisher: Arc<Publisher>,
-    until: impl Future<Output = ()> + Send + 'static,
+    mut given: watch::Receiver<bool>,
 ) {
     // An error: the start failed, and the process is about to end.
-    if let Ok(admin) = admin.await {
-        publisher.cores_run();
-        serve(listener, admin::router(admin, scaler), until).await;
+    let Ok(admin) = admin.await else { return };
+    publisher.cores_run();
+    let router = admin::router(admin, scaler);
+    // An error of these: the main thread is gone.
+    while given.wait_for(|given| !given).await.is_ok() {
+        match listener.try_clone() {
+            Ok(ours) => drop(task::spawn_local(serve(ours, router.clone(), stopped(given.clone())))),
+            Err(why) => tracing::error!(%why, "the admin port is not answered"),
+        }
+        stopped(given.clone()).await;
     }
 }
 

@@ -1,16 +1,18 @@
 //! What a process has to leave to its successor, and the order in which it lets go of it.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::Result;
 use dataplane::core::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, Stop};
 use dataplane::publish::Tables;
-use tokio::sync::watch;
 
+use super::super::control::Reins;
 use super::super::folder::Folder;
 use super::super::sockets::Kept;
 use super::{Request, Successor};
+use crate::admin::Health;
 
 /// API requests, controllers and the store's last commit end within a second or two.
 const CONTROL_MAX: Duration = Duration::from_secs(10);
@@ -25,10 +27,10 @@ pub(in crate::cli::run) struct Estate {
     pub(in crate::cli::run) cores: usize,
     pub(in crate::cli::run) stop: Arc<Stop>,
     pub(in crate::cli::run) tables: Arc<Tables>,
-    /// Ends API, controllers and store.
-    pub(in crate::cli::run) end_control: watch::Sender<bool>,
-    /// Told when they have ended.
-    pub(in crate::cli::run) control_ended: mpsc::Receiver<()>,
+    /// Of those who were given everything, those of whom nothing is known yet.
+    pub(in crate::cli::run) successors: usize,
+    pub(in crate::cli::run) reins: Reins,
+    pub(in crate::cli::run) health: Arc<Health>,
 }
 
 impl Estate {
@@ -40,9 +42,10 @@ impl Estate {
     pub(in crate::cli::run) fn hand_over(&mut self, request: Request) -> Result<Successor> {
         let successor = request.grant(&self.sockets)?;
         tracing::info!(version = successor.version, "another process takes over: API and events end here");
+        self.reins.give_admin.send_replace(true);
         if let Some(folder) = self.folder.take() {
-            self.end_control.send_replace(true);
-            if self.control_ended.recv_timeout(CONTROL_MAX).is_err() {
+            self.reins.hand_over.send_replace(true);
+            if self.reins.handed.recv_timeout(CONTROL_MAX).is_err() {
                 tracing::warn!("the object store is still open");
             }
             self.stop.say_events(&self.tables);
@@ -52,6 +55,31 @@ impl Estate {
             drop(folder);
         }
         successor.leave_it_all()?;
+        self.successors += 1;
         Ok(successor)
+    }
+
+    /// One that had everything does not serve.
+    pub(in crate::cli::run) fn outlive(&mut self, why: &anyhow::Error, open_door: impl FnOnce()) {
+        self.successors -= 1;
+        self.keep(why, open_door);
+    }
+
+    /// Goes on with what is left, because nobody took over. `open_door` lets the next one knock: the last may have put a
+    /// door of its own in the place of ours.
+    pub(in crate::cli::run) fn keep(&self, why: &anyhow::Error, open_door: impl FnOnce()) {
+        let why = format!("{why:#}");
+        if self.successors > 0 || !*self.reins.give_admin.borrow() {
+            tracing::warn!(why, "the takeover was not carried out");
+            return;
+        }
+        open_door();
+        self.health.orphaned.store(true, Relaxed);
+        self.reins.give_admin.send_replace(false);
+        tracing::error!(
+            why,
+            "the process that took over does not serve: requests go on by the last table, \
+             API and events wait for another run --takeover, or for a restart; /healthz says so"
+        );
     }
 }

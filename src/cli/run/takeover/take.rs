@@ -6,6 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use serde::de::DeserializeOwned;
 
 use super::{HANDOVER_MAX, Hello, Name, Offer, PROTOCOL, Up, WORD_MAX, Yours, socket_path, wire};
 use crate::config::Config;
@@ -43,13 +46,44 @@ pub(in crate::cli::run) fn begin(config: &Config) -> Result<Option<(Predecessor,
     stream.set_read_timeout(Some(HANDOVER_MAX))?;
     stream.set_write_timeout(Some(WORD_MAX))?;
     wire::say(&stream, &hello(config))?;
-    let names = match wire::hear(&stream)? {
+    let names = match hear(&stream, "an answer")? {
         Offer::Sockets(names) => names,
         Offer::Refused(why) => bail!("--takeover: the running process refuses, and goes on: {why}"),
     };
     let take = |name| Ok((name, wire::take(&stream)?));
     let sockets = names.into_iter().map(take).collect::<Result<_>>()?;
     Ok(Some((Predecessor { stream }, sockets)))
+}
+
+/// Waits for the running process's word. It may take as long as [`HANDOVER_MAX`], or be stopped: whoever waits at a
+/// terminal has to know for what.
+fn hear<T: DeserializeOwned>(stream: &UnixStream, what: &str) -> Result<T> {
+    let process = socket_peercred(stream)?.pid.as_raw_nonzero().get();
+    let mut socket = [PollFd::new(stream, PollFlags::IN)];
+    let patience = Timespec::try_from(WORD_MAX)?;
+    // An error: a signal of ours.
+    if poll(&mut socket, Some(&patience)).is_ok_and(|ready| ready == 0) {
+        let stopped =
+            is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` lets it go on"));
+        let (stopped, seconds_max) = (stopped.unwrap_or_default(), HANDOVER_MAX.as_secs());
+        tracing::warn!(process, seconds_max, "waiting for {what} of the running process{stopped}");
+    }
+    wire::hear(stream).with_context(|| {
+        format!("--takeover: {what} of the running process ({process}) was waited for in vain")
+    })
+}
+
+/// Nobody is at the other end any more.
+fn is_end(why: &anyhow::Error) -> bool {
+    let mut causes = why.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    causes.any(|cause| matches!(cause.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
+}
+
+/// By SIGSTOP or a debugger.
+fn is_stopped(process: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name before it may have brackets and spaces of its own.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 fn hello(config: &Config) -> Hello {
@@ -71,16 +105,23 @@ fn hello(config: &Config) -> Hello {
 }
 
 impl Predecessor {
-    /// Waits until it has let go of store, logs and folder.
+    /// Waits until it has let go of store, logs and folder; it has, too, when it is dead.
     pub(in crate::cli::run) fn wait_for_folder(&self) -> Result<()> {
-        wire::hear::<Yours>(&self.stream)
-            .map(drop)
-            .context("--takeover: the running process did not let go of the data folder")
+        match hear::<Yours>(&self.stream, "the data folder") {
+            Err(why) if is_end(&why) => {
+                tracing::warn!(
+                    "the process that was to be replaced ended in the middle of it; what it left is taken"
+                );
+                Ok(())
+            }
+            outcome => outcome.map(drop),
+        }
     }
 
     /// Says that this process serves, and calls `gone` when the other one has ended.
     pub(in crate::cli::run) fn dismiss(mut self, gone: impl FnOnce() + Send + 'static) -> Result<()> {
-        wire::say(&self.stream, &Up)?;
+        // An error: it has ended already, which is heard below.
+        let _ = wire::say(&self.stream, &Up);
         self.stream.set_read_timeout(None)?;
         std::thread::Builder::new().name("predecessor".to_owned()).spawn(move || {
             let mut byte = [0];
@@ -88,5 +129,35 @@ impl Predecessor {
             gone();
         })?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn predecessor() -> (Predecessor, UnixStream) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (Predecessor { stream: here }, there)
+    }
+
+    /// The new process, which served already, ended with it.
+    #[test]
+    fn one_that_dies_in_the_middle_is_replaced_all_the_same() {
+        let (predecessor, there) = predecessor();
+        drop(there);
+        predecessor.wait_for_folder().unwrap();
+        let (say, hear) = mpsc::channel();
+        predecessor.dismiss(move || say.send(()).unwrap()).unwrap();
+        hear.recv().unwrap();
+    }
+
+    #[test]
+    fn one_that_lives_and_says_something_else_keeps_its_folder() {
+        let (predecessor, there) = predecessor();
+        wire::say(&there, &"nonsense").unwrap();
+        assert!(predecessor.wait_for_folder().is_err());
     }
 }
