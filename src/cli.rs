@@ -10,10 +10,13 @@ mod run;
 mod selftest;
 mod wal;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
+use clap::builder::Resettable;
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::Settings;
 
@@ -27,6 +30,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Serve: HTTP to routes, events to Brokers, and the Kubernetes-style API that steers both
+    #[command(after_help = SETTINGS)]
     Run(Box<Settings>),
     /// Start on a temporary folder, apply the examples, drive real traffic, and show what happened
     Demo,
@@ -50,6 +54,14 @@ enum Verb {
     Version,
 }
 
+/// Below the flags of `run`.
+const SETTINGS: &str = "\
+Each flag is also a key of the --config file and the variable that stands below it. A flag goes before its variable, that before \
+the key, and a variable that is empty is none. A variable holds several values with `;` between, where a flag may be given more \
+than once; what is quoted, as in `a=sh -c 'x; y'`, is not parted.
+SLUICEGATE_LOG says what the log has: error, warn, info (the default) or debug, for all or for a target of its own, like \
+info,instance=off, which leaves out what instances print.";
+
 /// Exit status of a command line or configuration that says something impossible.
 const USAGE: u8 = 2;
 
@@ -61,7 +73,8 @@ pub(crate) fn main() -> std::process::ExitCode {
         return control::runtime::init::run(words);
     }
 
-    let cli = match Cli::try_parse() {
+    let asked = command().try_get_matches().and_then(|asked| Cli::from_arg_matches(&asked));
+    let cli = match asked {
         Ok(cli) => cli,
         Err(why) => return refuse(&why),
     };
@@ -75,30 +88,55 @@ pub(crate) fn main() -> std::process::ExitCode {
         Verb::Wal(verb) => wal::run(&verb),
         Verb::Selftest(args) => selftest::run(&args),
         Verb::Version => {
-            println!("sluicegate {}", env!("CARGO_PKG_VERSION"));
-            std::process::ExitCode::SUCCESS
+            exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true))
         }
     }
 }
 
-/// Help and version go to stdout; everything else is one line that names what is wrong.
-fn refuse(why: &clap::Error) -> std::process::ExitCode {
+/// The command line as it is read. A variable that is empty is none: unit files and Compose leave them so.
+fn command() -> clap::Command {
+    without_empty_variables(Cli::command())
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty =
+        |arg: &clap::Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|text| text.is_empty());
+    command
+        .mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
+        .mut_subcommands(without_empty_variables)
+}
+
+/// Help and version go to stdout; everything else is one line that names what is wrong, and where help is.
+fn refuse(why: &clap::Error) -> ExitCode {
     match why.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            print!("{why}");
-            std::process::ExitCode::SUCCESS
+            exit_code(tell(&why.to_string()).map(|()| true))
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             eprint!("{why}");
             USAGE.into()
         }
         _ => {
-            // The names of what is missing stand in lines of their own.
             let text = why.to_string();
-            let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-            eprintln!("{}; see `sluicegate --help`", lines.join(" "));
+            let mut lines = text.lines().map(str::trim);
+            // The names of what is missing stand in lines of their own.
+            let what: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+            let tip = lines.find_map(|line| line.strip_prefix("tip: ")).map(|tip| format!("; {tip}"));
+            let verb = std::env::args().nth(1).filter(|word| Cli::command().find_subcommand(word).is_some());
+            let verb = verb.map(|verb| format!("{verb} ")).unwrap_or_default();
+            let tip = tip.unwrap_or_default();
+            eprintln!("{}{tip}; see `sluicegate {verb}--help`", what.join(" "));
             USAGE.into()
         }
+    }
+}
+
+/// What a verb has found out, on stdout. Whoever has read enough of it closes the pipe, and that is no failure.
+fn tell(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(why) if why.kind() != io::ErrorKind::BrokenPipe => Err(why).context("stdout"),
+        _ => Ok(()),
     }
 }
 

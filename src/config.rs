@@ -6,6 +6,8 @@
 
 mod environment;
 mod file;
+mod many;
+mod program;
 mod value;
 
 use std::collections::HashSet;
@@ -16,7 +18,10 @@ use clap::{Args, ValueEnum};
 use control::publish::QuotaRules;
 use serde::Deserialize;
 
-pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule};
+pub(crate) use many::Many;
+pub(crate) use value::{
+    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, address,
+};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -36,28 +41,28 @@ pub(crate) struct Settings {
     pub(crate) workers: Option<usize>,
 
     /// Address for HTTP requests to routes [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_HTTP")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_HTTP")]
     pub(crate) http: Option<SocketAddr>,
 
     /// Address for HTTPS requests to routes; certificates are those of --tls-cert and of Ingress objects
     /// [default: none]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_HTTPS")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_HTTPS")]
     pub(crate) https: Option<SocketAddr>,
 
     /// Certificate chain and private key (PEM) of a host, `*.PARENT` or `*`; read again at SIGHUP; may be
     /// given more than once
-    #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT", value_delimiter = ';')]
+    #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) tls_cert: Vec<CertificateRule>,
+    pub(crate) tls_cert: Vec<Many<CertificateRule>>,
 
     /// Address for callers inside, who reach cluster-local hosts too; those are 404 on the others [default:
     /// none]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_PRIVATE")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_PRIVATE")]
     pub(crate) private: Option<SocketAddr>,
 
     /// Address for callers inside by TLS; `cluster-local-domain-tls` in ConfigMap `config-network` makes certificates for
     /// it [default: none]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_PRIVATE_HTTPS")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_PRIVATE_HTTPS")]
     pub(crate) private_https: Option<SocketAddr>,
 
     /// The oldest version of TLS that clients may speak: 1.2 or 1.3 [default: 1.2]
@@ -65,16 +70,16 @@ pub(crate) struct Settings {
     pub(crate) tls_min_version: Option<TlsVersion>,
 
     /// Address for events to Brokers [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_EVENTS")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS")]
     pub(crate) events: Option<SocketAddr>,
 
     /// Address for events by TLS; `transport-encryption` in ConfigMap `config-features` says whether it is used
     /// [default: none]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_EVENTS_HTTPS")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS_HTTPS")]
     pub(crate) events_https: Option<SocketAddr>,
 
     /// Address of the Kubernetes-style API [default: 127.0.0.1:8001]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_API")]
     pub(crate) api: Option<SocketAddr>,
 
     /// Listen on this Unix socket too, for root and the user that runs it
@@ -100,12 +105,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
     pub(crate) api_tokens: Option<PathBuf>,
 
-    /// Append a line of JSON to this file for every request to the API
+    /// Append a line of JSON to this file for every request to the API; opened again at SIGHUP
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
     pub(crate) api_audit_log: Option<PathBuf>,
 
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_ADMIN")]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_ADMIN")]
     pub(crate) admin: Option<SocketAddr>,
 
     /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
@@ -137,14 +142,14 @@ pub(crate) struct Settings {
 
     /// Apply the YAML manifests of this file or folder at start and when they change; may be given more than
     /// once
-    #[arg(long, value_name = "PATH", env = "SLUICEGATE_MANIFESTS", value_delimiter = ';')]
+    #[arg(long, value_name = "PATH", env = "SLUICEGATE_MANIFESTS")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) manifests: Vec<PathBuf>,
+    pub(crate) manifests: Vec<Many<PathBuf>>,
 
     /// Run images called REF as this command of this host; may be given more than once
-    #[arg(long, value_name = "REF=COMMAND", env = "SLUICEGATE_IMAGE", value_delimiter = ';')]
+    #[arg(long, value_name = "REF=COMMAND", env = "SLUICEGATE_IMAGE")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) image: Vec<ImageRule>,
+    pub(crate) image: Vec<Many<ImageRule>>,
 
     /// Run instances whose manifest names no user as this one; takes root [default: the appliance's own; the group is the
     /// user's number]
@@ -159,14 +164,9 @@ pub(crate) struct Settings {
 
     /// Send a host's requests straight to these addresses (`*` = any host), by http://, h2c://, https:// or h2://;
     /// the last two need `?ca=FILE` behind them, and take `&name=NAME`; may be given more than once
-    #[arg(
-        long,
-        value_name = "HOST=[SCHEME://]ADDR[,ADDR...]",
-        env = "SLUICEGATE_ROUTE",
-        value_delimiter = ';'
-    )]
+    #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) route: Vec<RouteRule>,
+    pub(crate) route: Vec<Many<RouteRule>>,
 
     /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
@@ -177,14 +177,9 @@ pub(crate) struct Settings {
     pub(crate) event_quota: Option<Bytes>,
 
     /// Undelivered events of one namespace (`*` = of each that is not named); may be given more than once
-    #[arg(
-        long,
-        value_name = "NAMESPACE=BYTES",
-        env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA",
-        value_delimiter = ';'
-    )]
+    #[arg(long, value_name = "NAMESPACE=BYTES", env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) namespace_event_quota: Vec<QuotaRule>,
+    pub(crate) namespace_event_quota: Vec<Many<QuotaRule>>,
 
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
@@ -306,7 +301,7 @@ impl Config {
             takeover: given.takeover || file.takeover,
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
-            images: either(given.image, file.image),
+            images: located(either(given.image, file.image)),
             instance_user: given.instance_user.or(file.instance_user),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
@@ -333,7 +328,7 @@ impl Config {
         if let (AccessFormat::Off, Some(path)) = (self.access_log, &self.access_log_file) {
             return Err(format!("access-log-file: {}: give --access-log common or json", path.display()));
         }
-        if let Some(url) = self.otlp.as_ref().filter(|url| !url.starts_with("http://")) {
+        if let Some(url) = self.otlp.as_ref().filter(|url| !value::is_http_url(url)) {
             return Err(format!("otlp: {url}: is no URL like http://127.0.0.1:4318/v1/traces"));
         }
         self.check_api()?;
@@ -399,12 +394,20 @@ impl Config {
     }
 }
 
+fn located(images: Vec<ImageRule>) -> Vec<ImageRule> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let locate = |rule: ImageRule| ImageRule { command: program::located(rule.command, &path), ..rule };
+    images.into_iter().map(locate).collect()
+}
+
 fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn either<T>(given: Vec<T>, file: Vec<T>) -> Vec<T> {
-    if given.is_empty() { file } else { given }
+fn either<T>(given: Vec<Many<T>>, file: Vec<Many<T>>) -> Vec<T> {
+    let all = |many: Vec<Many<T>>| many.into_iter().flat_map(|Many(some)| some).collect::<Vec<_>>();
+    let given = all(given);
+    if given.is_empty() { all(file) } else { given }
 }
 
 #[cfg(test)]

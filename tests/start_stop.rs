@@ -1,12 +1,15 @@
 //! How the binary starts, refuses to start, and stops.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use kit::manifest::{NAMESPACE, broker, service};
 use kit::{Api, Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -118,6 +121,7 @@ fn a_bad_value_is_one_line_that_names_it_and_exit_2() {
         ("http", "nonsense"),
         ("events", "127.0.0.1"),
         ("admin", "127.0.0.1:99999"),
+        ("otlp", "http://"),
         ("route", "no-address.example.com"),
         ("route", "app.example.com=nowhere"),
         ("image", "no-command"),
@@ -160,6 +164,24 @@ fn a_bad_value_in_the_environment_is_named() {
 }
 
 #[test]
+fn a_variable_that_is_empty_is_none() {
+    let setup = Setup::new(BIN)
+        .env("SLUICEGATE_HTTPS", "")
+        .env("SLUICEGATE_ROUTE", "")
+        .env("SLUICEGATE_LOG_BYTES", "");
+    assert_eq!(setup.start().terminate().code(), Some(0));
+}
+
+#[test]
+fn a_mistake_is_told_with_what_was_probably_meant_and_where_help_is() {
+    let refusal = Setup::new(BIN).flag("htps", "127.0.0.1:0").refused();
+    assert_one_line(&refusal.stderr, "'--https'");
+    assert!(refusal.stderr.contains("`sluicegate run --help`"), "{refusal}");
+    let refusal = Setup::new(BIN).flag("admin", "localhost:9090").refused();
+    assert!(refusal.stderr.contains("like 127.0.0.1:8080"), "{refusal}");
+}
+
+#[test]
 fn a_flag_beats_the_environment_which_beats_the_file() {
     let setup = Setup::new(BIN).hello_image("example.com/hello");
     let file = setup.write_file("config.toml", "domain = \"file.test\"\n").to_string_lossy().into_owned();
@@ -186,6 +208,56 @@ fn domain_in_use(api: Api) -> String {
     host.split(':').next().unwrap_or_default().to_owned()
 }
 
+/// APP-03: the README's own command names its program as a shell would find it, and instances look elsewhere.
+#[test]
+fn a_program_on_the_appliances_own_path_is_an_image() {
+    let setup = Setup::new(BIN);
+    let folder = setup.data().parent().unwrap().join("programs");
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(BIN, folder.join("greeter")).unwrap();
+    let path = std::env::join_paths([folder.as_path(), Path::new("/usr/bin")]).unwrap();
+    let setup =
+        setup.flag("image", "example.com/hello=greeter example hello").env("PATH", path.to_str().unwrap());
+    let appliance = setup.start();
+    appliance.api().create(&service("hello", "example.com/hello", "World"));
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let answer = Call::get("/").host("hello.default.localhost").send(appliance.http());
+    assert!(answer.text().starts_with("Hello World"), "{answer}");
+}
+
+/// APP-13: a server that takes connections and says nothing held the start up for ever, and its end too.
+#[test]
+fn a_start_that_waits_for_a_silent_cluster_can_be_ended() {
+    let cluster = TcpListener::bind("127.0.0.1:0").unwrap();
+    let setup = Setup::new(BIN);
+    let file = setup.write_file(
+        "kubeconfig",
+        &format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]\n\
+             users: [{{name: u, user: {{}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n",
+            cluster.local_addr().unwrap()
+        ),
+    );
+    let setup = setup.flag("kubeconfig", &file.to_string_lossy());
+    let mut process = Killed(setup.command().stdout(Stdio::null()).spawn().unwrap());
+    cluster.set_nonblocking(true).unwrap();
+    let asked = wait::until(PATIENCE, "the cluster to be asked", || cluster.accept().ok());
+    kill_process(Pid::from_child(&process.0), Signal::TERM).unwrap();
+    let ended = wait::until(PATIENCE, "the end", || process.0.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(0));
+    drop(asked);
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -195,6 +267,22 @@ fn a_port_that_is_taken_is_named() {
         assert!(!matches!(refusal.code, Some(0) | None), "--{flag}: {refusal}");
         assert!(refusal.stderr.contains(&address.to_string()), "--{flag}: {refusal}");
         assert!(!refusal.stderr.contains("panicked"), "--{flag}: {refusal}");
+    }
+}
+
+/// `… --help | head -1` ended in a panic.
+#[test]
+fn whoever_has_read_enough_of_an_answer_may_leave() {
+    for words in [["--help"].as_slice(), &["run", "--help"], &["version"], &["kubeconfig"]] {
+        let run = |stdout: Stdio| Command::new(BIN).args(words).stdout(stdout).output().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let left = run(writer.into());
+        assert_eq!((left.status.code(), left.stderr.len()), (Some(0), 0), "{words:?}");
+        let full = run(File::options().write(true).open("/dev/full").unwrap().into());
+        let told = String::from_utf8_lossy(&full.stderr);
+        assert_eq!(full.status.code(), Some(1), "{words:?}: {told}");
+        assert!(told.starts_with("error: stdout") && told.lines().count() == 1, "{words:?}: {told}");
     }
 }
 
@@ -212,6 +300,27 @@ fn the_api_on_a_public_address_is_refused() {
     let refusal = Setup::new(BIN).flag("api", "0.0.0.0:0").refused();
     assert!(!matches!(refusal.code, Some(0) | None), "{refusal}");
     assert!(refusal.stderr.contains("0.0.0.0"), "{refusal}");
+}
+
+/// What was written when the listener had an address of the other family was refused for ever.
+#[test]
+fn a_listener_may_move_to_the_other_family_of_addresses() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        return; // a host without IPv6
+    }
+    let mut appliance = Setup::new(BIN).hello_image("example.com/hello").start();
+    appliance.api().create(&service("hello", "example.com/hello", "World"));
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    assert_eq!(appliance.terminate().code(), Some(0));
+    let moved = appliance.setup().clone().flag("http", "[::1]:0").start();
+    for (namespace, slice) in [("knative-serving", "activator-service"), (NAMESPACE, "hello-00001-public")] {
+        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{slice}");
+        wait::until(PATIENCE, slice, || {
+            let found = moved.api().send(Call::get(&path)).json();
+            (found["addressType"] == "IPv6" && found["endpoints"][0]["addresses"][0] == "::1").then_some(())
+        });
+    }
+    assert!(!moved.stderr().contains("not written"), "{}", moved.stderr());
 }
 
 #[test]

@@ -40,10 +40,7 @@ pub(crate) fn run(verb: &Verb) -> ExitCode {
         Verb::Backup(args) => backup(args),
         Verb::Restore(args) => restore(args),
     };
-    super::exit_code(outcome.map(|told| {
-        println!("{told}");
-        true
-    }))
+    super::exit_code(outcome.and_then(|told| super::tell(&format!("{told}\n"))).map(|()| true))
 }
 
 fn backup(args: &Args) -> Result<String> {

@@ -3,12 +3,16 @@
 
 mod patch;
 
-use std::io::{BufRead, BufReader, Write};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+
+use super::tell;
+use crate::config::address;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
@@ -25,7 +29,7 @@ pub(crate) enum Verb {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Admin {
     /// The appliance's admin listener
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_ADMIN", default_value = "127.0.0.1:9090")]
+    #[arg(long, value_name = "ADDR", value_parser = address, env = "SLUICEGATE_ADMIN", default_value = "127.0.0.1:9090")]
     admin: SocketAddr,
 }
 
@@ -133,11 +137,10 @@ fn show_trace(trace: &Trace) -> Result<bool> {
     let Trace { admin, id, source, since, json } = trace;
     let query = [("id", id.as_deref()), ("source", source.as_deref()), ("since", since.as_deref())];
     let found = ask(admin, "trace", &query)?;
-    let mut out = std::io::stdout().lock();
     if *json {
-        writeln!(out, "{found:#}")?;
-        return Ok(true);
+        return tell(&format!("{found:#}\n")).map(|()| true);
     }
+    let mut out = String::new();
     let events = list(&found, "events");
     for event in events {
         let attribute = |name: &str| text(&event["attributes"], name);
@@ -169,6 +172,7 @@ fn show_trace(trace: &Trace) -> Result<bool> {
             }
         }
     }
+    tell(&out)?;
     if events.is_empty() {
         eprintln!("no such event in the log: it never came, or its segment is gone");
     }
@@ -178,11 +182,10 @@ fn show_trace(trace: &Trace) -> Result<bool> {
 fn show_letters(order: &List) -> Result<bool> {
     let query = [("trigger", order.trigger.as_deref()), ("since", order.since.as_deref())];
     let found = ask(&order.admin, "dead-letters", &query)?;
-    let mut out = std::io::stdout().lock();
     if order.json {
-        writeln!(out, "{found:#}")?;
-        return Ok(true);
+        return tell(&format!("{found:#}\n")).map(|()| true);
     }
+    let mut out = String::new();
     let letters = list(&found, "letters");
     if letters.is_empty() {
         eprintln!("nothing was given up and is still open, as far back as the log goes");
@@ -203,7 +206,7 @@ fn show_letters(order: &List) -> Result<bool> {
             text(letter, "type"),
         )?;
     }
-    Ok(true)
+    tell(&out).map(|()| true)
 }
 
 fn send_again(order: &Redrive, from: &str) -> Result<bool> {
@@ -230,8 +233,7 @@ fn send_again(order: &Redrive, from: &str) -> Result<bool> {
         }
         if told["done"] == true {
             let verb = if *dry_run { "would be sent" } else { "sent" };
-            println!("{} events {verb} to {trigger}", told["sent"]);
-            return Ok(true);
+            return tell(&format!("{} events {verb} to {trigger}\n", told["sent"])).map(|()| true);
         }
         eprintln!("{} so far", told["sent"]);
     }

@@ -8,6 +8,8 @@ use anyhow::{Context, Result, anyhow};
 use control::access::selfmade::SERVER_NAME;
 use serde_json::{Value, json};
 
+use crate::config::address;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Folder of an appliance that runs on this host: its address and its authority are taken from there
@@ -16,7 +18,7 @@ pub(crate) struct Args {
 
     /// Address of the API, as the ready line of `sluicegate run` names it [default: that of --data, or
     /// 127.0.0.1:8001]
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API")]
+    #[arg(long, value_name = "ADDR", value_parser = address, env = "SLUICEGATE_API")]
     api: Option<SocketAddr>,
 
     /// Certificate (PEM) of the API's authority; with it the API is asked over TLS
@@ -41,10 +43,7 @@ pub(crate) enum Authority {
 }
 
 pub(crate) fn print(args: &Args) -> ExitCode {
-    super::exit_code(decide(args).map(|text| {
-        print!("{text}");
-        true
-    }))
+    super::exit_code(decide(args).and_then(|text| super::tell(&text)).map(|()| true))
 }
 
 fn decide(args: &Args) -> Result<String> {

@@ -10,10 +10,12 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::runtime::{Builder, Runtime};
 use ureq::http::{Request, Response};
 
+use crate::config::address;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reach {
     /// Address of the API, as the ready line of `sluicegate run` names it
-    #[arg(long, value_name = "ADDR", env = "SLUICEGATE_API", default_value = "127.0.0.1:8001")]
+    #[arg(long, value_name = "ADDR", value_parser = address, env = "SLUICEGATE_API", default_value = "127.0.0.1:8001")]
     api: SocketAddr,
     /// Bearer token by which the API knows its user
     #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]

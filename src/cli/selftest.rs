@@ -103,12 +103,13 @@ fn campaign(args: &Args, seed: u64) -> Result<bool> {
             eprint!("{}{tidy_line}", rounds.report.progress());
         }
     }
-    print!("{}", rounds.report.table(seed, &args.data));
+    super::tell(&rounds.report.table(seed, &args.data))?;
     if rounds.report.is_clean() {
         fs::remove_dir_all(&workshop).with_context(|| format!("{} cannot be removed", workshop.display()))?;
         return Ok(true);
     }
-    println!("FAILED: the evidence is kept in {}; replay with --seed {seed}", workshop.display());
+    let kept = workshop.display();
+    super::tell(&format!("FAILED: the evidence is kept in {kept}; replay with --seed {seed}\n"))?;
     Ok(false)
 }
 

@@ -101,6 +101,6 @@ mod tests {
         let toml = read_text("c.toml", "image = [\"a/b=/bin/true x\"]\nhttp = \"127.0.0.1:0\"\n").unwrap();
         let yaml = read_text("c.yaml", "image: a/b=/bin/true x\nhttp: 127.0.0.1:0\n").unwrap();
         assert_eq!((toml.image.clone(), toml.http), (yaml.image, yaml.http));
-        assert_eq!(toml.image[0].command, ["/bin/true", "x"]);
+        assert_eq!(toml.image[0].0[0].command, ["/bin/true", "x"]);
     }
 }

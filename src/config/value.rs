@@ -8,6 +8,7 @@ use control::kinds::names::is_dns1123_label;
 use control::kinds::quantity;
 use dataplane::table::Protocol;
 use serde::Deserialize;
+use ureq::http::Uri;
 
 /// `REF=COMMAND`: an image that is a command of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -222,6 +223,17 @@ impl FromStr for CertificateRule {
     }
 }
 
+/// Where something listens.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "it has to be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
+}
+
+/// Whether it begins with `http://` and names a host.
+pub(crate) fn is_http_url(text: &str) -> bool {
+    text.parse::<Uri>().is_ok_and(|url| url.scheme_str() == Some("http") && url.authority().is_some())
+}
+
 /// RFC 1123 labels, 253 characters at most.
 pub(crate) fn is_domain(name: &str) -> bool {
     let label = |l: &str| {
@@ -260,6 +272,14 @@ mod tests {
         }
         for bad in ["", "nobody", "-1", "1:", ":1", "1:2:3", "4294967295"] {
             assert!(bad.parse::<UserRule>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_collector_is_a_host_in_the_clear() {
+        assert!(is_http_url("http://127.0.0.1:4318/v1/traces") && is_http_url("http://collector"));
+        for bad in ["", "http://", "http:///v1", "http://a b/", "https://a/", "a:4318", "/v1/traces"] {
+            assert!(!is_http_url(bad), "{bad}");
         }
     }
 

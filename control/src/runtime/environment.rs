@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{InstanceSpec, host_name, last_words};
 
 /// Where programs are looked up unless the developer says otherwise; what container images use.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The folder that holds the files of all volumes by their names, for programs that cannot be given mounts.
 const VOLUMES: &str = "SLUICEGATE_VOLUMES";
@@ -43,7 +43,7 @@ pub(super) struct Own<'a> {
 pub(super) fn environment(spec: &InstanceSpec, own: Own<'_>) -> Vec<(String, String)> {
     let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
     let mut all: Vec<(String, String)> = vec![
-        ("PATH".into(), PATH.into()),
+        ("PATH".into(), SEARCH_PATH.into()),
         ("HOME".into(), home),
         // As containers have it: programs tell each other apart by it, or look up what is meant for them alone.
         ("HOSTNAME".into(), host_name(own.name).into()),

@@ -55,7 +55,7 @@ use tokio::time::Instant;
 use volumes::{Mount, Volume};
 
 pub use cgroups::Resources;
-pub use environment::GIVEN;
+pub use environment::{GIVEN, SEARCH_PATH};
 pub use mounts::allowed as may_mount;
 pub use orphans::{log_file, log_files};
 pub use process::{Init, ProcessRuntime, end_leftovers};

@@ -1,0 +1,60 @@
+//! Where the program of an `--image` is.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use control::runtime::SEARCH_PATH;
+
+/// The command with its program where it is found: first where instances look, by its mere name, and else where the
+/// appliance looks, by its whole path. What is nowhere yet stays as it is.
+pub(super) fn located(mut command: Vec<String>, own_path: &OsStr) -> Vec<String> {
+    let Some(program) = command.first_mut() else { return command };
+    if program.contains('/') || found(program, OsStr::new(SEARCH_PATH)).is_some() {
+        return command;
+    }
+    if let Some(whole) = found(program, own_path) {
+        *program = whole;
+    }
+    command
+}
+
+/// The first file of this name that may be run.
+fn found(program: &str, path: &OsStr) -> Option<String> {
+    let mut places = std::env::split_paths(path).map(|folder| folder.join(program));
+    let place = places.find(|place| may_run(place))?;
+    // The search path may have folders that depend on where one stands; an instance stands elsewhere.
+    std::path::absolute(place).ok()?.into_os_string().into_string().ok()
+}
+
+fn may_run(place: &Path) -> bool {
+    place.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_named_by_its_place_if_only_the_appliance_finds_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, mode) in [("tool", 0o755), ("notes", 0o644), ("sh", 0o755)] {
+            let place = folder.path().join(name);
+            std::fs::write(&place, "").unwrap();
+            std::fs::set_permissions(&place, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let own = std::env::join_paths([Path::new("/nowhere"), folder.path()]).unwrap();
+        let place = folder.path().join("tool").to_string_lossy().into_owned();
+        for (program, located_at) in [
+            ("tool", place.as_str()),
+            ("notes", "notes"),
+            ("nothing", "nothing"),
+            ("sh", "sh"),
+            ("./tool", "./tool"),
+            ("/bin/tool", "/bin/tool"),
+        ] {
+            let command = vec![program.to_owned(), "tool".to_owned()];
+            assert_eq!(located(command, &own), [located_at, "tool"], "{program}");
+        }
+    }
+}
