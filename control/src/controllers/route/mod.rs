@@ -82,8 +82,11 @@ fn assign(world: &World, route: &Route, settings: &Settings, naming: Naming<'_>)
         Ok(protocol) => protocol,
         Err(why) => return Outcome::Misnoted(why),
     };
-    let is_there = |name: &str| world.revisions.get(ns, name).is_some();
-    let division = divide(route, goal, rollout_duration(world, route), is_there, now());
+    let is_of = |name: &str, parent: &str| {
+        let revision = world.revisions.get(ns, name);
+        revision.is_some_and(|revision| label(&revision.metadata, CONFIGURATION) == Some(parent))
+    };
+    let division = divide(route, goal, rollout_duration(world, route), is_of, now());
     if let Some(foreign) = placeholder::foreign(world, route, &division.targets, naming) {
         return Outcome::Foreign(foreign);
     }

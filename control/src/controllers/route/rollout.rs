@@ -56,31 +56,40 @@ pub fn under_way(route: &Route) -> Vec<Share> {
 }
 
 /// Divides `goal`, the targets with their newest ready Revisions, as far as the rollout has come.
-/// `is_there` tells whether a Revision can still take requests.
+/// `is_of` tells whether a Revision is there and of a Configuration: targets that were put in another order share nothing.
 #[must_use]
 pub fn divide(
     route: &Route,
     goal: Vec<TrafficTarget>,
     duration: Duration,
-    is_there: impl Fn(&str) -> bool,
+    is_of: impl Fn(&str, &str) -> bool,
     now: Timestamp,
 ) -> Division<TrafficTarget> {
-    let (known, shown) = (under_way(route), route.status.as_ref().map(|status| &status.traffic));
+    let known = under_way(route);
+    let shown = route.status.as_ref().map(|status| status.traffic.as_slice()).unwrap_or_default();
+    let follows_at = |index: usize| route.spec.traffic.get(index).and_then(TrafficTarget::configuration);
     let mut division = Division { targets: Vec::with_capacity(goal.len()), shares: Vec::new() };
     let count = goal.len();
     for (index, target) in goal.into_iter().enumerate() {
         let percent = target.percent.unwrap_or(0);
-        let follows = route.spec.traffic.get(index).is_some_and(|written| written.configuration().is_some());
+        let follows = follows_at(index);
         let newest = target.revision_name.clone().unwrap_or_default();
-        let before = known.iter().find(|share| share.target == index).cloned().or_else(|| {
-            // A settled status has one entry for each target.
-            let settled = shown.filter(|shown| known.is_empty() && shown.len() == count)?.get(index)?;
-            let old = settled.revision().filter(|_| settled.latest_revision == Some(true))?;
-            Some(Share::settled(index, old, settled.percent.unwrap_or(0)))
+        let before = follows.and_then(|parent| {
+            let under_way =
+                known.iter().filter(|share| share.revisions.iter().any(|(name, _)| is_of(name, parent)));
+            let moved = |share: &&Share| follows_at(share.target).is_none();
+            let own = under_way.clone().find(|share| share.target == index);
+            own.or_else(|| under_way.clone().find(moved)).cloned().or_else(|| {
+                let settled = settled(shown, &known, (index, count))?;
+                let old = settled.revision().filter(|_| settled.latest_revision == Some(true))?;
+                Some(Share::settled(index, old, settled.percent.unwrap_or(0)))
+            })
         });
-        let share = before.filter(|_| follows && !duration.is_zero()).and_then(|before| {
-            let mut share = before;
-            share.revisions.retain(|(name, percent)| *percent > 0 && (*name == newest || is_there(name)));
+        let share = before.zip(follows).filter(|_| !duration.is_zero()).and_then(|(before, parent)| {
+            let mut share = Share { target: index, ..before };
+            share
+                .revisions
+                .retain(|(name, percent)| *percent > 0 && (*name == newest || is_of(name, parent)));
             share.aim(&newest, percent, duration, now);
             share.step(now);
             (share.revisions.len() > 1).then_some(share)
@@ -104,6 +113,19 @@ pub fn divide(
         }
     }
     division
+}
+
+/// What was shown of the target `index` of so many, which was one entry if it was not under way.
+fn settled<'a>(
+    shown: &'a [TrafficTarget],
+    known: &[Share],
+    (index, count): (usize, usize),
+) -> Option<&'a TrafficTarget> {
+    let share = |target: usize| known.iter().find(|share| share.target == target);
+    let entries = |targets: usize| -> usize {
+        (0..targets).map(|target| share(target).map_or(1, |share| share.revisions.len())).sum()
+    };
+    (share(index).is_none() && entries(count) == shown.len()).then(|| shown.get(entries(index)))?
 }
 
 impl Share {
@@ -207,7 +229,8 @@ mod tests {
     /// One look, remembered in the Route; what it showed as `revision=percent`.
     fn look(route: &mut Route, newest: &str, seconds: u64, now: i64) -> String {
         let goal = goal(route, newest);
-        let division = divide(route, goal, Duration::from_secs(seconds), |name| name != "deleted", at(now));
+        let is_of = |name: &str, parent: &str| name != "deleted" && parent != "other";
+        let division = divide(route, goal, Duration::from_secs(seconds), is_of, at(now));
         let status = route.status.get_or_insert_default();
         status.traffic.clone_from(&division.targets);
         status.base.annotations.clear();
@@ -269,6 +292,52 @@ mod tests {
         assert_eq!(look(&mut route, "c", 60, 1), "c=10 pinned=90");
     }
 
+    /// A share that was another Configuration's went on to be divided with its Revisions.
+    #[test]
+    fn a_target_that_follows_another_configuration_moves_at_once() {
+        let mut moved = route(100);
+        look(&mut moved, "a", 60, 0);
+        look(&mut moved, "b", 60, 0);
+        moved.spec.traffic[0].configuration_name = Some("other".into());
+        assert_eq!(look(&mut moved, "z", 60, 1), "z=100");
+    }
+
+    /// A target that was written in another place lost the rest of its rollout, and one beside a rollout had none.
+    #[test]
+    fn each_configuration_rolls_on_its_own_wherever_it_is_written() {
+        let traffic =
+            json!([{"configurationName": "a", "percent": 50}, {"configurationName": "b", "percent": 50}]);
+        let mut route: Route =
+            serde_json::from_value(json!({"metadata": {"name": "r"}, "spec": {"traffic": traffic}})).unwrap();
+        let mut look = |newest: [&str; 2], pinned: bool, now: i64| {
+            if pinned {
+                let mut target = route.spec.traffic[0].clone();
+                (target.configuration_name, target.revision_name) = (None, Some("p".into()));
+                route.spec.traffic = vec![target, route.spec.traffic[0].clone()];
+            }
+            let goal =
+                goal(&route, newest[0]).into_iter().zip(&route.spec.traffic).map(|(mut goal, written)| {
+                    if written.configuration() == Some("b") {
+                        goal.revision_name = Some(newest[1].to_owned());
+                    }
+                    goal
+                });
+            let is_of = |name: &str, parent: &str| name.starts_with(parent);
+            let division = divide(&route, goal.collect(), Duration::from_secs(60), is_of, at(now));
+            let shown = |t: &TrafficTarget| format!("{}={}", t.revision().unwrap(), t.percent.unwrap());
+            let words = division.targets.iter().map(shown).collect::<Vec<_>>().join(" ");
+            let status = route.status.get_or_insert_default();
+            status.traffic = division.targets;
+            let state = serde_json::to_string(&division.shares).unwrap();
+            status.base.annotations.insert(STATE.to_owned(), state);
+            words
+        };
+        assert_eq!(look(["a1", "b1"], false, 0), "a1=50 b1=50");
+        assert_eq!(look(["a2", "b1"], false, 0), "a1=49 a2=1 b1=50");
+        assert_eq!(look(["a2", "b2"], false, 0), "a1=49 a2=1 b1=49 b2=1");
+        assert_eq!(look(["a2", "-"], true, 0), "p=50 a1=49 a2=1");
+    }
+
     #[test]
     fn the_tag_leads_to_the_newest_alone() {
         let mut route = route(100);
@@ -282,7 +351,7 @@ mod tests {
     fn the_next_step_is_told() {
         let mut route = route(100);
         look(&mut route, "a", 12, 0);
-        let division = divide(&route, goal(&route, "b"), Duration::from_secs(12), |_| true, at(0));
+        let division = divide(&route, goal(&route, "b"), Duration::from_secs(12), |_, _| true, at(0));
         assert_eq!(division.next_step(at(0)), Some(Duration::from_secs(1)));
         assert_eq!(division.next_step(at(5)), Some(Duration::ZERO));
     }
