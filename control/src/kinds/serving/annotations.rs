@@ -161,6 +161,14 @@ pub fn validate_owner_label(meta: &ObjectMeta, key: &str, kind: &str, problems: 
     }
 }
 
+/// X-RTE-05: a slip in it would show to everybody what is for callers inside. What was stored before is left alone.
+pub fn validate_visibility(meta: &ObjectMeta, before: Option<&ObjectMeta>, problems: &mut Problems) {
+    let Some(value) = label(meta, VISIBILITY).filter(|value| *value != CLUSTER_LOCAL) else { return };
+    if before.is_none_or(|before| label(before, VISIBILITY) != Some(value)) {
+        problems.add(format!("metadata.labels.{VISIBILITY}"), format!("invalid value: {value}"));
+    }
+}
+
 /// Autoscaling annotations sit on the template, where the Revision finds them.
 pub fn refuse_autoscaling(meta: &ObjectMeta, problems: &mut Problems) {
     for key in

@@ -126,6 +126,16 @@ impl Setting for Autoscaler {
         let up_to_an_hour = Duration::ZERO..=WINDOW_MAX;
         read.duration("scale-to-zero-pod-retention-period", up_to_an_hour.clone(), &mut config.retention);
         read.duration("scale-down-delay", up_to_an_hour, &mut config.scale_down_delay);
+        let usual = Self::default();
+        for (key, span, usual) in [
+            ("stable-window", &mut config.stable_window, usual.stable_window),
+            ("scale-down-delay", &mut config.scale_down_delay, usual.scale_down_delay),
+        ] {
+            if span.subsec_nanos() != 0 {
+                read.wrong(key, "whole seconds are needed");
+                *span = usual;
+            }
+        }
         // Upstream waits this long for its proxies to learn of the change; our cores know at once.
         let mut grace = Duration::from_secs(30);
         read.duration("scale-to-zero-grace-period", Duration::from_nanos(1)..=Duration::MAX, &mut grace);
@@ -233,6 +243,8 @@ mod tests {
             ("target-burst-capacity", "-0.5"),
             ("stable-window", "5s"),
             ("stable-window", "soon"),
+            ("stable-window", "6500ms"),
+            ("scale-down-delay", "1.5s"),
             ("panic-window-percentage", "0.5"),
             ("panic-threshold-percentage", "109"),
             ("max-scale-up-rate", "1"),

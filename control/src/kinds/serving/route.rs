@@ -78,6 +78,7 @@ impl Resource for Route {
         annotations::validate_name(&self.metadata, problems);
         annotations::validate_owner_label(&self.metadata, annotations::SERVICE, "Service", problems);
         annotations::validate_rollout_duration(&self.metadata, problems);
+        annotations::validate_visibility(&self.metadata, before.map(|b| &b.metadata), problems);
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         traffic::validate(&self.spec.traffic, Within::Route, problems);
@@ -88,6 +89,24 @@ impl Resource for Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// X-RTE-05: who may reach it is told by one word, and a slip in it is refused unless it was there before.
+    #[test]
+    fn a_visibility_that_means_nothing_is_refused() {
+        let with = |value: &str| {
+            let mut route = Route::new("default", "a", RouteSpec::default());
+            route.metadata.labels = Some([(annotations::VISIBILITY.to_owned(), value.to_owned())].into());
+            route
+        };
+        let found = |now: &Route, before: Option<&Route>| {
+            let mut problems = Problems::default();
+            now.validate(before, &mut problems);
+            problems.list.into_iter().filter(|problem| problem.field.contains("labels")).count()
+        };
+        assert_eq!(["cluster-local", "", "local"].map(|value| found(&with(value), None)), [0, 1, 1]);
+        assert_eq!(found(&with("local"), Some(&with("local"))), 0);
+        assert_eq!(found(&with("local"), Some(&with("cluster-local"))), 1);
+    }
 
     /// SRV-ROUTE-05 (AMB-03): a stand-alone Route has to say where its traffic goes.
     #[test]

@@ -102,6 +102,7 @@ impl Resource for Service {
         annotations::validate_name(&self.metadata, problems);
         annotations::refuse_autoscaling(&self.metadata, problems);
         annotations::validate_rollout_duration(&self.metadata, problems);
+        annotations::validate_visibility(&self.metadata, before.map(|b| &b.metadata), problems);
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
