@@ -51,7 +51,8 @@ fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
     assert_eq!(greeter(&appliance, &host(&ready)), "hello-00001");
 }
 
-/// SRV-REV-13: the account is kept as it was given, and one that cannot be is refused.
+/// SRV-REV-13: the account is kept as it was given, one that cannot be is refused, and nobody runs as one that is not there,
+/// until it is.
 #[test]
 fn a_revision_names_its_service_account() {
     let appliance = Setup::new(BIN).hello_image(IMAGE).start();
@@ -63,8 +64,18 @@ fn a_revision_names_its_service_account() {
     assert_eq!(refused.status, 422, "{refused}");
     assert!(refused.text().contains("a lowercase RFC 1123 subdomain must consist of"), "{refused}");
     api.create(&of("builder"));
-    let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", PATIENCE, |_| true);
+    let waits = |revision: &Value| {
+        condition(revision, "ResourcesAvailable").is_some_and(|found| found["reason"] == "FailedCreate")
+    };
+    let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", PATIENCE, waits);
     assert_eq!(revision["spec"]["serviceAccountName"], "builder");
+    let told = condition(&revision, "Ready").unwrap();
+    let why = "error looking up service account default/builder: serviceaccount \"builder\" not found";
+    assert!(told["status"] == "False" && told["message"].as_str().unwrap().ends_with(why), "{told}");
+
+    let account = json!({ "name": "builder", "namespace": NAMESPACE });
+    api.create(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": account }));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
 }
 
 /// SRV-REQ-10, SRV-REQ-12: requests of one client land on both revisions, and those that wake one up stay with it

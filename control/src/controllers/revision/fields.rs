@@ -36,26 +36,33 @@ impl Host {
     }
 }
 
-/// The value of `fieldRef`.
-pub(super) fn field(field: &ObjectFieldSelector, meta: &ObjectMeta) -> Result<String, Unrunnable> {
-    let of = |map: &Option<std::collections::BTreeMap<String, String>>, key: &str| {
-        map.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default()
-    };
+/// The value of `fieldRef` for whoever acts as `account`.
+pub(super) fn field(
+    field: &ObjectFieldSelector,
+    meta: &ObjectMeta,
+    account: &str,
+) -> Result<String, Unrunnable> {
     let path = field.field_path.as_str();
-    let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_prefix("['")?.strip_suffix("']");
     Ok(match path {
         "metadata.name" => OWN_NAME.to_owned(),
         "metadata.uid" => OWN_UID.to_owned(),
         "metadata.namespace" => namespace(meta).to_owned(),
         "status.podIP" | "status.podIPs" | "status.hostIP" | "status.hostIPs" => ADDRESS.to_owned(),
         "spec.nodeName" => NODE.to_owned(),
-        "spec.serviceAccountName" => "default".to_owned(),
-        _ => match (keyed("metadata.labels"), keyed("metadata.annotations")) {
-            (Some(key), _) => of(&meta.labels, key),
-            (_, Some(key)) => of(&meta.annotations, key),
-            _ => return Err(unknown("fieldRef", path)),
-        },
+        "spec.serviceAccountName" => account.to_owned(),
+        _ => keyed(path, meta).ok_or_else(|| unknown("fieldRef", path))?,
     })
+}
+
+/// The value of one label or annotation, `metadata.labels['KEY']`; `None` if `path` is no such thing.
+pub(super) fn keyed(path: &str, meta: &ObjectMeta) -> Option<String> {
+    let key = |prefix: &str| path.strip_prefix(prefix)?.strip_prefix("['")?.strip_suffix("']");
+    let (map, key) = match (key("metadata.labels"), key("metadata.annotations")) {
+        (Some(key), _) => (&meta.labels, key),
+        (_, Some(key)) => (&meta.annotations, key),
+        _ => return None,
+    };
+    Some(map.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default())
 }
 
 /// The value of `resourceFieldRef`: a quantity of the container, or the host's where there is none.
@@ -139,7 +146,8 @@ mod tests {
         }))
         .unwrap();
         let of = |path: &str| {
-            field(&ObjectFieldSelector { field_path: path.into(), ..ObjectFieldSelector::default() }, &meta)
+            let asked = ObjectFieldSelector { field_path: path.into(), ..ObjectFieldSelector::default() };
+            field(&asked, &meta, "teller")
         };
         for (path, wanted) in [
             ("metadata.name", OWN_NAME),
@@ -151,6 +159,7 @@ mod tests {
             ("status.podIP", "127.0.0.1"),
             ("status.hostIP", "127.0.0.1"),
             ("spec.nodeName", "localhost"),
+            ("spec.serviceAccountName", "teller"),
         ] {
             assert_eq!(of(path).as_deref(), Ok(wanted), "{path}");
         }

@@ -107,7 +107,7 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
             Ok(None)
         }
         // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
-        Err(why) if why.reason == sources::MISSING && world.fleet.observe(&key).actual > 0 => Ok(None),
+        Err(why) if sources::may_come(&why) && world.fleet.observe(&key).actual > 0 => Ok(None),
         Err(why) => {
             world.publisher.set_backend(&key, backend(revision, false));
             world.fleet.retire(&key);

@@ -60,6 +60,7 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         message: "The revision has no container.".to_owned(),
     })?;
     refuse_unsupported(revision)?;
+    given.sources.check_account(&revision.metadata)?;
     let scale = scale(revision, given.autoscaler);
     let beside = revision.spec.sidecars().map(|sidecar| {
         // The instance has one message about its end, and that is the serving one's.

@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Tokens of one Revision's volumes: each is a request and a signature, and comes up again for its renewal.
 const TOKENS_MAX: usize = 32;
 /// Whose files a Revision has that names no account.
-const ACCOUNT_DEFAULT: &str = "default";
+pub(super) const ACCOUNT_DEFAULT: &str = "default";
 
 /// What a volume asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,8 @@ impl Wanted {
 }
 
 /// As whom a Revision's instances act.
-pub(super) fn account(spec: &RevisionSpec) -> &str {
+#[must_use]
+pub fn account(spec: &RevisionSpec) -> &str {
     spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(ACCOUNT_DEFAULT)
 }
 
