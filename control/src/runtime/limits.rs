@@ -48,6 +48,14 @@ pub const LOGS_KEPT_MAX: usize = 5;
 pub const TAIL_LINES_MAX: usize = 10;
 /// Bytes of each quoted line: a message ends up in a condition, which people read in a terminal.
 pub const TAIL_LINE_BYTES_MAX: usize = 300;
+/// Output that the appliance's own log repeats of one container in each [`ECHO_PERIOD`]: some three hundred short lines, far
+/// more than people read, and far less than would keep the lines of others from being written. The rest is in the
+/// instance's log, and a line says how many are missing.
+pub const ECHO_BYTES_MAX: usize = 64 * 1024;
+/// What the log adds to each line, which counts as well: whose it is and when it came.
+pub const ECHO_LINE_BYTES_ADDED: usize = 192;
+/// How often that begins anew: what a flood cannot fill for longer than people wait for the next line of somebody else.
+pub const ECHO_PERIOD: Duration = Duration::from_secs(1);
 /// After the instance's end its pipes are read to their end; a process that left the group may hold them
 /// open, so not for ever.
 pub const OUTPUT_DRAIN_MAX: Duration = Duration::from_millis(500);

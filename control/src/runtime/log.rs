@@ -11,10 +11,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Instant;
 
 use tokio::net::unix::pipe;
 use tokio::task::coop::consume_budget;
 
+use super::echo::{Echo, Heard};
 use super::limits::{LINE_BYTES_MAX, LOG_BYTES_MAX, LOGS_KEPT_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES_MAX};
 
 /// Which of its two outputs an instance wrote to.
@@ -42,7 +44,7 @@ pub(super) async fn pump(pipe: pipe::Receiver, origin: Origin, log: Rc<RefCell<I
         match pipe.try_read_buf(&mut held) {
             Ok(0) => break,
             Ok(_) => {
-                let used = cut(&held, |line, whole| log.borrow_mut().keep(origin, line, whole));
+                let used = log.borrow_mut().keep(origin, &held);
                 held.drain(..used);
             }
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
@@ -54,7 +56,8 @@ pub(super) async fn pump(pipe: pipe::Receiver, origin: Origin, log: Rc<RefCell<I
         consume_budget().await; // who writes without end must not keep the others from being read
     }
     if !held.is_empty() {
-        log.borrow_mut().keep(origin, &held, true);
+        held.push(b'\n'); // it has no more time to end its line
+        log.borrow_mut().keep(origin, &held);
     }
 }
 
@@ -91,15 +94,30 @@ pub(super) struct InstanceLog {
     /// Lines that the disk did not take.
     lost: u64,
     tail: VecDeque<String>,
+    echo: Echo,
+}
+
+impl Drop for InstanceLog {
+    fn drop(&mut self) {
+        let silent = self.echo.silent();
+        if silent > 0 {
+            self.tell_silent(silent);
+        }
+    }
 }
 
 impl InstanceLog {
     /// The log `folder/ID.log`; makes room for it among the logs of earlier instances.
     pub(super) fn open(folder: &Path, id: u64, revision: &str) -> Self {
+        Self::make_room(folder);
+        Self::at(folder.join(format!("{id}.log")), id, revision)
+    }
+
+    /// ... which is due sooner if others write before it does.
+    pub(super) fn make_room(folder: &Path) {
         if let Err(why) = forget_oldest(folder, LOGS_KEPT_MAX - 1) {
             tracing::warn!(folder = %folder.display(), %why, "old instance logs stay behind");
         }
-        Self::at(folder.join(format!("{id}.log")), id, revision)
     }
 
     /// The log `folder/ID.NAME.log` of its sidecar.
@@ -109,30 +127,59 @@ impl InstanceLog {
 
     fn at(path: PathBuf, id: u64, revision: &str) -> Self {
         let tail = VecDeque::with_capacity(TAIL_LINES_MAX);
-        Self { id, revision: revision.to_owned(), path, file: None, bytes: 0, lost: 0, tail }
+        let (revision, echo) = (revision.to_owned(), Echo::default());
+        Self { id, revision, path, file: None, bytes: 0, lost: 0, tail, echo }
     }
 
-    fn keep(&mut self, origin: Origin, line: &[u8], whole: bool) {
+    /// Keeps the lines in `bytes` and returns how many bytes those are. They are written at once: who writes a thousand
+    /// short lines keeps the others waiting for one write.
+    fn keep(&mut self, origin: Origin, bytes: &[u8]) -> usize {
+        let name = origin.name();
+        let now = format!("{} {name} ", jiff::Timestamp::now());
+        let (mut entries, mut lines) = (Vec::new(), 0);
+        let used = cut(bytes, |line, whole| {
+            self.hear(name, line);
+            for part in [now.as_bytes(), if whole { b"F " } else { b"P " }, line, b"\n"] {
+                entries.extend_from_slice(part);
+            }
+            lines += 1;
+        });
+        if lines > 0
+            && let Err(why) = self.write(&entries)
+        {
+            if self.lost == 0 {
+                tracing::warn!(path = %self.path.display(), %why, "instance log cannot be written");
+            }
+            self.lost += lines;
+        }
+        used
+    }
+
+    /// Repeats a line in the appliance's own log, as far as there is room, and remembers it for the instance's end.
+    fn hear(&mut self, output: &str, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
-        tracing::info!(
-            target: "instance",
-            revision = %self.revision, instance = self.id, output = origin.name(), "{text}"
-        );
+        let heard = self.echo.hear(line.len(), Instant::now());
+        if let Heard::Again { silent } = heard {
+            self.tell_silent(silent);
+        }
+        if heard != Heard::Not {
+            tracing::info!(
+                target: "instance",
+                revision = %self.revision, instance = self.id, output, "{text}"
+            );
+        }
         if self.tail.len() == TAIL_LINES_MAX {
             self.tail.pop_front();
         }
         self.tail.push_back(quotable(&text));
+    }
 
-        let now = jiff::Timestamp::now();
-        let mut entry = format!("{now} {} {} ", origin.name(), if whole { 'F' } else { 'P' }).into_bytes();
-        entry.extend_from_slice(line);
-        entry.push(b'\n');
-        if let Err(why) = self.write(&entry) {
-            if self.lost == 0 {
-                tracing::warn!(path = %self.path.display(), %why, "instance log cannot be written");
-            }
-            self.lost += 1;
-        }
+    fn tell_silent(&self, lines: u64) {
+        tracing::warn!(
+            target: "instance",
+            revision = %self.revision, instance = self.id, lines,
+            "it wrote more than is repeated here; what is missing is in its own log"
+        );
     }
 
     fn write(&mut self, entry: &[u8]) -> io::Result<()> {
@@ -234,6 +281,20 @@ mod tests {
     fn output_without_line_ends_is_held_in_pieces_of_bounded_size() {
         let endless = vec![b'x'; 2 * LINE_BYTES_MAX + 5];
         assert_eq!(pieces(&endless), (vec![(LINE_BYTES_MAX, false); 2], 2 * LINE_BYTES_MAX));
+    }
+
+    /// RT-FD-02: however much is read at a time, each line is one, and what has no end yet waits for it.
+    #[test]
+    fn lines_are_kept_as_they_were_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = InstanceLog::open(dir.path(), 7, "r");
+        assert_eq!(log.keep(Origin::Stdout, b"one\n\nthr"), 5);
+        assert_eq!(log.keep(Origin::Stderr, b"three\n"), 6);
+        assert_eq!(log.keep(Origin::Stderr, b"no end"), 0);
+        let text = fs::read_to_string(dir.path().join("7.log")).unwrap();
+        let lines: Vec<_> = text.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+        assert_eq!(lines, ["stdout F one", "stdout F ", "stderr F three"]);
+        assert_eq!(log.tail(), "one\n\nthree");
     }
 
     /// RT-LIFE-09: an instance that writes for ever holds two files' worth of disk.

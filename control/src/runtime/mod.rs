@@ -8,6 +8,7 @@
 pub mod capabilities;
 mod cgroups;
 mod devices;
+mod echo;
 mod ending;
 pub(crate) mod environment;
 mod frost;
