@@ -84,3 +84,43 @@ fn features_say_whether_there_may_be_sidecars_and_whether_they_are_probed() {
     configure(api, json!({ "multi-container": "disabled" }));
     refused("multi-container is off, but found 2 containers");
 }
+
+/// What runs before the others: refused until the operator lets it, then the container that serves finds what it left, it is heard
+/// by its name, and one that fails says why.
+#[test]
+fn init_containers_run_before_the_container_that_serves() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    let of = |name: &str, script: &str| {
+        let before = json!([{ "name": "setup", "image": IMAGE, "command": ["/bin/sh", "-c", script] }]);
+        with(service(name, IMAGE, "late"), "/spec/template/spec/initContainers", before)
+    };
+    let (good, bad) = (of("good", "echo prepared"), of("bad", "echo no key; exit 3"));
+    let refused = api.try_create(&good);
+    assert!(refused.text().contains("pod spec support for init-containers is off"), "{refused}");
+    configure(api, json!({ "kubernetes.podspec-init-containers": "enabled" }));
+    api.create(&good);
+    api.wait_ready("Service", NAMESPACE, "good", PATIENCE);
+    let answer = Call::get("/").host("good.default.localhost").send(appliance.http());
+    assert_eq!(answer.text(), "Hello late from good-00001\n");
+    let pod = wait::until(PATIENCE, "the Pod to be shown as ready", || {
+        let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/revision=good-00001");
+        pods.into_iter().find(|pod| pod["status"]["containerStatuses"][0]["ready"] == true)
+    });
+    let setup = &pod["status"]["initContainerStatuses"][0];
+    assert_eq!(
+        (&setup["state"]["terminated"]["reason"], &setup["ready"]),
+        (&json!("Completed"), &json!(true))
+    );
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log?container=setup");
+    assert_eq!(Call::get(&path).send(api.address()).text(), "prepared\n");
+
+    api.create(&bad);
+    let failed = api.wait_for("Revision", NAMESPACE, "bad-00001", PATIENCE, |revision| {
+        kit::api::condition(revision, "ContainerHealthy").is_some_and(|found| found["status"] == "False")
+    });
+    let told = kit::api::condition(&failed, "ContainerHealthy").cloned().unwrap_or_default();
+    let message = told["message"].as_str().unwrap_or_default();
+    assert!(told["reason"] == "ExitCode3" && message.contains("init container setup"), "{told}");
+}

@@ -81,6 +81,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         readiness: Probe::once(Check::Exec { command: wrote }),
         startup_max: Duration::from_secs(60),
         grace: Duration::from_secs(60),
+        init_containers: Vec::new(),
         sidecars: Vec::new(),
     };
     let (queue, mut reports) = tokio::sync::mpsc::unbounded_channel();
@@ -89,6 +90,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         match report {
             Report::Ready { .. } => println!("ready"),
             Report::Unready => println!("not ready"),
+            Report::Hindered(why) => println!("not ready yet: {why}"),
             Report::Beside(_) => {} // it has none
             Report::Gone(gone) => return Err(gone.message.into()),
         }

@@ -108,7 +108,8 @@ fn plain(body: Body) -> Response {
 
 /// The named container; without a name the one that serves.
 fn container<'a>(pod: &'a Value, name: Option<&str>) -> Option<&'a Value> {
-    let mut all = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let lists = ["containerStatuses", "initContainerStatuses"].map(|list| &pod["status"][list]);
+    let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
     all.find(|one| match name {
         Some(name) => one["name"] == name,
         None => number(&one["containerID"]).is_some_and(|(_, sidecar)| sidecar.is_none()),

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::decide::{Delay, View, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::member::{Member, Phase};
-use super::seen::{Roll, Seen, Stage};
+use super::seen::{Roll, Seen};
 use super::window::Window;
 use super::{EndpointSink, Metric, Observed, Plan, Signs, State, birth};
 use crate::runtime::{Beside, Gone, Report, Reporter, Runtime};
@@ -159,6 +159,7 @@ impl Crew {
 
     pub(super) fn ready(&mut self, id: u64, (address, found): (SocketAddr, Option<Protocol>), now: Instant) {
         let Some(member) = self.members.iter_mut().find(|m| m.id == id) else { return };
+        member.hindrance = None;
         match member.phase {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
@@ -226,9 +227,16 @@ impl Crew {
         }
     }
 
-    pub(super) fn beside(&mut self, id: u64, sidecars: Vec<Beside>) {
+    pub(super) fn beside(&mut self, id: u64, others: Vec<Beside>) {
         if let Some(member) = self.members.iter_mut().find(|m| m.id == id) {
-            member.beside = sidecars;
+            member.beside = others;
+        }
+    }
+
+    /// It is not ready yet, and its runtime goes on asking.
+    pub(super) fn hindered(&mut self, id: u64, why: String) {
+        if let Some(member) = self.members.iter_mut().find(|m| m.id == id) {
+            member.hindrance = Some(why);
         }
     }
 
@@ -331,6 +339,7 @@ impl Crew {
             phase: Phase::Starting,
             endpoint: None,
             beside: Vec::new(),
+            hindrance: None,
         });
         id
     }
@@ -415,21 +424,13 @@ impl Crew {
         } else {
             State::Pending
         };
-        Observed { actual, desired: self.desired, roomy: self.roomy, state }
+        let hindrance = self.members.iter().find_map(|member| member.hindrance.clone());
+        Observed { actual, desired: self.desired, roomy: self.roomy, hindrance, state }
     }
 
     pub(super) fn seen(&mut self) -> Vec<Seen> {
         let missing = self.desired.saturating_sub(self.running());
-        let members = self.members.iter().map(|m| {
-            let stage = match m.phase {
-                Phase::Starting => Stage::Starting,
-                Phase::Ready { .. } => Stage::Ready,
-                Phase::Doubted { .. } => Stage::Unready,
-                Phase::Frozen => Stage::Frozen,
-                Phase::Draining { .. } | Phase::Stopping => Stage::Ending,
-            };
-            (m.id, stage, m.endpoint.as_ref().map(|endpoint| endpoint.address), m.beside.clone())
-        });
+        let members = self.members.iter().map(Member::doing);
         self.roll.seen(members, missing)
     }
 

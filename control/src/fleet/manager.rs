@@ -89,14 +89,15 @@ impl Manager {
 
     fn learn(&mut self, id: u64, report: Report, now: Instant) {
         let owner = match report {
-            Report::Ready { .. } | Report::Unready | Report::Beside(_) => self.owners.get(&id).cloned(),
             Report::Gone(_) => self.owners.remove(&id),
+            _ => self.owners.get(&id).cloned(),
         };
         let Some(key) = owner else { return };
         self.with(&key, now, |crew| match report {
             Report::Ready { address, protocol } => crew.ready(id, (address, protocol), now),
             Report::Unready => crew.unready(id),
-            Report::Beside(sidecars) => crew.beside(id, sidecars),
+            Report::Beside(others) => crew.beside(id, others),
+            Report::Hindered(why) => crew.hindered(id, why),
             Report::Gone(gone) => crew.gone(id, gone, now),
         });
     }

@@ -7,6 +7,7 @@ use dataplane::table::Endpoint;
 use tokio::time::Instant;
 
 use super::limits::{DRAIN_MAX, DRAIN_STEP, DRAIN_TUNNELS};
+use super::seen::{Doing, Stage};
 use crate::runtime::{Beside, Instance, InstanceSpec};
 
 pub(super) struct Member {
@@ -20,6 +21,8 @@ pub(super) struct Member {
     /// There from the first readiness on.
     pub(super) endpoint: Option<Arc<Endpoint>>,
     pub(super) beside: Vec<Beside>,
+    /// Why it is not ready, as far as it is known.
+    pub(super) hindrance: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,20 @@ pub(super) enum Phase {
 }
 
 impl Member {
+    /// What it shows to others.
+    pub(super) fn doing(&self) -> Doing {
+        let stage = match self.phase {
+            Phase::Starting => Stage::Starting,
+            Phase::Ready { .. } => Stage::Ready,
+            Phase::Doubted { .. } => Stage::Unready,
+            Phase::Frozen => Stage::Frozen,
+            Phase::Draining { .. } | Phase::Stopping => Stage::Ending,
+        };
+        let address = self.endpoint.as_ref().map(|endpoint| endpoint.address);
+        let (beside, hindrance) = (self.beside.clone(), self.hindrance.clone());
+        Doing { id: self.id, stage, address, beside, hindrance }
+    }
+
     pub(super) fn stop(&mut self) {
         if self.phase != Phase::Stopping {
             self.phase = Phase::Stopping;

@@ -142,6 +142,8 @@ pub struct Observed {
     pub desired: u32,
     /// What runs has room for the plan's burst.
     pub roomy: bool,
+    /// Why one of its instances is not ready, as far as it is known.
+    pub hindrance: Option<String>,
     pub state: State,
 }
 
@@ -163,7 +165,8 @@ pub enum State {
 }
 
 impl Observed {
-    const NOTHING: Self = Self { actual: 0, desired: 0, roomy: false, state: State::Pending };
+    const NOTHING: Self =
+        Self { actual: 0, desired: 0, roomy: false, hindrance: None, state: State::Pending };
 }
 
 /// The handle. All calls return at once; what they cause shows in [`Fleet::observe`].

@@ -26,8 +26,19 @@ pub struct Seen {
     pub started: Timestamp,
     /// How the one before it in its line ended.
     pub last: Option<Last>,
-    /// Its sidecars, as far as they were started.
+    /// Its other containers, as far as they were started.
     pub beside: Vec<Beside>,
+    /// Why it is not ready, as far as it is known.
+    pub hindrance: Option<String>,
+}
+
+/// What an instance does now.
+pub(super) struct Doing {
+    pub(super) id: u64,
+    pub(super) stage: Stage,
+    pub(super) address: Option<SocketAddr>,
+    pub(super) beside: Vec<Beside>,
+    pub(super) hindrance: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,15 +122,11 @@ impl Roll {
 
     /// All instances, given what the members are doing. `missing` starts are still wanted: so many lines
     /// wait, the others are over.
-    pub(super) fn seen(
-        &mut self,
-        members: impl Iterator<Item = (u64, Stage, Option<SocketAddr>, Vec<Beside>)>,
-        missing: u32,
-    ) -> Vec<Seen> {
+    pub(super) fn seen(&mut self, members: impl Iterator<Item = Doing>, missing: u32) -> Vec<Seen> {
         self.vacant.truncate(usize::try_from(missing).unwrap_or(usize::MAX));
-        let running = members.filter_map(|(id, stage, address, beside)| {
+        let running = members.filter_map(|Doing { id, stage, address, beside, hindrance }| {
             let place = self.taken.get(&id)?;
-            Some(Seen { beside, ..place.shown(id, stage, address) })
+            Some(Seen { beside, hindrance, ..place.shown(id, stage, address) })
         });
         let waiting = self.vacant.iter().filter_map(|place| {
             let id = place.last.as_ref()?.id;
@@ -138,7 +145,8 @@ fn now() -> Timestamp {
 impl Place {
     fn shown(&self, id: u64, stage: Stage, address: Option<SocketAddr>) -> Seen {
         let Self { line, began, restarts, started, ref last } = *self;
-        Seen { id, line, began, restarts, stage, address, started, last: last.clone(), beside: Vec::new() }
+        let (last, beside, hindrance) = (last.clone(), Vec::new(), None);
+        Seen { id, line, began, restarts, stage, address, started, last, beside, hindrance }
     }
 }
 
@@ -151,7 +159,14 @@ mod tests {
     }
 
     fn look(roll: &mut Roll, ids: &[u64], missing: u32) -> Vec<(u64, u64, u32, Stage)> {
-        let members: Vec<_> = ids.iter().map(|id| (*id, Stage::Ready, None, Vec::new())).collect();
+        let doing = |id: &u64| Doing {
+            id: *id,
+            stage: Stage::Ready,
+            address: None,
+            beside: Vec::new(),
+            hindrance: None,
+        };
+        let members: Vec<_> = ids.iter().map(doing).collect();
         let seen = roll.seen(members.into_iter(), missing);
         seen.iter().map(|one| (one.line, one.id, one.restarts, one.stage)).collect()
     }

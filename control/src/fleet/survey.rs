@@ -144,6 +144,7 @@ mod tests {
             started: at,
             last: None,
             beside: Vec::new(),
+            hindrance: None,
         };
         let stages = [
             Stage::Ready,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use dataplane::group_port::GroupPort;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
+use super::Resources;
 use super::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOVER_EXIT_MAX};
 use crate::fingerprint;
 
@@ -27,32 +28,6 @@ const OWN_LEAF: &str = "appliance";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// What a kernel may be built without, and does not need for a limit to hold.
 const EXTRAS: [&str; 3] = ["memory.swap.max", "memory.oom.group", "memory.memsw.limit_in_bytes"];
-
-/// What an instance may use; 0 = as much as there is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Resources {
-    pub memory_bytes_max: u64,
-    pub cpu_milli_max: u64,
-    /// Its weight against others, when processors are short.
-    pub cpu_milli_wanted: u64,
-}
-
-impl Resources {
-    /// What two containers may use together: of what one of them has no limit, both have none.
-    #[must_use]
-    pub fn beside(self, other: Self) -> Self {
-        let both = |one: u64, two: u64| if one == 0 || two == 0 { 0 } else { one.saturating_add(two) };
-        Self {
-            memory_bytes_max: both(self.memory_bytes_max, other.memory_bytes_max),
-            cpu_milli_max: both(self.cpu_milli_max, other.cpu_milli_max),
-            cpu_milli_wanted: self.cpu_milli_wanted.saturating_add(other.cpu_milli_wanted),
-        }
-    }
-
-    pub(super) fn any(self) -> bool {
-        self != Self::default()
-    }
-}
 
 /// Where groups can be made.
 #[derive(Debug, Clone)]

@@ -12,7 +12,8 @@ use super::{Cause, Gone, InstanceSpec};
 pub(super) enum End {
     Itself,
     Asked,
-    NotReady,
+    /// It was not ready in time, for this reason if one is known.
+    NotReady(String),
     Unreachable,
     Unhealthy(String),
     /// A sidecar failed again and again.
@@ -39,10 +40,11 @@ pub(super) fn gone(
         End::Itself if starved => {
             (Cause::OutOfMemory, format!("instance wanted more memory than its limit of {limit} bytes"))
         }
-        End::NotReady => (
-            Cause::NotReady,
-            format!("instance did not become ready within {} s", spec.startup_max.as_secs_f64()),
-        ),
+        End::NotReady(why) => {
+            let colon = if why.is_empty() { "" } else { ": " };
+            let seconds = spec.startup_max.as_secs_f64();
+            (Cause::NotReady, format!("instance did not become ready within {seconds} s{colon}{why}"))
+        }
         End::Unreachable => (Cause::Unreachable, "instance took no connections any more".to_owned()),
         End::Unhealthy(why) => (Cause::Unhealthy(why.clone()), why.clone()),
         End::Itself | End::Asked | End::Sidecar(_) => (exit, format!("instance ended with {status}")),

@@ -56,6 +56,18 @@ impl Launcher {
     }
 }
 
+/// A process that does not outlive whoever holds this, nor does anybody in its group.
+pub(super) struct Leashed(pub(super) Child);
+
+impl Drop for Leashed {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            signal_group(&self.0, Signal::KILL);
+            let _ = self.0.wait(); // at once: nothing survives SIGKILL
+        }
+    }
+}
+
 /// A descriptor that becomes readable when the process ends.
 pub(super) fn pidfd(child: &Child) -> io::Result<AsyncFd<OwnedFd>> {
     readable(pidfd_open(pid(child), PidfdFlags::NONBLOCK)?)

@@ -16,6 +16,12 @@ pub const PROBE_PERIOD: Duration = Duration::from_secs(10);
 pub const PROBE_FAILURES_MAX: u32 = 3;
 /// Of a probe's answer only the status line is read.
 pub const PROBE_HEAD_BYTES_MAX: usize = 1024;
+/// Of what a probe's command writes, this much is told when it fails.
+pub const PROBE_OUTPUT_BYTES_MAX: usize = 512;
+/// An instance that is not ready after this is slow, and what is in its way is told; again after twice as long each time, up to
+/// the next, if it is something else.
+pub const HINDRANCE_TOLD_AFTER_MIN: Duration = Duration::from_secs(1);
+pub const HINDRANCE_TOLD_AFTER_MAX: Duration = Duration::from_secs(60);
 /// A ready instance that is asked whether it speaks HTTP/2 and says nothing does not. Those of HTTP/1 refuse what they are sent, or
 /// close, as soon as they have read it.
 pub const HTTP2_ASKED_MAX: Duration = Duration::from_secs(1);

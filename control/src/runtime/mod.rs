@@ -14,6 +14,7 @@ pub(crate) mod environment;
 mod frost;
 mod host_processes;
 pub mod init;
+mod init_containers;
 mod last_words;
 mod launch;
 pub mod limits;
@@ -27,11 +28,13 @@ mod output;
 mod pause;
 mod port;
 mod probe;
+mod probe_exec;
 mod probe_grpc;
 mod probe_http2;
 mod probe_tls;
 mod process;
 mod read_only;
+mod resources;
 mod room;
 #[cfg(test)]
 pub(crate) mod scripted;
@@ -55,11 +58,11 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use volumes::{Mount, Volume};
 
-pub use cgroups::Resources;
 pub use environment::{GIVEN, SEARCH_PATH};
 pub use mounts::allowed as may_mount;
 pub use orphans::{log_file, log_files};
 pub use process::{Init, ProcessRuntime, end_leftovers};
+pub use resources::Resources;
 pub use room::Surroundings;
 
 use crate::child_name::child_name;
@@ -100,6 +103,8 @@ pub struct InstanceSpec {
     pub startup_max: Duration,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
+    /// What runs before it, one after the other, each to its end.
+    pub init_containers: Vec<Sidecar>,
     /// What runs beside it, as long as it does.
     pub sidecars: Vec<Sidecar>,
 }
@@ -108,10 +113,10 @@ pub struct InstanceSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sidecar {
     pub name: String,
-    /// It is ready when it says so; else as soon as it runs.
+    /// It is ready when it says so; else as soon as it runs. One that runs before the others is never asked.
     pub is_probed: bool,
-    /// How it runs. Its `port` is where its probes ask, its resources are counted with the instance's, and it has no
-    /// sidecars.
+    /// How it runs. Its `port` is where its probes ask, its resources are counted with the instance's, and it has nobody
+    /// beside or before it.
     pub spec: InstanceSpec,
 }
 
@@ -247,7 +252,7 @@ pub trait Instance: Send {
     }
 }
 
-/// How a sidecar is.
+/// How a container is that runs beside the instance's own, or before it: that one is ready when it has ended well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beside {
     pub name: String,
@@ -262,8 +267,10 @@ pub enum Report {
     Ready { address: SocketAddr, protocol: Option<Protocol> },
     /// It failed its readiness probe since; `Ready` may follow.
     Unready,
-    /// Its sidecars are so now.
+    /// Its other containers, as far as they were started, are so now.
     Beside(Vec<Beside>),
+    /// It is not ready yet, for this reason.
+    Hindered(String),
     /// It is over, with everything that belonged to it.
     Gone(Gone),
 }
@@ -330,8 +337,12 @@ impl Reporter {
         self.send(Report::Unready);
     }
 
-    pub fn beside(&self, sidecars: Vec<Beside>) {
-        self.send(Report::Beside(sidecars));
+    pub fn beside(&self, others: Vec<Beside>) {
+        self.send(Report::Beside(others));
+    }
+
+    pub fn hindered(&self, why: String) {
+        self.send(Report::Hindered(why));
     }
 
     pub fn gone(&self, gone: Gone) {
@@ -371,6 +382,7 @@ pub(crate) mod tests {
             detects_http2: false,
             startup_max: Duration::from_secs(10),
             grace: Duration::from_secs(10),
+            init_containers: Vec::new(),
             sidecars: Vec::new(),
         }
     }

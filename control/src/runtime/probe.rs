@@ -3,18 +3,18 @@
 //! Until the first readiness they follow each other closely from the moment of the start, so that a fast
 //! starter is seen within a fraction of a millisecond of listening. Later they keep the period of the probe.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::launch::{Launcher, exited};
+use super::launch::Launcher;
 use super::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
 use super::pause::pause;
-use super::{Check, Probe, probe_grpc, probe_tls};
+use super::{Check, Probe, probe_exec, probe_grpc, probe_tls};
 use crate::hand;
 
 /// What is probed, and with what.
@@ -23,7 +23,12 @@ pub(super) struct Patient<'a> {
     pub(super) address: SocketAddr,
     pub(super) launcher: &'a Launcher,
     pub(super) environment: &'a [(String, String)],
+    /// What was wrong when it did not pass.
+    pub(super) wrong: &'a Wrong,
 }
+
+/// The last answer of one that is not ready yet; empty: there was none.
+pub(super) type Wrong = RefCell<String>;
 
 /// How attempts follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +46,13 @@ impl Patient<'_> {
         let mut step = PROBE_STEP_MIN;
         let mut in_a_row = 0;
         loop {
-            in_a_row = if self.attempt(probe).await.is_ok() { in_a_row + 1 } else { 0 };
+            in_a_row = match self.attempt(probe).await {
+                Ok(()) => in_a_row + 1,
+                Err(why) => {
+                    self.wrong.replace(why);
+                    0
+                }
+            };
             if in_a_row >= probe.successes_min {
                 return;
             }
@@ -97,11 +108,7 @@ impl Patient<'_> {
                     Box::pin(probe_grpc::serving(stream, self.address, service)).await
                 }
                 Check::Exec { command } => {
-                    match Box::pin(exec(self.launcher, command, self.environment)).await {
-                        Ok(true) => Ok(()),
-                        Ok(false) => Err("the command failed".to_owned()),
-                        Err(why) => Err(why.to_string()),
-                    }
+                    Box::pin(probe_exec::succeeds(self.launcher, command, self.environment)).await
                 }
             }
         };
@@ -173,26 +180,6 @@ fn request(address: SocketAddr, path: &str, headers: &[(String, String)]) -> Str
 fn status_of(head: &[u8]) -> Option<u16> {
     let rest = head.strip_prefix(b"HTTP/1.")?;
     std::str::from_utf8(rest.get(2..5)?).ok()?.parse().ok()
-}
-
-async fn exec(launcher: &Launcher, command: &[String], environment: &[(String, String)]) -> io::Result<bool> {
-    let mut prepared = launcher.command(command, environment);
-    let mut probe = Attempt(prepared.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-    let pidfd = super::launch::pidfd(&probe.0)?;
-    exited(&pidfd).await;
-    Ok(probe.0.wait()?.success())
-}
-
-/// A probe's process; an attempt that is given up must leave nothing behind.
-struct Attempt(std::process::Child);
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
-            let _ = self.0.kill();
-            let _ = self.0.wait(); // at once: nothing survives SIGKILL
-        }
-    }
 }
 
 #[cfg(test)]

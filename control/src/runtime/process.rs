@@ -9,6 +9,7 @@
 //! port on loopback (see [`super::room`]).
 
 mod attend;
+mod ground;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
@@ -29,25 +30,23 @@ use tokio::time::Instant;
 
 use super::cgroups::{Cgroups, Group};
 use super::ending::{End, gone, not_started};
-use super::environment::{Own, command, environment};
+use super::environment::command;
 use super::frost::Frost;
 use super::last_words::LastWords;
 use super::launch::{Launcher, pid, signal_group};
 use super::log::InstanceLog;
 use super::memory;
-use super::mounts::Bind;
 use super::orders::{Handle, Order};
 use super::orphans::{Record, Records};
 use super::output::{drain, watch};
+use super::probe::Wrong;
 use super::room::{Room, Surroundings};
 use super::seats::{self, Underway, Waiting};
-use super::sidecars::{Post, Sidecars, State};
+use super::sidecars::Sidecars;
 use super::strays;
 use super::volumes::{Shelf, Volume};
-use super::words::Place;
-use super::{
-    Gone, Instance, InstanceSpec, LastWordsAt, Reporter, Runtime, Sidecar, host_name, may_mount, pod_name,
-};
+use super::{Gone, Instance, InstanceSpec, Reporter, Runtime};
+use ground::Ground;
 
 /// The program that becomes an instance: one whose `main` hands [`super::init::VERB`] to
 /// [`super::init::run`].
@@ -119,8 +118,8 @@ impl Runtime for ProcessRuntime {
     fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
-        let (reports, is_spawned) = (reporter.clone(), Arc::clone(&spawned));
-        let life = Life { id, line, spec, reporter: reports, orders: inbox, spawned: is_spawned };
+        let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
+        let life = Life { id, line, spec, reporter: reports, orders: inbox, began, spawned: is_spawned };
         if self.jobs.send(Job::Live(life)).is_err() {
             reporter.gone(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
@@ -153,7 +152,15 @@ struct Life {
     spec: Arc<InstanceSpec>,
     reporter: Reporter,
     orders: UnboundedReceiver<Order>,
+    began: Instant,
     spawned: Arc<OnceLock<Instant>>,
+}
+
+impl Life {
+    /// When its start has failed if it is not ready.
+    fn deadline(&self) -> Instant {
+        self.began + self.spec.startup_max
+    }
 }
 
 async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
@@ -199,8 +206,10 @@ fn refresh(room: &Room, spec: &InstanceSpec) {
 async fn live(room: Rc<Room>, mut life: Life) {
     // Who waits has looked at the host's mounts already, and would not see what is mounted for it now; and it has given up
     // what instances do not keep.
-    let is_usual =
-        !life.spec.volumes.iter().any(Volume::is_in_memory) && life.spec.identity.capabilities.are_usual();
+    let spec = &life.spec;
+    let is_usual = spec.init_containers.is_empty()
+        && !spec.volumes.iter().any(Volume::is_in_memory)
+        && spec.identity.capabilities.are_usual();
     let waiting = if is_usual { seats::take(&room, life.id, life.spec.port) } else { None };
     let port = match &waiting {
         Some(waiting) => Ok(waiting.real),
@@ -208,13 +217,7 @@ async fn live(room: Rc<Room>, mut life: Life) {
     };
     let gone = match port {
         Ok(port) => {
-            let gone = match Process::start(&room, &life, port, waiting) {
-                Ok(process) => {
-                    let _ = life.spawned.set(Instant::now()); // a life is started once
-                    process.live(&room, &mut life).await
-                }
-                Err(why) => not_started(&why),
-            };
+            let gone = lead(&room, &mut life, port, waiting).await.unwrap_or_else(|why| not_started(&why));
             room.ports.borrow_mut().give_back(port);
             gone
         }
@@ -225,6 +228,21 @@ async fn live(room: Rc<Room>, mut life: Life) {
     Shelf::new(&folder, life.id).close(&life.spec.volumes);
     LastWords::new(&folder, life.id).forget();
     life.reporter.gone(gone);
+}
+
+/// Its life at the host's `port`.
+async fn lead(room: &Room, life: &mut Life, port: u16, mut waiting: Option<Waiting>) -> io::Result<Gone> {
+    let mut ground = Ground::lay(room, life, port, waiting.as_mut())?;
+    // Boxed: few have somebody who runs before them.
+    if ground.has_init_containers()
+        && let Err(gone) = Box::pin(ground.begin(room, life)).await
+    {
+        ground.leave(room).await;
+        return Ok(gone);
+    }
+    let process = Process::start(room, life, port, ground, waiting)?;
+    let _ = life.spawned.set(Instant::now()); // a life is started once
+    Ok(process.live(room, life).await)
 }
 
 /// A started process with everything that hangs on it.
@@ -244,42 +262,20 @@ struct Process {
     group: Group,
     /// Until it was ready once.
     underway: Cell<Option<Underway>>,
+    wrong: Wrong,
 }
 
 impl Process {
-    fn start(room: &Room, life: &Life, port: u16, mut waiting: Option<Waiting>) -> io::Result<Self> {
+    fn start(
+        room: &Room,
+        life: &Life,
+        port: u16,
+        ground: Ground,
+        mut waiting: Option<Waiting>,
+    ) -> io::Result<Self> {
         let underway = Cell::new(Some(room.seats.underway()));
-        let Life { id, line, ref spec, .. } = *life;
-        if spec.command.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
-        }
-        let record = waiting.as_ref().map_or_else(Record::fresh, |waiting| waiting.record().clone());
-        let shelf = Shelf::new(&room.records.folder(&spec.namespace, &spec.revision), id);
-        shelf.fill(&spec.volumes)?;
-        let beside = spec.sidecars.iter().flat_map(|sidecar| &sidecar.spec.mounts);
-        shelf.open(&spec.volumes, spec.mounts.iter().chain(beside))?;
-        let last_words = LastWords::new(&room.records.folder(&spec.namespace, &spec.revision), id);
-        let words_at =
-            spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;
-        let has_port = waiting.as_ref().is_some_and(Waiting::has_port);
-        let group = waiting.as_mut().map_or_else(|| Group::named(id.to_string()), Waiting::leave_group);
-        let seat = room.seat(group, has_port, spec, port);
-        let name = pod_name(&spec.revision, line);
-        let own = Own {
-            port: Some(seat.port),
-            name: &name,
-            mark: &record.mark,
-            volumes: shelf.root(),
-            last_words: words_at,
-        };
-        let environment = environment(spec, own);
-        let place_of = |spec: &InstanceSpec| Place {
-            resolver: seat.resolver.clone().filter(|_| may_mount()),
-            hostname: may_mount().then(|| host_name(&name).to_owned()),
-            ..place(room.place(&seat.group), spec, &shelf, &last_words)
-        };
-        let launcher = Launcher { init: room.init.clone(), place: place_of(spec) };
-        let posts = spec.sidecars.iter().map(|one| post(room, one, id, place_of(&one.spec), own)).collect();
+        let Life { id, ref spec, ref reporter, .. } = *life;
+        let Ground { record, launcher, environment, last_words, group, posts, init_containers } = ground;
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
         let note = || room.records.write(spec, id, &record);
         let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
@@ -301,10 +297,11 @@ impl Process {
                     log,
                     pumps,
                     frost: Frost::default(),
-                    sidecars: Sidecars::start(posts, &life.reporter),
-                    group: seat.group,
+                    sidecars: Sidecars::start(posts, init_containers.seen(), reporter),
+                    group,
                     last_words,
                     underway,
+                    wrong: Wrong::default(),
                 })
             }
             Err(why) => {
@@ -335,43 +332,5 @@ impl Process {
             Ok(status) => gone(&end, status, &life.spec, (&self.last_words.read(), &log.tail()), starved),
             Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
         }
-    }
-}
-
-/// Where a sidecar of the instance `id` runs, and by what.
-fn post(room: &Room, sidecar: &Sidecar, id: u64, place: Place, own: Own<'_>) -> Post {
-    let spec = &sidecar.spec;
-    let folder = room.records.folder(&spec.namespace, &spec.revision);
-    let log = InstanceLog::beside(&folder, id, &spec.revision, &sidecar.name);
-    Post {
-        sidecar: sidecar.clone(),
-        launcher: Launcher { init: room.init.clone(), place },
-        environment: environment(spec, Own { port: None, last_words: None, ..own }),
-        address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
-        log: Rc::new(RefCell::new(log)),
-        state: State::default(),
-    }
-}
-
-/// The place `at` some group, with what the manifest says of it.
-fn place(at: Place, spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) -> Place {
-    let bind = |mount| Bind {
-        source: shelf.source(&spec.volumes, mount),
-        target: mount.path.clone(),
-        read_only: mount.read_only,
-    };
-    let words = match &spec.last_words {
-        Some(LastWordsAt::Path(path)) => {
-            let source = last_words.path().to_owned();
-            Some(Bind { source, target: path.clone(), read_only: false })
-        }
-        Some(LastWordsAt::Variable) | None => None,
-    };
-    Place {
-        binds: spec.mounts.iter().map(bind).chain(words).collect(),
-        working_dir: spec.working_dir.clone(),
-        identity: spec.identity,
-        read_only_root: spec.read_only_root,
-        ..at
     }
 }

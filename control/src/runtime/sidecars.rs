@@ -8,11 +8,13 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
@@ -26,7 +28,7 @@ use super::limits::{
 };
 use super::log::InstanceLog;
 use super::output::{drain, watch};
-use super::probe::{Pace, Patient};
+use super::probe::{Pace, Patient, Wrong};
 use super::{Beside, Gone, Reporter, Sidecar};
 
 /// All of one instance.
@@ -37,6 +39,8 @@ pub(super) struct Sidecars {
 
 struct Team {
     posts: Vec<Post>,
+    /// Who ran before them.
+    before: Vec<Beside>,
     reporter: Reporter,
     stopping: Cell<bool>,
     /// Why the instance cannot go on.
@@ -66,13 +70,15 @@ pub(super) struct State {
     restarts: Cell<u32>,
     /// In a row.
     failures: Cell<u32>,
+    wrong: Wrong,
 }
 
 impl Sidecars {
-    /// Starts all of them.
-    pub(super) fn start(posts: Vec<Post>, reporter: &Reporter) -> Self {
+    /// Starts all of them, after those `before`.
+    pub(super) fn start(posts: Vec<Post>, before: Vec<Beside>, reporter: &Reporter) -> Self {
         let team = Rc::new(Team {
             posts,
+            before,
             reporter: reporter.clone(),
             stopping: Cell::default(),
             failed: RefCell::default(),
@@ -88,6 +94,16 @@ impl Sidecars {
     /// Returns when all are ready.
     pub(super) async fn are_ready(&self) {
         self.until(|| self.team.are_ready()).await;
+    }
+
+    /// What is in the way of one that is not ready, as far as it is known.
+    pub(super) fn hindrance(&self) -> Option<String> {
+        let post = self.team.posts.iter().find(|post| !post.state.ready.get())?;
+        let (name, wrong) = (&post.sidecar.name, post.state.wrong.borrow());
+        Some(match wrong.as_str() {
+            "" => format!("container {name} is not ready"),
+            wrong => format!("container {name} is not ready: {wrong}"),
+        })
     }
 
     /// Returns when one of them is not ready.
@@ -117,7 +133,7 @@ impl Sidecars {
     /// SIGTERM, the grace period, SIGKILL.
     pub(super) async fn end(&self, grace: Duration) {
         self.team.stopping.set(true);
-        self.team.signal(Signal::TERM);
+        self.team.signal_all(Signal::TERM);
         self.freeze(false); // a frozen one hears nothing
         let mut tasks = self.tasks.take();
         for (task, post) in tasks.iter().zip(&self.team.posts) {
@@ -131,7 +147,7 @@ impl Sidecars {
             }
         };
         if timeout(grace, all).await.is_err() {
-            self.team.signal(Signal::KILL);
+            self.team.signal_all(Signal::KILL);
             for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
                 let _ = task.await;
             }
@@ -153,7 +169,7 @@ impl Drop for Sidecars {
     /// The thread ends, or the instance could not be started: nobody waits for them any more.
     fn drop(&mut self) {
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
-        self.team.signal(Signal::KILL);
+        self.team.signal_all(Signal::KILL);
         for post in &self.team.posts {
             if let Some(mut child) = post.state.child.take() {
                 let _ = child.wait(); // at once: nothing survives SIGKILL
@@ -193,22 +209,16 @@ impl Team {
     /// One process, from its start to its end.
     async fn run(&self, post: &Post) -> io::Result<Gone> {
         let spec = &post.sidecar.spec;
-        let words = command(spec, &post.environment);
-        let mut starting = post.launcher.command(&words, &post.environment);
-        let mut child = starting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let (pidfd, pumps) = match watch(&mut child, &post.log) {
-            Ok(watched) => watched,
-            Err(why) => {
-                signal_group(&child, Signal::KILL);
-                child.wait()?;
-                return Err(why);
-            }
-        };
+        let (child, pidfd, pumps) = post.begin()?;
         post.state.child.replace(Some(child));
         let end = tokio::select! {
             biased;
             () = exited(&pidfd) => if self.stopping.get() { End::Asked } else { End::Itself },
-            end = self.attend(post) => end,
+            end = self.attend(post) => {
+                post.signal(Signal::TERM);
+                let _ = timeout(spec.grace, exited(&pidfd)).await; // it had its time
+                end
+            }
         };
         let child = post.state.child.take();
         let Some(mut child) = child else { return Err(io::Error::other("its process is gone")) };
@@ -278,7 +288,8 @@ impl Team {
     fn say(&self, post: &Post, ready: bool) {
         if post.state.ready.replace(ready) != ready {
             self.bell.notify_waiters();
-            self.reporter.beside(self.posts.iter().map(Post::seen).collect());
+            let posts = self.posts.iter().map(Post::seen);
+            self.reporter.beside(self.before.iter().cloned().chain(posts).collect());
         }
     }
 
@@ -286,18 +297,39 @@ impl Team {
         self.posts.iter().all(|post| post.state.ready.get())
     }
 
-    fn signal(&self, signal: Signal) {
-        for post in &self.posts {
-            if let Some(child) = &*post.state.child.borrow() {
-                signal_group(child, signal);
-            }
-        }
+    fn signal_all(&self, signal: Signal) {
+        self.posts.iter().for_each(|post| post.signal(signal));
     }
 }
 
+/// A process, what tells its end, and those who read what it writes.
+type Begun = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
+
 impl Post {
+    /// Starts its process.
+    pub(super) fn begin(&self) -> io::Result<Begun> {
+        let words = command(&self.sidecar.spec, &self.environment);
+        let mut starting = self.launcher.command(&words, &self.environment);
+        let mut child = starting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        match watch(&mut child, &self.log) {
+            Ok((pidfd, pumps)) => Ok((child, pidfd, pumps)),
+            Err(why) => {
+                signal_group(&child, Signal::KILL);
+                child.wait()?;
+                Err(why)
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &*self.state.child.borrow() {
+            signal_group(child, signal);
+        }
+    }
+
     fn patient(&self) -> Patient<'_> {
-        Patient { address: self.address, launcher: &self.launcher, environment: &self.environment }
+        let Self { address, launcher, environment, .. } = self;
+        Patient { address: *address, launcher, environment, wrong: &self.state.wrong }
     }
 
     fn seen(&self) -> Beside {

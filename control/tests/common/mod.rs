@@ -43,6 +43,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         detects_http2: false,
         startup_max: PATIENCE,
         grace: PATIENCE,
+        init_containers: Vec::new(),
         sidecars: Vec::new(),
     }
 }

@@ -6,6 +6,7 @@
 mod common;
 mod devices;
 mod identity;
+mod init_containers;
 mod ports;
 mod probes;
 mod seats;
@@ -84,9 +85,23 @@ impl House {
 }
 
 impl Guest {
+    /// What it says next, but for why it is not ready yet, which a slow machine says as well.
     async fn report(&mut self) -> Report {
-        let next = tokio::time::timeout(PATIENCE, self.reports.recv()).await;
-        next.expect("the instance reports in time").expect("a report comes before the end").1
+        loop {
+            let next = tokio::time::timeout(PATIENCE, self.reports.recv()).await;
+            match next.expect("the instance reports in time").expect("a report comes before the end").1 {
+                Report::Hindered(_) => {}
+                report => return report,
+            }
+        }
+    }
+
+    /// Why it is not ready yet, said before anything else.
+    async fn hindrance(&mut self) -> String {
+        match tokio::time::timeout(PATIENCE, self.reports.recv()).await {
+            Ok(Some((_, Report::Hindered(why)))) => why,
+            other => panic!("not hindered: {other:?}"),
+        }
     }
 
     async fn ready(&mut self) -> SocketAddr {
@@ -109,7 +124,7 @@ fn shell(script: &str) -> InstanceSpec {
     spec(&["/bin/sh", "-c", &script.replace('$', "$$")])
 }
 
-/// RT-PROBE-01, RT-LIFE-05, SRV-CON-35: a listening program is ready, and SIGTERM ends it.
+/// RT-PROBE-01, RT-LIFE-01, RT-LIFE-05, SRV-CON-35: a listening program is ready, SIGTERM ends it, and only its output stays.
 #[tokio::test]
 async fn a_program_that_listens_is_ready_and_ends_when_asked() {
     let house = House::new();

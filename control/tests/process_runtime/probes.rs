@@ -37,6 +37,53 @@ async fn a_program_that_is_not_alive_any_more_is_ended() {
     assert!(gone.message.contains("liveness probe failed: the command failed"), "{}", gone.message);
 }
 
+/// SRV-CON-30, COND-17: a command that is not there says so at once, not when the start has taken too long; and then its end
+/// says it too.
+#[tokio::test]
+async fn what_a_start_waits_for_is_told() {
+    let house = House::new();
+    let command = vec!["/no/such/command".to_owned()];
+    let readiness = Probe::once(Check::Exec { command });
+    let startup_max = Duration::from_secs(3);
+    let mut guest = house.start(1, InstanceSpec { readiness, startup_max, ..shell("sleep 1000") });
+    let why = "readiness probe failed: the command failed with exit status: 127: sluicegate: cannot run /no/such/command";
+    let told = guest.hindrance().await;
+    assert!(told.starts_with(why), "{told}");
+    let gone = guest.gone().await;
+    assert_eq!(gone.cause, Cause::NotReady);
+    assert!(gone.message.contains(why), "{}", gone.message);
+}
+
+/// RT-PROBE-08: the time that a start may take counts while the startup probe is asked, however often that may fail.
+#[tokio::test]
+async fn a_startup_probe_does_not_extend_the_time_of_a_start() {
+    let house = House::new();
+    let startup_max = Duration::from_millis(200);
+    let startup = Some(asks("echo not yet; false", u32::MAX));
+    let mut guest = house.start(1, InstanceSpec { startup, startup_max, ..shell("sleep 1000") });
+    let gone = guest.gone().await;
+    assert_eq!(gone.cause, Cause::NotReady);
+    assert!(gone.message.contains("startup probe failed: the command failed"), "{}", gone.message);
+    assert!(gone.message.contains("not yet"), "{}", gone.message);
+}
+
+/// A probe's command that takes too long ends with everybody it started: one more would stay with each round.
+#[tokio::test]
+async fn a_command_that_is_given_up_leaves_nobody_behind() {
+    let (house, file, spec) = with_file();
+    let slow = asks("sleep 1000 & echo $! >> $FILE; wait", u32::MAX); // so the instance itself ends nobody
+    let liveness = Some(Probe { timeout: Duration::from_secs(1), ..slow });
+    let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
+    guest.ready().await;
+    let pid = loop {
+        match fs::read_to_string(&file).ok().and_then(|pids| pids.lines().next().map(str::to_owned)) {
+            Some(pid) => break pid.parse().unwrap(),
+            None => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    assert!(super::ends(pid).await, "it outlived the attempt");
+}
+
 /// SRV-CON-31: the threshold is of failures in a row.
 #[tokio::test]
 async fn fewer_failures_than_the_threshold_in_a_row_end_nobody() {
@@ -67,7 +114,7 @@ async fn an_answer_that_comes_after_the_timeout_is_a_failure() {
     assert!(gone.message.contains("liveness probe failed"), "{}", gone.message);
 }
 
-/// A frozen instance stands still, comes back where it was, and ends when it is told to.
+/// RT-CG-05: a frozen instance stands still, comes back where it was, and ends when it is told to.
 #[tokio::test]
 async fn a_frozen_instance_stands_still_until_it_is_thawed() {
     let (house, file, spec) = with_file();

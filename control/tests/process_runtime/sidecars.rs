@@ -77,9 +77,8 @@ async fn a_sidecar_that_fails_again_and_again_ends_the_instance_and_says_why() {
     let house = House::new();
     let mut guest = house.start(1, with(beside("echo no key >&2; exit 3")));
     let gone = loop {
-        match guest.report().await {
-            Report::Gone(gone) => break gone,
-            Report::Beside(_) | Report::Ready { .. } | Report::Unready => {}
+        if let Report::Gone(gone) = guest.report().await {
+            break gone;
         }
     };
     assert_eq!(gone.cause, Cause::Exited(3));
@@ -99,4 +98,23 @@ async fn a_deaf_sidecar_ends_after_the_grace_period() {
     assert_eq!(guest.report().await, told(false, 0));
     guest.gone().await;
     assert!(!Path::new("/proc").join(pid).exists());
+}
+
+/// RT-LIFE-05: one that is not alive any more is told to end before it is ended, as a kubelet does.
+#[tokio::test]
+async fn a_sidecar_that_is_not_alive_hears_that_it_has_to_end() {
+    let house = House::new();
+    let sign = house.dir.path().join("sign");
+    fs::write(&sign, "").unwrap();
+    let mut sidecar = beside("trap 'echo bye; exit 0' TERM; echo pid=$$; while true; do sleep 0.01; done");
+    let command = ["test", "-e", sign.to_str().unwrap()].map(str::to_owned).to_vec();
+    let period = Duration::from_millis(20);
+    sidecar.spec.liveness = Some(Probe { period, ..Probe::once(Check::Exec { command }) });
+    let mut guest = house.start(1, with(sidecar));
+    assert_eq!(guest.report().await, told(true, 0));
+    guest.ready().await;
+    pid(&house, 0).await; // it hears signals from here on
+    fs::remove_file(&sign).unwrap();
+    assert_eq!(guest.report().await, told(false, 0));
+    assert!(log(&house).contains("stdout F bye"), "{}", log(&house));
 }

@@ -10,8 +10,9 @@ use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::make::{REVISION_UID, labels, owner};
+use super::make::{annotations, labels, owner};
 use crate::fleet::{Seen, Stage};
+use crate::kinds::serving::annotations::REVISION_UID;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{name, namespace};
 use crate::runtime::deployment_name;
@@ -56,7 +57,11 @@ fn spec(revision: &Revision, desired: i32) -> DeploymentSpec {
             ..LabelSelector::default()
         },
         template: PodTemplateSpec {
-            metadata: Some(ObjectMeta { labels: Some(labels(revision)), ..ObjectMeta::default() }),
+            metadata: Some(ObjectMeta {
+                labels: Some(labels(revision)),
+                annotations: Some(annotations(revision)).filter(|all| !all.is_empty()),
+                ..ObjectMeta::default()
+            }),
             spec: Some(PodSpec { containers: vec![serving], ..PodSpec::default() }),
         },
         strategy: Some(strategy()),
@@ -125,6 +130,7 @@ mod tests {
             started: at,
             last: None,
             beside: Vec::new(),
+            hindrance: None,
         }
     }
 

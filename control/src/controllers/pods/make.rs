@@ -8,8 +8,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
+use crate::controllers::revision::tokens::account;
 use crate::fleet::{Last, Seen, Stage};
-use crate::kinds::serving::annotations::{CONFIGURATION, CONFIGURATION_GENERATION, REVISION, SERVICE};
+use crate::kinds::serving::annotations::{
+    REVISION, REVISION_UID, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED, inherited,
+};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{name, namespace};
 use crate::runtime::{Cause, pod_name};
@@ -27,6 +30,10 @@ const OUT_OF_MEMORY: i32 = SIGNAL_BASE + 9;
 /// ... and of those that ended in a way that has no code.
 const NO_CODE: i32 = 255;
 
+/// Words for a container that does not run: its instance failed and is started later, or others run before it.
+const BACK_OFF: &str = "CrashLoopBackOff";
+const BEGINNING: &str = "PodInitializing";
+
 /// The instance behind a Pod.
 #[must_use]
 pub fn instance_of(pod: &Pod) -> Option<u64> {
@@ -42,8 +49,14 @@ pub(super) fn pod(revision: &Revision, seen: &Seen) -> Pod {
         metadata: metadata(revision, seen),
         spec: Some(PodSpec {
             containers: revision.spec.containers.clone(),
+            enable_service_links: revision.spec.enable_service_links,
+            init_containers: Some(revision.spec.init_containers.clone()).filter(|all| !all.is_empty()),
+            image_pull_secrets: Some(revision.spec.image_pull_secrets.clone()).filter(|all| !all.is_empty()),
             node_name: Some(NODE.into()),
             restart_policy: Some("Always".into()),
+            service_account_name: Some(account(&revision.spec).into()),
+            termination_grace_period_seconds: revision.spec.timeout_seconds,
+            volumes: Some(revision.spec.volumes.clone()).filter(|all| !all.is_empty()),
             // Always there in Kubernetes, so that clients (kubectl debug) look into it without asking.
             security_context: Some(PodSecurityContext::default()),
             ..PodSpec::default()
@@ -52,22 +65,24 @@ pub(super) fn pod(revision: &Revision, seen: &Seen) -> Pod {
     }
 }
 
-/// The label with the Revision's uid.
-pub(super) const REVISION_UID: &str = "serving.knative.dev/revisionUID";
-
-/// What marks everything that runs for `revision`.
+/// What marks everything that runs for `revision`: its own labels, which its template's are among, and whose it is.
 pub(super) fn labels(revision: &Revision) -> BTreeMap<String, String> {
     let meta = &revision.metadata;
-    let own = name(meta);
-    let mut labels = meta.labels.clone().unwrap_or_default();
-    let passed_on = |key: &str| {
-        !key.contains("knative.dev/") || [SERVICE, CONFIGURATION, CONFIGURATION_GENERATION].contains(&key)
-    };
-    labels.retain(|key, _| passed_on(key));
-    labels.insert(REVISION.into(), own.into());
+    let mut labels = inherited(meta.labels.as_ref(), &[ROUTING_STATE]);
+    labels.insert(REVISION.into(), name(meta).into());
     labels.insert(REVISION_UID.into(), meta.uid.clone().unwrap_or_default());
-    labels.insert("app".into(), own.into());
+    labels.entry("app".into()).or_insert_with(|| name(meta).into()); // its author may call it otherwise
     labels
+}
+
+/// ... and what is noted at it: what its template says, and nothing that changes with its traffic.
+pub(super) fn annotations(revision: &Revision) -> BTreeMap<String, String> {
+    let meta = &revision.metadata;
+    let mut annotations = inherited(meta.annotations.as_ref(), &[ROUTES, ROUTING_STATE_MODIFIED]);
+    if let Some(serving) = default_container(revision) {
+        annotations.entry(DEFAULT_CONTAINER.into()).or_insert_with(|| serving.into());
+    }
+    annotations
 }
 
 pub(super) fn owner(revision: &Revision) -> OwnerReference {
@@ -88,20 +103,22 @@ fn metadata(revision: &Revision, seen: &Seen) -> ObjectMeta {
         namespace: Some(namespace(meta).into()),
         labels: Some(labels(revision)),
         owner_references: Some(vec![owner(revision)]),
-        annotations: default_container(revision),
+        annotations: Some(annotations(revision)).filter(|all| !all.is_empty()),
         ..ObjectMeta::default()
     }
 }
 
 /// Of several containers, the one that kubectl means unless it is told another.
-fn default_container(revision: &Revision) -> Option<BTreeMap<String, String>> {
-    let serving = revision.spec.serving_container().filter(|_| revision.spec.containers.len() > 1)?;
-    Some([(DEFAULT_CONTAINER.to_owned(), serving.name.clone())].into())
+fn default_container(revision: &Revision) -> Option<&str> {
+    let spec = &revision.spec;
+    let serving =
+        spec.serving_container().filter(|_| spec.containers.len() + spec.init_containers.len() > 1)?;
+    Some(&serving.name)
 }
 
 fn status(revision: &Revision, seen: &Seen) -> PodStatus {
     let ready = seen.stage == Stage::Ready;
-    let (state, reason) = state(seen);
+    let (state, reason) = state(revision, seen);
     let serving = revision.spec.serving_container();
     let of = |container: &Container| {
         if serving.is_some_and(|serving| serving.name == container.name) {
@@ -110,33 +127,37 @@ fn status(revision: &Revision, seen: &Seen) -> PodStatus {
             of_sidecar(container, seen, state.clone())
         }
     };
-    let condition = |kind: &str, holds: bool| PodCondition {
+    let condition = |kind: &str, holds: bool, (reason, message): (&str, Option<&String>)| PodCondition {
         type_: kind.into(),
         status: if holds { "True" } else { "False" }.into(),
-        reason: (!holds).then(|| "ContainersNotReady".into()),
+        reason: (!holds).then(|| reason.into()),
+        message: message.filter(|_| !holds).cloned(),
         ..PodCondition::default()
     };
+    let unready = ("ContainersNotReady", seen.hindrance.as_ref());
+    let is_begun = has_begun(revision, seen);
+    let before: Vec<_> = revision.spec.init_containers.iter().map(|one| of_init(one, seen)).collect();
     let ip = seen.address.map(|address| address.ip().to_string());
     PodStatus {
         phase: Some("Running".into()), // there is no place to be found and no image to be fetched first
         reason,
         conditions: Some(vec![
-            condition("PodScheduled", true),
-            condition("Initialized", true),
-            condition("ContainersReady", ready),
-            condition("Ready", ready),
+            condition("PodScheduled", true, unready),
+            condition("Initialized", is_begun, ("ContainersNotInitialized", None)),
+            condition("ContainersReady", ready, unready),
+            condition("Ready", ready, unready),
         ]),
         host_ip: Some("127.0.0.1".into()),
         pod_ip: ip.clone(),
         pod_ips: ip.map(|ip| vec![PodIP { ip }]),
         start_time: Some(Time(seen.began)),
         container_statuses: Some(revision.spec.containers.iter().map(of).collect()),
+        init_container_statuses: Some(before).filter(|all| !all.is_empty()),
         ..PodStatus::default()
     }
 }
 
 fn of_serving(container: &Container, seen: &Seen, state: ContainerState) -> ContainerStatus {
-    let last = seen.last.as_ref().filter(|_| seen.stage != Stage::Waiting);
     ContainerStatus {
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
@@ -145,7 +166,9 @@ fn of_serving(container: &Container, seen: &Seen, state: ContainerState) -> Cont
         started: Some(!matches!(seen.stage, Stage::Starting | Stage::Waiting)),
         restart_count: i32::try_from(seen.restarts).unwrap_or(i32::MAX),
         state: Some(state),
-        last_state: last
+        last_state: seen
+            .last
+            .as_ref()
             .map(|last| ContainerState { terminated: Some(terminated(last)), ..ContainerState::default() }),
         ..ContainerStatus::default()
     }
@@ -168,21 +191,65 @@ fn of_sidecar(container: &Container, seen: &Seen, state: ContainerState) -> Cont
     }
 }
 
-/// What the container does, and the word for it if it is not what the phase says.
-fn state(seen: &Seen) -> (ContainerState, Option<String>) {
-    if seen.stage == Stage::Waiting {
-        let reason = "CrashLoopBackOff".to_owned();
-        let message = seen.last.as_ref().map(|last| last.message.clone());
-        let waiting = ContainerStateWaiting { reason: Some(reason.clone()), message };
-        return (ContainerState { waiting: Some(waiting), ..ContainerState::default() }, Some(reason));
+/// Of one that runs before the others: those that the instance has told of are over, but for the last one.
+fn of_init(container: &Container, seen: &Seen) -> ContainerStatus {
+    let found = seen.beside.iter().find(|one| one.name == container.name);
+    let has_run = found.is_some_and(|one| one.ready);
+    let state = match found {
+        _ if has_run => ContainerState {
+            terminated: Some(ContainerStateTerminated {
+                reason: Some("Completed".into()),
+                started_at: Some(Time(seen.started)),
+                finished_at: Some(Time(seen.started)), // not known better; without one clients show the year 1
+                ..ContainerStateTerminated::default()
+            }),
+            ..ContainerState::default()
+        },
+        Some(_) => running(seen),
+        None if seen.stage == Stage::Waiting => waiting(BACK_OFF, seen.last.as_ref()),
+        None => waiting(BEGINNING, None),
+    };
+    ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        container_id: Some(format!("{RUNTIME}{}/{}", seen.id, container.name)),
+        ready: has_run,
+        started: Some(found.is_some() && !has_run),
+        restart_count: i32::try_from(seen.restarts).unwrap_or(i32::MAX),
+        state: Some(state),
+        ..ContainerStatus::default()
     }
-    let running = ContainerStateRunning { started_at: Some(Time(seen.started)) };
+}
+
+/// All of those have run.
+fn has_begun(revision: &Revision, seen: &Seen) -> bool {
+    let has_run = |name: &str| seen.beside.iter().any(|one| one.name == name && one.ready);
+    revision.spec.init_containers.iter().all(|one| has_run(&one.name))
+}
+
+/// What the container does, and the word for it if it is not what the phase says.
+fn state(revision: &Revision, seen: &Seen) -> (ContainerState, Option<String>) {
     let reason = match seen.stage {
+        Stage::Waiting => return (waiting(BACK_OFF, seen.last.as_ref()), Some(BACK_OFF.to_owned())),
+        Stage::Starting if !has_begun(revision, seen) => {
+            return (waiting(BEGINNING, None), Some(BEGINNING.to_owned()));
+        }
         Stage::Ending => Some("Terminating".to_owned()),
         Stage::Frozen => Some("Frozen".to_owned()),
         _ => None,
     };
-    (ContainerState { running: Some(running), ..ContainerState::default() }, reason)
+    (running(seen), reason)
+}
+
+fn waiting(reason: &str, last: Option<&Last>) -> ContainerState {
+    let message = last.map(|last| last.message.clone());
+    let waiting = ContainerStateWaiting { reason: Some(reason.to_owned()), message };
+    ContainerState { waiting: Some(waiting), ..ContainerState::default() }
+}
+
+fn running(seen: &Seen) -> ContainerState {
+    let running = ContainerStateRunning { started_at: Some(Time(seen.started)) };
+    ContainerState { running: Some(running), ..ContainerState::default() }
 }
 
 fn terminated(last: &Last) -> ContainerStateTerminated {
@@ -215,7 +282,9 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::kinds::serving::annotations::{CONFIGURATION_UID, SERVICE};
     use crate::kinds::serving::template::RevisionSpec;
+    use crate::runtime::Beside;
 
     fn seen(stage: Stage, restarts: u32) -> Seen {
         let at = Timestamp::UNIX_EPOCH;
@@ -236,15 +305,21 @@ mod tests {
             started: at,
             last,
             beside: Vec::new(),
+            hindrance: None,
         }
     }
 
     fn revision() -> Revision {
         let mut revision = Revision::new("ns", "hello-00001", RevisionSpec::default());
         revision.spec.containers = vec![Container { name: "user-container".into(), ..Container::default() }];
-        let labels = [(SERVICE, "hello"), ("serving.knative.dev/routingState", "active"), ("team", "a")];
+        let map = |pairs: &[(&str, &str)]| {
+            Some(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+        };
         revision.metadata.labels =
-            Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect());
+            map(&[(SERVICE, "hello"), (CONFIGURATION_UID, "u"), (ROUTING_STATE, "active"), ("team", "a")]);
+        let (scrape, class) = (("prometheus.io/scrape", "true"), ("autoscaling.knative.dev/metric", "rps"));
+        revision.metadata.annotations =
+            map(&[scrape, class, (ROUTES, "hello"), (ROUTING_STATE_MODIFIED, "2026-01-01T00:00:00Z")]);
         revision
     }
 
@@ -252,14 +327,25 @@ mod tests {
     fn a_pod_says_whose_it_is_and_which_instance_it_stands_for() {
         let pod = pod(&revision(), &seen(Stage::Ready, 0));
         assert_eq!(pod.metadata.name.as_deref(), Some("hello-00001-deployment-z"));
-        let labels = pod.metadata.labels.as_ref().unwrap();
-        let keys: Vec<_> = labels.keys().map(String::as_str).collect();
-        assert_eq!(
-            keys,
-            ["app", "serving.knative.dev/revision", "serving.knative.dev/revisionUID", SERVICE, "team"]
-        );
         assert_eq!(pod.metadata.owner_references.as_ref().unwrap()[0].name, "hello-00001");
+        assert_eq!(pod.spec.as_ref().unwrap().service_account_name.as_deref(), Some("default"));
         assert_eq!(instance_of(&pod), Some(71));
+    }
+
+    /// What others find Pods by is what their template says: `app` was taken from it, and annotations were not there.
+    #[test]
+    fn a_pod_carries_what_its_template_says_and_nothing_of_its_traffic() {
+        let keys = |map: Option<BTreeMap<String, String>>| map.unwrap().into_keys().collect::<Vec<_>>();
+        let plain = pod(&revision(), &seen(Stage::Ready, 0)).metadata;
+        assert_eq!(plain.labels.as_ref().unwrap()["app"], "hello-00001");
+        assert_eq!(keys(plain.labels), ["app", CONFIGURATION_UID, REVISION, REVISION_UID, SERVICE, "team"]);
+        assert_eq!(keys(plain.annotations), ["autoscaling.knative.dev/metric", "prometheus.io/scrape"]);
+
+        let mut named = revision();
+        named.metadata.labels.as_mut().unwrap().insert("app".into(), "shop".into());
+        named.metadata.annotations = None;
+        let named = pod(&named, &seen(Stage::Ready, 0)).metadata;
+        assert_eq!((named.labels.unwrap()["app"].as_str(), named.annotations), ("shop", None));
     }
 
     #[test]
@@ -284,10 +370,47 @@ mod tests {
         }
     }
 
+    /// Those that run before the others are waited for, run, and are over, in their order.
+    #[test]
+    fn init_containers_are_shown_on_their_way() {
+        let mut revision = revision();
+        let named = |name: &str| Container { name: name.into(), ..Container::default() };
+        revision.spec.init_containers = ["one", "two"].map(named).to_vec();
+        let words = |told: &[(&str, bool)]| {
+            let beside =
+                told.iter().map(|(name, ready)| Beside { name: (*name).into(), ready: *ready, restarts: 0 });
+            let status =
+                pod(&revision, &Seen { beside: beside.collect(), ..seen(Stage::Starting, 0) }).status;
+            let status = status.unwrap();
+            let word = |one: &ContainerStatus| match one.state.clone().unwrap() {
+                ContainerState { waiting: Some(waiting), .. } => waiting.reason.unwrap(),
+                ContainerState { terminated: Some(over), .. } => over.reason.unwrap(),
+                _ => "Running".to_owned(),
+            };
+            let conditions = status.conditions.unwrap();
+            let begun = conditions.iter().find(|one| one.type_ == "Initialized").unwrap().status.clone();
+            let all = status.init_container_statuses.unwrap();
+            let words = all.iter().chain(&status.container_statuses.unwrap()).map(word).collect::<Vec<_>>();
+            (begun, words.join(" "))
+        };
+        let waiting = "PodInitializing";
+        for (told, begun, wanted) in [
+            (&[][..], "False", format!("{waiting} {waiting} {waiting}")),
+            (&[("one", false)][..], "False", format!("Running {waiting} {waiting}")),
+            (&[("one", true), ("two", false)][..], "False", format!("Completed Running {waiting}")),
+            (&[("one", true), ("two", true)][..], "True", "Completed Completed Running".to_owned()),
+        ] {
+            assert_eq!(words(told), (begun.to_owned(), wanted), "{told:?}");
+        }
+    }
+
+    /// `kubectl logs --previous` asks there, also while nothing runs.
     #[test]
     fn how_the_last_one_ended_is_kept() {
-        let status = pod(&revision(), &seen(Stage::Ready, 1)).status.unwrap();
-        let last = status.container_statuses.unwrap()[0].last_state.clone().unwrap().terminated.unwrap();
-        assert_eq!((last.exit_code, last.container_id.as_deref()), (137, Some("process://70")));
+        for stage in [Stage::Ready, Stage::Waiting] {
+            let status = pod(&revision(), &seen(stage, 1)).status.unwrap();
+            let last = status.container_statuses.unwrap()[0].last_state.clone().unwrap().terminated.unwrap();
+            assert_eq!((last.exit_code, last.container_id.as_deref()), (137, Some("process://70")));
+        }
     }
 }

@@ -225,6 +225,7 @@ mod tests {
             started: at,
             last: None,
             beside: Vec::new(),
+            hindrance: None,
         };
         let stages = [Stage::Ready, Stage::Starting, Stage::Ready, Stage::Frozen, Stage::Ending];
         let all: Vec<_> = (1..).zip(stages).map(|(id, stage)| seen(id, stage)).collect();

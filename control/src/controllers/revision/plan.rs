@@ -59,25 +59,27 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
         reason: "ContainerMissing",
         message: "The revision has no container.".to_owned(),
     })?;
-    refuse_unsupported(revision)?;
     given.sources.check_account(&revision.metadata)?;
     let scale = scale(revision, given.autoscaler);
-    let beside = revision.spec.sidecars().map(|sidecar| {
+    let other = |container: &Container| {
         // The instance has one message about its end, and that is the serving one's.
-        let spec = InstanceSpec { last_words: None, ..instance(revision, sidecar, given)? };
-        let is_probed = sidecar.readiness_probe.is_some();
-        Ok(Sidecar { name: sidecar.name.clone(), is_probed, spec })
-    });
-    let mut sidecars = beside.collect::<Result<Vec<_>, Unrunnable>>()?;
+        let spec = InstanceSpec { last_words: None, ..instance(revision, container, given)? };
+        let is_probed = container.readiness_probe.is_some();
+        Ok(Sidecar { name: container.name.clone(), is_probed, spec })
+    };
+    let mut sidecars = revision.spec.sidecars().map(other).collect::<Result<Vec<_>, Unrunnable>>()?;
+    let before = revision.spec.init_containers.iter().map(other);
+    let init_containers = before.collect::<Result<Vec<_>, Unrunnable>>()?;
     let mut serving = instance(revision, container, given)?;
     if devices::are_own(revision, given) {
         devices::share_memory(&mut serving, &mut sidecars);
     }
     let detects_http2 = given.detects_http2 && says_no_protocol(container);
-    let each = sidecars.iter().map(|sidecar| sidecar.spec.resources);
-    let resources = each.fold(serving.resources, Resources::beside);
+    let each = |others: &[Sidecar]| others.iter().map(|one| one.spec.resources).collect::<Vec<_>>();
+    let resources = each(&sidecars).into_iter().fold(serving.resources, Resources::beside);
+    let resources = each(&init_containers).into_iter().fold(resources, Resources::covering);
     Ok(Plan {
-        instance: Arc::new(InstanceSpec { resources, sidecars, detects_http2, ..serving }),
+        instance: Arc::new(InstanceSpec { resources, init_containers, sidecars, detects_http2, ..serving }),
         // Nobody needs instances ready of a version that no request can reach.
         min: if given.reachable { scale.min } else { 0 },
         max: scale.max,
@@ -135,6 +137,7 @@ fn instance(
             .filter(|deadline| !deadline.is_zero())
             .unwrap_or(given.progress_deadline),
         grace: timeout(revision),
+        init_containers: Vec::new(),
         sidecars: Vec::new(),
     })
 }
@@ -232,18 +235,6 @@ fn command(
     }
     command.extend(container.args.clone().unwrap_or_default());
     Ok(command)
-}
-
-/// What a process of this host is not given yet is refused, because ignoring it would start a program
-/// that is not the one described.
-fn refuse_unsupported(revision: &Revision) -> Result<(), Unrunnable> {
-    if revision.spec.init_containers.is_empty() {
-        return Ok(());
-    }
-    Err(Unrunnable {
-        reason: "NotSupported",
-        message: "The process runtime does not support initContainers yet.".to_owned(),
-    })
 }
 
 /// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
@@ -393,12 +384,23 @@ pub(super) mod tests {
         assert_eq!(plan(&revision, &Given { reachable: false, ..given(&images()) }).unwrap().min, 0);
     }
 
-    /// What a process would not be given is refused by name instead of being forgotten.
+    /// Those that run before the others come in their order, and what is enough for each of them is enough for all.
     #[test]
-    fn what_is_not_supported_is_said() {
-        let mut early = revision(hello(), json!({}));
-        early.spec.init_containers.push(early.spec.containers[0].clone());
-        assert!(plan(&early, &given(&images())).unwrap_err().message.contains("initContainers"));
+    fn init_containers_run_before_the_others() {
+        let limits = |memory: &str| json!({"limits": {"memory": memory}});
+        let mut container = hello();
+        container["resources"] = limits("2Mi");
+        let mut both = revision(container, json!({}));
+        let one =
+            json!({"name": "one", "image": "hello", "command": ["/bin/one"], "resources": limits("3Mi")});
+        let two = json!({"name": "two", "image": "hello", "resources": limits("1Mi")});
+        both.spec.init_containers = serde_json::from_value(json!([one, two])).unwrap();
+        let found = plan(&both, &given(&images())).unwrap().instance;
+        let commands: Vec<_> = found.init_containers.iter().map(|one| one.spec.command.join(" ")).collect();
+        assert_eq!(commands, ["/bin/one", "/bin/hello serve"]);
+        assert_eq!(found.resources.memory_bytes_max, 3 << 20);
+        both.spec.init_containers[1].resources = None;
+        assert_eq!(plan(&both, &given(&images())).unwrap().instance.resources.memory_bytes_max, 0);
     }
 
     /// SRV-REV-09, AMB-10: the one with the port serves, wherever it stands; the others run beside it, and what they may use counts

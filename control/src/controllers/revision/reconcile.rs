@@ -85,9 +85,15 @@ fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
 /// A Revision that was well once is not in doubt while it wakes up again: it would lose its traffic
 /// with every sleep, and all traffic would be lost at a restart of ours.
 fn coming(conditions: &mut Conditions<'_>, observed: &Observed) {
-    for kind in [RESOURCES_AVAILABLE, CONTAINER_HEALTHY] {
+    let with_hindrance = |said: &str| match &observed.hindrance {
+        Some(why) => format!("{said} Not ready yet: {why}"),
+        None => said.to_owned(),
+    };
+    for (kind, said) in
+        [(RESOURCES_AVAILABLE, COMING.1.to_owned()), (CONTAINER_HEALTHY, with_hindrance(COMING.1))]
+    {
         if conditions.verdict(kind) != Verdict::True {
-            conditions.mark_unknown(kind, COMING.0, COMING.1);
+            conditions.mark_unknown(kind, COMING.0, &said);
         }
     }
     let was_well =
@@ -95,11 +101,8 @@ fn coming(conditions: &mut Conditions<'_>, observed: &Observed) {
     if was_well && observed.desired == 0 {
         asleep(conditions);
     } else {
-        conditions.mark_unknown(
-            ACTIVE,
-            "Queued",
-            "Requests to the target are being buffered as resources are provisioned.",
-        );
+        let said = "Requests to the target are being buffered as resources are provisioned.";
+        conditions.mark_unknown(ACTIVE, "Queued", &with_hindrance(said));
     }
 }
 
@@ -119,7 +122,7 @@ mod tests {
     use crate::kinds::shared::HasConditions;
 
     fn observed(state: State) -> Observed {
-        Observed { actual: 0, desired: 0, roomy: false, state }
+        Observed { actual: 0, desired: 0, roomy: false, hindrance: None, state }
     }
 
     fn after(revision: &Revision, unrunnable: Option<&Unrunnable>, state: State) -> Revision {
@@ -169,6 +172,26 @@ mod tests {
         for state in [State::Pending, State::Starting] {
             assert_eq!(verdicts(&after(&ready, None, state))[..3], [True; 3]);
         }
+    }
+
+    /// COND-17: what a slow start waits for is told long before its deadline, and not when it is ready.
+    #[test]
+    fn what_is_in_the_way_of_a_start_is_told() {
+        let told = |state: State| {
+            let mut revision = Revision::new("ns", "a", RevisionSpec::default());
+            let hindrance = Some("readiness probe failed: no such command".to_owned());
+            let seen = Observed { hindrance, ..observed(state) };
+            revision.status = Some(status(&revision, None, &seen, Timestamp::from_second(1).unwrap()));
+            [CONTAINER_HEALTHY, ACTIVE].map(|kind| {
+                let found = revision.condition(kind).unwrap();
+                (
+                    found.status,
+                    found.message.ends_with("Not ready yet: readiness probe failed: no such command"),
+                )
+            })
+        };
+        assert_eq!(told(State::Starting), [(Unknown, true); 2]);
+        assert_eq!(told(State::Ready), [(True, false); 2]);
     }
 
     /// COND-10, COND-18: a crash is False with the exit code and the last words.

@@ -51,7 +51,7 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, pr
     if features.is_allowed("kubernetes.podspec-fieldref") {
         return;
     }
-    for (index, container) in spec.containers.iter().enumerate() {
+    for (container_at, container) in spec.each_container() {
         for (place, env) in container.env.iter().flatten().enumerate() {
             let Some(from) = &env.value_from else { continue };
             for (field, set) in [
@@ -59,8 +59,7 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, pr
                 ("resourceFieldRef", from.resource_field_ref.is_some()),
             ] {
                 if set {
-                    problems
-                        .add(format!("{at}.containers[{index}].env[{place}].valueFrom.{field}"), FORBIDDEN);
+                    problems.add(format!("{at}.{container_at}.env[{place}].valueFrom.{field}"), FORBIDDEN);
                 }
             }
         }

@@ -26,9 +26,6 @@ pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
     if spec.containers.is_empty() {
         problems.add(format!("{at}.containers"), MISSING);
     }
-    if !spec.init_containers.is_empty() {
-        problems.add(format!("{at}.initContainers"), FORBIDDEN);
-    }
     if spec.automount_service_account_token == Some(true) {
         problems.add(format!("{at}.automountServiceAccountToken"), FORBIDDEN);
     }
@@ -50,6 +47,19 @@ pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
         }
         let serves = spec.containers.len() == 1 || container.ports.as_ref().is_some_and(|p| !p.is_empty());
         validate_container(container, serves, &at, problems);
+        volumes::validate_mounts(container, &volumes, &mut mounted, &at, problems);
+    }
+    for (index, container) in spec.init_containers.iter().enumerate() {
+        let at = format!("{at}.initContainers[{index}]");
+        if !names.insert(container.name.as_str()) {
+            problems.add(format!("{at}.name"), format!("duplicate container name \"{}\"", container.name));
+        }
+        validate_container(container, false, &at, problems);
+        for (field, probe) in probes(container) {
+            if probe.is_some() {
+                problems.add(format!("{at}.{field}"), "field not allowed in an init container");
+            }
+        }
         volumes::validate_mounts(container, &volumes, &mut mounted, &at, problems);
     }
     for (index, volume) in spec.volumes.iter().enumerate() {
@@ -144,6 +154,11 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, pr
     if count > 1 && !features.is_enabled("multi-container") {
         let why = format!("multi-container is off, but found {count} containers");
         problems.add(format!("{at}.containers"), why);
+    }
+    let before = spec.init_containers.len();
+    if before > 0 && !features.is_enabled("kubernetes.podspec-init-containers") {
+        let why = format!("pod spec support for init-containers is off, but found {before} init containers");
+        problems.add(format!("{at}.initContainers"), format!("{FORBIDDEN}: {why}"));
     }
     if !features.is_allowed("kubernetes.podspec-volumes-emptydir") {
         volumes::refuse_empty_dirs(&spec.volumes, at, problems);
@@ -275,6 +290,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kinds::settings::Setting;
 
     /// What is wrong with a spec of one good container that `patch` was laid over.
     fn found(patch: Value) -> Vec<String> {
@@ -414,5 +430,40 @@ pub(super) mod tests {
         assert_eq!(found_in(json!({"containers": []})), ["spec.containers: missing field(s)"]);
         let twin = json!({"name": "a", "image": "a"});
         assert!(found_in(json!({"containers": [serving, twin]}))[0].contains("duplicate container name"));
+    }
+
+    /// Upstream's `kubernetes.podspec-init-containers`: off until the operator turns it on; nobody asks how they are, and their
+    /// names and mounts count with the others'.
+    #[test]
+    fn init_containers_are_for_those_whom_the_operator_lets() {
+        let with = |before: Value| {
+            json!({"containers": [{"name": "a", "image": "a"}], "initContainers": [before],
+                "volumes": [{"name": "v", "emptyDir": {}}]})
+        };
+        let mount = json!([{"name": "v", "mountPath": "/v"}]);
+        let good = with(json!({"name": "b", "image": "b", "volumeMounts": mount}));
+        assert_eq!(found_in(good.clone()), [] as [&str; 0]);
+        let probe = json!({"tcpSocket": {"port": 1}});
+        let bad = json!({"name": "a", "volumeMounts": mount, "startupProbe": probe, "lifecycle": {}});
+        let at = "spec.initContainers[0]";
+        assert_eq!(
+            found_in(with(bad)),
+            [
+                format!("{at}.name: duplicate container name \"a\""),
+                format!("{at}.image: {MISSING}"),
+                format!("{at}.lifecycle: {FORBIDDEN}"),
+                format!("{at}.startupProbe: field not allowed in an init container"),
+            ]
+        );
+        let found = |word: &str| {
+            let data = [("kubernetes.podspec-init-containers".to_owned(), word.to_owned())].into();
+            let mut problems = Problems::default();
+            let features = Features::parse(&data, &mut problems);
+            validate_by(&serde_json::from_value(good.clone()).unwrap(), "spec", &features, &mut problems);
+            problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect::<Vec<_>>()
+        };
+        let told = "pod spec support for init-containers is off, but found 1 init containers";
+        assert_eq!(found("disabled"), [format!("spec.initContainers: {FORBIDDEN}: {told}")]);
+        assert!(found("enabled").is_empty());
     }
 }

@@ -60,11 +60,11 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, pr
     if features.is_allowed("kubernetes.containerspec-addcapabilities") {
         return;
     }
-    for (index, container) in spec.containers.iter().enumerate() {
+    for (container_at, container) in spec.each_container() {
         let asked = container.security_context.as_ref().and_then(|context| context.capabilities.as_ref());
         let added = asked.and_then(|asked| asked.add.as_ref());
         for capability in added.into_iter().flatten().filter(|name| *name != CAPABILITY) {
-            let at = format!("{at}.containers[{index}].securityContext.capabilities.add");
+            let at = format!("{at}.{container_at}.securityContext.capabilities.add");
             problems.add(at, format!("invalid value: {capability}"));
         }
     }

@@ -134,6 +134,14 @@ impl RevisionSpec {
         self.containers.iter().enumerate().filter(move |(index, _)| *index != serving).map(|(_, one)| one)
     }
 
+    /// All containers, each with its place in the spec.
+    pub(super) fn each_container(&self) -> impl Iterator<Item = (String, &Container)> {
+        let lists = [("containers", &self.containers), ("initContainers", &self.init_containers)];
+        lists.into_iter().flat_map(|(list, containers)| {
+            containers.iter().enumerate().map(move |(index, one)| (format!("{list}[{index}]"), one))
+        })
+    }
+
     /// The name of the container's port says what it speaks.
     #[must_use]
     pub fn speaks_h2c(&self) -> bool {

@@ -61,10 +61,11 @@ const FLAGS: [(&str, Flag); 34] = [
 ];
 
 /// Those that are heeded. The others are about Pods of a cluster, and about what runs beside them there.
-const HEEDED: [&str; 8] = [
+const HEEDED: [&str; 9] = [
     "autodetect-http2",
     "kubernetes.containerspec-addcapabilities",
     "kubernetes.podspec-fieldref",
+    "kubernetes.podspec-init-containers",
     "kubernetes.podspec-volumes-emptydir",
     "multi-container",
     "multi-container-probing",
@@ -111,6 +112,8 @@ impl Setting for Features {
 multi-container: \"enabled\"
 multi-container-probing: \"disabled\"
 kubernetes.podspec-fieldref: \"disabled\"
+# Containers may run before the others.
+kubernetes.podspec-init-containers: \"disabled\"
 kubernetes.podspec-volumes-emptydir: \"enabled\"
 tag-header-based-routing: \"disabled\"
 # Instances whose port has no name are asked whether they speak HTTP/2.

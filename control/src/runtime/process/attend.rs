@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Life, Process};
-use crate::runtime::InstanceSpec;
 use crate::runtime::ending::End;
 use crate::runtime::launch::{exited, signal_group};
-use crate::runtime::limits::VERIFY_MAX;
+use crate::runtime::limits::{HINDRANCE_TOLD_AFTER_MAX, HINDRANCE_TOLD_AFTER_MIN, VERIFY_MAX};
 use crate::runtime::orders::{Order, Told, heard, stop_ordered};
 use crate::runtime::pause::pause;
 use crate::runtime::probe::{Pace, Patient};
 use crate::runtime::probe_http2;
+use crate::runtime::{InstanceSpec, Reporter};
 
 impl Process {
     /// Until something ends it.
@@ -34,9 +34,14 @@ impl Process {
             tokio::select! {
                 biased;
                 () = stop_ordered(&mut life.orders) => return End::Asked,
-                started = self.patient().starts(startup) => if let Err(why) = started {
-                    return End::Unhealthy(format!("startup probe failed: {why}"));
-                },
+                () = sleep_until(life.began + spec.startup_max) => {
+                    return End::NotReady(self.hindrance("startup").unwrap_or_default());
+                }
+                started = self.telling(&life.reporter, "startup", self.patient().starts(startup)) => {
+                    if let Err(why) = started {
+                        return End::Unhealthy(format!("startup probe failed: {why}"));
+                    }
+                }
             }
         }
         tokio::select! {
@@ -49,7 +54,8 @@ impl Process {
     /// RT-PROBE: tells each change of readiness.
     async fn keep_ready(&self, life: &mut Life) -> End {
         let spec = Arc::clone(&life.spec);
-        let mut limit = Some((spec.startup_max, End::NotReady));
+        let until_deadline = life.deadline().saturating_duration_since(Instant::now());
+        let mut limit = Some((until_deadline, End::NotReady(String::new())));
         let mut pace = Pace::Fast;
         let mut delay = spec.readiness.delay;
         let later = spec.readiness.later();
@@ -65,6 +71,7 @@ impl Process {
                     protocol = Some(Box::pin(probe_http2::spoken(self.address)).await); // boxed: few are asked
                 }
             };
+            let passes = self.telling(&life.reporter, "readiness", passes);
             let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
             tokio::select! {
                 biased;
@@ -73,6 +80,9 @@ impl Process {
                     Told::Freeze | Told::Stop => return End::Asked,
                 },
                 passed = timeout(within, passes) => match (passed, limit.take()) {
+                    (Err(_), Some((_, End::NotReady(_)))) => {
+                        return End::NotReady(self.hindrance("readiness").unwrap_or_default());
+                    }
                     (Err(_), Some((_, end))) => return end,
                     _ => life.reporter.ready(self.address, protocol),
                 },
@@ -97,6 +107,33 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// Awaits `passing`, and tells what is in its way for as long as it takes.
+    async fn telling<T>(&self, reporter: &Reporter, what: &str, passing: impl Future<Output = T>) -> T {
+        tokio::pin!(passing);
+        self.wrong.borrow_mut().clear(); // that was another time
+        let (mut told, mut wait) = (None, HINDRANCE_TOLD_AFTER_MIN);
+        loop {
+            tokio::select! {
+                biased;
+                passed = &mut passing => return passed,
+                () = sleep(wait) => {}
+            }
+            wait = (wait * 2).min(HINDRANCE_TOLD_AFTER_MAX);
+            let now = self.hindrance(what);
+            if now != told {
+                now.iter().for_each(|why| reporter.hindered(why.clone()));
+                told = now;
+            }
+        }
+    }
+
+    /// Why the instance is not ready: a sidecar is not, or it did not pass the probe that is called so.
+    fn hindrance(&self, what: &str) -> Option<String> {
+        let wrong = self.wrong.borrow();
+        let own = || (!wrong.is_empty()).then(|| format!("{what} probe failed: {wrong}"));
+        self.sidecars.hindrance().or_else(own)
     }
 
     /// Frozen until it is thawed; `false`: until it is to end.
@@ -143,7 +180,8 @@ impl Process {
     }
 
     fn patient(&self) -> Patient<'_> {
-        Patient { address: self.address, launcher: &self.launcher, environment: &self.environment }
+        let Self { address, launcher, environment, wrong, .. } = self;
+        Patient { address: *address, launcher, environment, wrong }
     }
 
     /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.

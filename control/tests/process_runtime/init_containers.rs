@@ -1,0 +1,110 @@
+//! Containers that run before the others.
+
+use super::*;
+use sluicegate_control::runtime::{Beside, Sidecar};
+
+fn before(name: &str, script: &str) -> Sidecar {
+    Sidecar { name: name.into(), is_probed: false, spec: shell(script) }
+}
+
+/// An instance that listens, after `scripts`, which are called `one`, `two` and so on and find a file in `FILE`.
+fn after(house: &House, scripts: &[&str]) -> InstanceSpec {
+    let file = house.dir.path().join("file").display().to_string();
+    let each = ["one", "two", "three"].into_iter().zip(scripts).map(|(name, script)| {
+        let mut container = before(name, script);
+        container.spec.env = vec![("FILE".into(), file.clone())];
+        container
+    });
+    InstanceSpec { init_containers: each.collect(), ..listener() }
+}
+
+fn told(done: &[(&str, bool)]) -> Report {
+    let one = |(name, ready): &(&str, bool)| Beside { name: (*name).into(), ready: *ready, restarts: 0 };
+    Report::Beside(done.iter().map(one).collect())
+}
+
+fn log_of(house: &House, name: &str) -> String {
+    fs::read_to_string(house.folder().join(format!("1.{name}.log"))).unwrap_or_default()
+}
+
+/// Each begins when the one before it is over, the instance itself after all of them, and each has its own output.
+#[tokio::test]
+async fn they_run_one_after_the_other_and_then_the_instance_does() {
+    let house = House::new();
+    let scripts = [
+        "test ! -e $FILE || exit 1; sleep 0.05; echo first port=${PORT-none} $K_REVISION; echo 1 > $FILE",
+        "grep -q 1 $FILE && echo second",
+    ];
+    let mut guest = house.start(1, after(&house, &scripts));
+    for done in [&[("one", false)][..], &[("one", true), ("two", false)], &[("one", true), ("two", true)]] {
+        assert_eq!(guest.report().await, told(done));
+    }
+    guest.ready().await;
+    assert!(
+        log_of(&house, "one").contains("stdout F first port=none hello-00001"),
+        "{}",
+        log_of(&house, "one")
+    );
+    assert!(log_of(&house, "two").contains("stdout F second"), "{}", log_of(&house, "two"));
+    guest.handle.stop();
+    assert_eq!(guest.gone().await.cause, Cause::Signalled(15));
+}
+
+/// COND-10: the reason of one that fails is the instance's, which never runs, nor does who would come next.
+#[tokio::test]
+async fn one_that_fails_ends_the_instance_and_says_why() {
+    let house = House::new();
+    let mut guest = house.start(1, after(&house, &["echo no key >&2; exit 3", "echo ran > $FILE"]));
+    assert_eq!(guest.report().await, told(&[("one", false)]));
+    let gone = guest.gone().await;
+    assert_eq!(gone.cause, Cause::Exited(3));
+    assert!(
+        gone.message.starts_with("init container one: instance ended with exit status: 3"),
+        "{}",
+        gone.message
+    );
+    assert!(gone.message.contains("no key"), "{}", gone.message);
+    assert!(!house.dir.path().join("file").exists());
+    assert!(!house.folder().join("1.run").exists(), "the record outlived the instance");
+}
+
+/// RT-LIFE-05, RT-PROBE-08: who takes too long, or is not wanted any more, is ended with everybody it started.
+#[tokio::test]
+async fn one_that_does_not_end_is_ended() {
+    let house = House::new();
+    let slow = "sleep 1000 & echo $! > $FILE; wait";
+    let spec = InstanceSpec { startup_max: Duration::from_millis(300), ..after(&house, &[slow]) };
+    let mut late = house.start(1, spec);
+    assert_eq!(late.report().await, told(&[("one", false)]));
+    let gone = late.gone().await;
+    assert_eq!(gone.cause, Cause::NotReady, "{}", gone.message);
+
+    let file = house.dir.path().join("file");
+    fs::remove_file(&file).unwrap_or_default(); // a slow machine ended it before it wrote that
+    let mut unwanted = house.start(2, after(&house, &[slow]));
+    assert_eq!(unwanted.report().await, told(&[("one", false)]));
+    let pid = loop {
+        match fs::read_to_string(&file) {
+            Ok(pid) if pid.ends_with('\n') => break pid.trim().parse().unwrap(),
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    unwanted.handle.stop();
+    unwanted.gone().await;
+    assert!(ends(pid).await, "a child of it outlived the instance");
+}
+
+/// RT-LIFE-09: a loop of failures holds the logs of the last instances only.
+#[tokio::test]
+async fn what_failing_ones_wrote_makes_room() {
+    let house = House::new();
+    for id in 1..=8 {
+        let mut guest = house.start(id, after(&house, &["echo no; exit 1"]));
+        assert_eq!(guest.report().await, told(&[("one", false)]));
+        guest.gone().await;
+    }
+    let logs = fs::read_dir(house.folder()).unwrap().flatten().map(|entry| entry.file_name());
+    let mut logs: Vec<_> = logs.filter(|name| name.to_string_lossy().ends_with(".log")).collect();
+    logs.sort();
+    assert_eq!(logs, ["4.one.log", "5.one.log", "6.one.log", "7.one.log", "8.one.log"]);
+}
