@@ -142,7 +142,8 @@ fn phases(header: &str) -> Vec<(String, f64)> {
     header.split(',').map(phase).collect()
 }
 
-/// A request that woke its instance is told what it waited for, once; warm ones are told nothing.
+/// RT-ISO-09: a request that woke its instance is told what it waited for, once, and what of that was the instance's own start; warm
+/// ones are told nothing.
 #[test]
 fn a_cold_request_is_told_what_it_waited_for() {
     let appliance = asleep(Setup::new(BIN), IMAGE);

@@ -164,3 +164,29 @@ fn a_frozen_instance_thaws_for_the_next_request() {
     api.delete("Service", NAMESPACE, "hello");
     wait::until(PATIENCE, "its end", || pods().is_empty().then_some(()));
 }
+
+/// SRV-EXT-01: with everything that annotations of ours can ask for at once, a Service is what it is without.
+#[test]
+fn with_all_of_it_a_service_is_what_it_is_without() {
+    let asked = json!({
+        "sluicegate.dev/sticky": "cookie", "sluicegate.dev/mirror": "next=50",
+        "sluicegate.dev/header-routes": "X-Next: yes => next",
+    });
+    let appliance = two(asked, with_next());
+    let api = appliance.api();
+    let template = json!({ "metadata": { "annotations": {
+        "sluicegate.dev/spare-instances": "1", "sluicegate.dev/spare-mode": "warm", "runtime.sluicegate.dev/volumes": "env",
+    } } });
+    api.patch("Service", NAMESPACE, "hello", &json!({ "spec": { "template": template } }));
+    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+        is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00003"
+    });
+    let answers: BTreeSet<_> = (0..20).map(|_| revision(&ask(&appliance, ("X-None", "1")))).collect();
+    assert_eq!(answers, ["hello-00001".to_owned()].into());
+    let tagged = Call::get("/").host("next-hello.default.localhost").send(appliance.http());
+    assert_eq!((tagged.status, revision(&tagged).as_str()), (200, "hello-00002"));
+    api.delete("Service", NAMESPACE, "hello");
+    wait::until(PATIENCE, "the host to be nobody's", || {
+        (Call::get("/").host(HOST).send(appliance.http()).status == 404).then_some(())
+    });
+}

@@ -115,3 +115,28 @@ fn a_cold_start_does_not_move_requests_to_the_warm_revision() {
     let cold = counts.get("hello-00001").copied().unwrap_or(0);
     assert!((60..=140).contains(&cold), "{counts:?}");
 }
+
+/// SRV-ROUTE-04: a Revision that is sent to may be deleted. The Route says so, and nobody is sent elsewhere in its place.
+#[test]
+fn a_revision_that_is_sent_to_may_be_deleted() {
+    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let api = appliance.api();
+    api.create(&service("hello", IMAGE, "one"));
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let pinned = json!([{ "revisionName": "hello-00001", "percent": 100 }]);
+    let patch = with(greets(IMAGE, "two"), "/spec/traffic", pinned);
+    api.patch("Service", NAMESPACE, "hello", &patch);
+    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+        is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00002"
+    });
+    api.delete("Revision", NAMESPACE, "hello-00001");
+    let route = api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+        condition(route, "Ready").is_some_and(|ready| ready["status"] == "False")
+    });
+    assert_eq!(condition(&route, "Ready").unwrap()["reason"], "RevisionMissing");
+    assert_eq!(Call::get("/").host("hello.default.localhost").send(appliance.http()).status, 503);
+    let latest = json!({ "spec": { "traffic": [{ "latestRevision": true, "percent": 100 }] } });
+    api.patch("Service", NAMESPACE, "hello", &latest);
+    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    assert_eq!(greeter(&appliance, "hello.default.localhost"), "hello-00002");
+}

@@ -29,7 +29,7 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// A Pod for each instance, owned by the Revision; one that is deleted is started anew, and all go with
+/// RT-LIFE-12: a Pod for each instance, owned by the Revision; one that is deleted is started anew, and all go with
 /// their Service.
 #[test]
 fn instances_are_shown_as_pods_and_started_anew_when_one_is_deleted() {

@@ -91,7 +91,7 @@ async fn an_instance_of_another_user_is_asked_to_end_like_any_other() {
     assert_eq!(gone.cause.to_string(), "ExitCode7");
 }
 
-/// SRV-CON-57, RT-FS-02: nothing can be written to but `/tmp` and the volumes that allow it.
+/// SRV-CON-57, RT-FS-01, RT-FS-02: nothing can be written to but `/tmp` and the volumes that allow it.
 #[tokio::test]
 async fn a_read_only_root_leaves_temporary_files_and_volumes() {
     let house = House::new();

@@ -74,4 +74,29 @@ mod tests {
             !inside(container).iter().any(|name| ["lifecycle", "restartPolicy"].contains(&name.as_str()))
         );
     }
+
+    /// SRV-EXT-03: of our own there is no field; what is beyond Knative is asked for by annotations.
+    #[test]
+    fn a_revision_has_no_fields_but_knatives() {
+        let schema = schema::of::<RevisionSpec>();
+        let mut fields: Vec<_> =
+            schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            [
+                "automountServiceAccountToken",
+                "containerConcurrency",
+                "containers",
+                "enableServiceLinks",
+                "idleTimeoutSeconds",
+                "imagePullSecrets",
+                "initContainers",
+                "responseStartTimeoutSeconds",
+                "serviceAccountName",
+                "timeoutSeconds",
+                "volumes"
+            ]
+        );
+    }
 }
