@@ -32,6 +32,13 @@ pub fn of_broker(broker: &Broker) -> Option<&Destination> {
     broker.spec.delivery.as_ref()?.dead_letter_sink.as_ref()
 }
 
+/// Whether its status is of an earlier spec, so that the sink it tells of may be another one.
+#[must_use]
+pub fn is_to_be_found(broker: &Broker) -> bool {
+    let seen = broker.status.as_ref().and_then(|status| status.base.observed_generation);
+    of_broker(broker).is_some() && seen.is_some() && seen != broker.metadata.generation
+}
+
 /// Where that was, by the Broker's status.
 #[must_use]
 pub fn last_of_broker(broker: &Broker) -> Option<Known> {

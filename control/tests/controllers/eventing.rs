@@ -1,7 +1,7 @@
 //! Broker and Trigger: from a manifest to a stream with its readers.
 
 use dataplane::events::left_behind::Left;
-use dataplane::table::{Backoff, Filter, Reply};
+use dataplane::table::{Backoff, Filter, Hold, Reply};
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
@@ -53,6 +53,39 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
         let broker = house.until_ready::<Broker>("b").await;
         let url = broker.status.unwrap().address.unwrap().url.unwrap();
         assert_eq!(url, "http://127.0.0.1:8081/brokers/default/b");
+    });
+}
+
+/// EV-OBJ-03, COND-12: what a Broker says of deliveries holds for its Triggers when it is Ready with it, and not some time later.
+/// What is given up while the sink is not known to them yet waits.
+#[test]
+fn a_broker_that_is_ready_has_told_its_triggers() {
+    in_a_house(async |house: House| {
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_ready::<Trigger>("t").await;
+        for n in 0..40 {
+            let sink = json!({"uri": format!("http://s/{n}")});
+            let delivery = json!({"retry": n, "backoffPolicy": "linear", "deadLetterSink": sink});
+            let changed =
+                house.patch::<Broker>("b", json!({"spec": {"delivery": delivery}})).await.metadata.generation;
+            let seen = |b: &Broker| b.status.as_ref().and_then(|status| status.base.observed_generation);
+            house.until::<Broker>("b", |b| seen(b) == changed && b.is_ready()).await;
+            house.table(|table| {
+                let subscriber = &table.streams[PATH].subscribers[0];
+                assert_eq!(subscriber.delivery.retries_max, n);
+                match &subscriber.dead_letter {
+                    Some(sink) => assert_eq!(&*sink.url, format!("http://s/{n}")),
+                    None => assert_eq!(subscriber.hold, Hold::DeadLetters),
+                }
+            });
+            let shown = |t: &Trigger| t.status.as_ref()?.delivery.dead_letter_sink_uri.clone();
+            house.until::<Trigger>("t", |t| t.is_ready() && shown(t) == Some(format!("http://s/{n}"))).await;
+            house.table(|table| {
+                let subscriber = &table.streams[PATH].subscribers[0];
+                assert_eq!(&*subscriber.dead_letter.as_ref().unwrap().url, format!("http://s/{n}"));
+            });
+        }
     });
 }
 

@@ -125,6 +125,29 @@ fn an_in_memory_channel_is_subscribed_directly() {
     });
 }
 
+/// EV-OBJ-19, COND-12: what a channel says of deliveries holds for its Subscriptions when it is Ready with it.
+#[test]
+fn a_channel_that_is_ready_has_told_its_subscriptions() {
+    in_a_house(async |house: House| {
+        house.create::<InMemoryChannel>(channel(json!({}))).await;
+        house.create::<Subscription>(subscription("s", "InMemoryChannel", to("a"))).await;
+        house.until_ready::<Subscription>("s").await;
+        for n in 0..40 {
+            let delivery = json!({"retry": n, "deadLetterSink": {"uri": format!("http://s/{n}")}});
+            let changed = house.patch::<InMemoryChannel>("c", json!({"spec": {"delivery": delivery}})).await;
+            let seen =
+                |c: &InMemoryChannel| c.status.as_ref().and_then(|status| status.base.observed_generation);
+            let is_seen = |c: &InMemoryChannel| seen(c) >= changed.metadata.generation;
+            house.until::<InMemoryChannel>("c", |c| is_seen(c) && c.is_ready()).await;
+            reader(&house, |reader| {
+                assert_eq!(reader.delivery.retries_max, n);
+                assert_eq!(&*reader.dead_letter.as_ref().unwrap().url, format!("http://s/{n}"));
+            });
+        }
+        house.until_ready::<Subscription>("s").await;
+    });
+}
+
 /// EV-CH-09, EV-SUB-08, EV-OBJ-25, EV-OBJ-57, AMB-30: a dead letter sink that is nowhere keeps Channel and
 /// Subscription from Ready; once it is there, both have it.
 #[test]

@@ -7,12 +7,13 @@ use super::addresses;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::resolve::{Address, Unresolved, described};
+use super::trigger;
 use super::world::{Error, World, now};
 use crate::controllers::event_type::AUTO_CREATE;
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::event_policy::Protected;
 use crate::kinds::eventing::keeping::{Config, check_config, options};
-use crate::kinds::shared::{Destination, name};
+use crate::kinds::shared::{DeliveryStatus, Destination, name};
 use crate::publish::StreamSpec;
 use reconcile::{Found, status};
 
@@ -41,13 +42,20 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let broker = drain::hold(world, &broker, options(&broker.metadata, &said).drains).await?;
     let rules = rules(world, &broker);
     serve(world, &broker, &said, &rules);
-    world.publisher.flow().await;
-
     let mut after = broker.clone();
     let reach = addresses::of(world, &path);
     let found = Found { sink, config: config.map(drop), is_leaving: drain::is_leaving(&broker), rules };
     after.status = Some(status(&broker, reach, found, now()));
+    if told(&after) != told(&broker) {
+        trigger::inherit(world, &after).await; // before anybody sees that it is so
+    }
+    world.publisher.flow().await;
     world.set_status(&broker, &after).await
+}
+
+/// What a Broker's Triggers may have of it: from which spec, and where the dead letter sink is.
+fn told(broker: &Broker) -> Option<(Option<i64>, &DeliveryStatus)> {
+    broker.status.as_ref().map(|status| (status.base.observed_generation, &status.delivery))
 }
 
 /// What `spec.config` names; or why that cannot be taken.

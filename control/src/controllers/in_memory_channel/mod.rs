@@ -48,7 +48,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     if now_there.is_none_or(|there| there.metadata.uid != channel.metadata.uid) {
         return Ok(()); // deleted meanwhile: the next look, which the watch has asked for, takes its readers away
     }
-    let subscribers = entries(&channel, &subscription::reading(world, &item.namespace, &item.name));
+    let readers = subscription::reading(world, &item.namespace, &item.name);
+    let subscribers = entries(&channel, &readers, sink.as_ref());
     let rules = doors::rules(world, &channel);
     let statuses = serve(world, &channel, &subscribers);
     world.publisher.flow().await;

@@ -40,12 +40,17 @@ pub fn reads(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
         && (reference.kind == "InMemoryChannel" || of_channel())
 }
 
-/// The list of the channel's readers, out of the namespace's Subscriptions.
+/// The list of the channel's readers, out of the namespace's Subscriptions; `sink` is the channel's dead letter sink as it was
+/// just found, if it wants one.
 ///
 /// A Subscription that cannot be resolved now keeps the entry that it has: taking it away would forget
 /// its place in the stream, and with it the events that it has not had yet.
 #[must_use]
-pub fn entries(channel: &InMemoryChannel, subscriptions: &[Arc<Subscription>]) -> Vec<SubscriberSpec> {
+pub fn entries(
+    channel: &InMemoryChannel,
+    subscriptions: &[Arc<Subscription>],
+    sink: Option<&Result<Address, Unresolved>>,
+) -> Vec<SubscriberSpec> {
     let readers = subscriptions.iter().filter(|subscription| reads(subscription, channel));
     let entry_of = |subscription: &Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
@@ -53,9 +58,58 @@ pub fn entries(channel: &InMemoryChannel, subscriptions: &[Arc<Subscription>]) -
         let is_stale = before.is_some_and(|before| is_stale(before, subscription));
         // One that was changed, and of which only the sink is not there, goes on without it: its letters wait.
         let found = resolved(subscription).or_else(|| led(subscription).filter(|_| is_stale));
-        found.map(|status| entry(subscription, status, channel)).or_else(|| before.cloned())
+        let entry = |status: &SubscriptionStatus| {
+            let sink = if names_sink(&subscription.spec.delivery) {
+                sink::named(&status.physical_subscription.delivery)
+            } else {
+                inherited(channel, before, sink)
+            };
+            entry(subscription, status, channel, sink)
+        };
+        found.map(entry).or_else(|| before.cloned())
     };
     readers.filter_map(entry_of).collect()
+}
+
+/// The channel's dead letter sink for who has none. It is in the entry before the channel says that it is Ready with it, and so
+/// it is not taken from the reader's status, which follows. One that cannot be found now is where it was, unless the channel
+/// names another since.
+fn inherited(
+    channel: &InMemoryChannel,
+    before: Option<&SubscriberSpec>,
+    sink: Option<&Result<Address, Unresolved>>,
+) -> Option<Address> {
+    match sink? {
+        Ok(found) => Some(found.clone()),
+        Err(_) => {
+            let seen = channel.status.as_ref().and_then(|status| status.base.observed_generation);
+            before.filter(|_| seen == channel.metadata.generation).and_then(sink_of)
+        }
+    }
+}
+
+/// The dead letter sink of an entry.
+fn sink_of(entry: &SubscriberSpec) -> Option<Address> {
+    let Destination { uri, audience, ca_certs, .. } = entry.delivery.as_ref()?.dead_letter_sink.clone()?;
+    Some(Address { url: uri?, audience, ca_certs })
+}
+
+fn names_sink(delivery: &Option<DeliverySpec>) -> bool {
+    delivery.as_ref().is_some_and(|delivery| delivery.dead_letter_sink.is_some())
+}
+
+/// Whether the channel has the Subscription as its status says it is.
+#[must_use]
+pub fn has(channel: &InMemoryChannel, subscription: &Subscription, status: &SubscriptionStatus) -> bool {
+    let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
+    channel.spec.subscribers.iter().filter(|entry| entry.uid == uid).any(|known| {
+        let sink = if names_sink(&subscription.spec.delivery) {
+            sink::named(&status.physical_subscription.delivery)
+        } else {
+            sink_of(known)
+        };
+        *known == entry(subscription, status, channel, sink)
+    })
 }
 
 /// Where the Subscription leads, if its status speaks of its present spec and found everything.
@@ -83,31 +137,30 @@ fn is_stale(entry: &SubscriberSpec, reader: &Subscription) -> bool {
 /// What of the reader's events waits, by what its entry says of where they go.
 #[must_use]
 pub fn hold(channel: &InMemoryChannel, reader: &Subscription, entry: &SubscriberSpec) -> Hold {
-    let sink = |delivery: &Option<DeliverySpec>| {
-        delivery.as_ref().and_then(|it| it.dead_letter_sink.as_ref()).is_some()
-    };
     // An entry of an earlier spec keeps the place, and says nothing of where events are to go now.
     if is_stale(entry, reader) {
         Hold::Everything
-    } else if !sink(&entry.delivery) && (sink(&reader.spec.delivery) || sink(&channel.spec.delivery)) {
+    } else if !names_sink(&entry.delivery)
+        && (names_sink(&reader.spec.delivery) || names_sink(&channel.spec.delivery))
+    {
         Hold::DeadLetters
     } else {
         Hold::Nothing
     }
 }
 
-/// The entry that a resolved Subscription should have.
-#[must_use]
-pub fn entry(
+/// The entry that a resolved Subscription should have, with the dead letter sink that is its own or its channel's.
+fn entry(
     subscription: &Subscription,
     status: &SubscriptionStatus,
     channel: &InMemoryChannel,
+    sink: Option<Address>,
 ) -> SubscriberSpec {
     let physical = &status.physical_subscription;
     // AMB-30: own options make the channel's void as a whole, but not its dead letter sink.
     let given = |spec: &Option<DeliverySpec>| spec.clone().filter(|spec| *spec != DeliverySpec::default());
     let mut delivery = given(&subscription.spec.delivery).or_else(|| given(&channel.spec.delivery));
-    if let Some(Address { url, audience, ca_certs }) = sink::named(&physical.delivery) {
+    if let Some(Address { url, audience, ca_certs }) = sink {
         let sink = Destination { uri: Some(url), audience, ca_certs, reference: None };
         delivery.get_or_insert_default().dead_letter_sink = Some(sink);
     } else if let Some(delivery) = &mut delivery {
@@ -232,7 +285,8 @@ mod tests {
         let mut subscription = subscription("1", own, "True");
         let physical = &mut subscription.status.as_mut().unwrap().physical_subscription;
         physical.delivery.dead_letter_sink_uri = sink.map(str::to_owned);
-        let entries = entries(&channel(channels), &[Arc::new(subscription)]);
+        let found = sink.map(|url| Ok(url.into()));
+        let entries = entries(&channel(channels), &[Arc::new(subscription)], found.as_ref());
         subscriber(&Trusts::default(), &entries[0], "/channels/ns/c", "ns").unwrap()
     }
 
@@ -283,7 +337,7 @@ mod tests {
         let channel = channel(Value::Null);
         let uris = |subscriptions: Vec<Subscription>| {
             let subscriptions: Vec<_> = subscriptions.into_iter().map(Arc::new).collect();
-            let entries = entries(&channel, &subscriptions).into_iter();
+            let entries = entries(&channel, &subscriptions, None).into_iter();
             entries.filter_map(|entry| entry.subscriber_uri).collect::<Vec<_>>()
         };
         assert_eq!(uris(vec![subscription("1", Value::Null, "True")]), ["http://new/"]);

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::controllers::identity::Identity;
-use crate::controllers::in_memory_channel::reconcile::entry;
+use crate::controllers::in_memory_channel::reconcile::has;
 use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::sink;
 use crate::kinds::conditions::Conditions;
@@ -95,8 +95,7 @@ fn mark_channel(
 ) {
     let missing = channel.as_ref().err().map(|Unresolved(why)| (NO_CHANNEL, why.as_str()));
     let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
-    let is_added = backing
-        .is_some_and(|channel| channel.spec.subscribers.contains(&entry(subscription, status, channel)));
+    let is_added = backing.is_some_and(|channel| has(channel, subscription, status));
     if is_added {
         conditions.mark_true(ADDED_TO_CHANNEL);
     } else {

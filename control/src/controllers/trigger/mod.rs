@@ -39,8 +39,8 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     }
     // Whether one can be made or not, the Trigger says that it has none; it is tried again after that.
     let made = if broker.is_err() { sugar::for_trigger(world, &trigger).await } else { Ok(()) };
-    let read = broker.as_deref().map_err(|why| *why);
-    let broker = read.ok();
+    let read = broker.as_ref();
+    let broker = read.ok().map(Arc::as_ref);
     let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
     let sink = sink(world, item, &trigger, broker).await?;
     let dependency = match trigger.dependency() {
@@ -48,8 +48,9 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         Some(Err(why)) => Some(Err(Unresolved(why))),
         None => None,
     };
-    // One that was deleted meanwhile has been unsubscribed by the watch's word, which comes once.
-    if !is_there(world, &trigger) {
+    // One that was deleted meanwhile has been unsubscribed by the watch's word, which comes once. And what its Broker said
+    // before is no more to be told: what it says now brings this look again.
+    if !is_there(world, &trigger) || !is_same(read, broker_of(world, &trigger).as_ref()) {
         return Ok(());
     }
     // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
@@ -64,11 +65,15 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     };
     let subscribed = is_served && subscriber.is_ok();
     world.publisher.flow().await;
+    if broker.is_some_and(|broker| ways::own_sink(&trigger).is_none() && sink::is_to_be_found(broker)) {
+        return Ok(()); // its letters wait for a moment: the Broker's next status brings this look again
+    }
     let had = trigger.status.as_ref().and_then(|status| status.auth.as_ref());
     let identity = identity::keep(world, item, &*trigger, had).await?;
 
     let mut after = (*trigger).clone();
     let subscribed = subscribed && broker.is_some();
+    let read = read.map(Arc::as_ref).map_err(|why| *why);
     let found = Found { broker: read, subscriber, sink, dependency, subscribed, identity };
     after.status = Some(status(&trigger, found, now()));
     world.set_status(&*trigger, &after).await?;
@@ -79,6 +84,19 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 fn is_there(world: &World, trigger: &Trigger) -> bool {
     let now = world.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)
+}
+
+/// Whether it is still the Broker, and as it was.
+fn is_same(then: Result<&Arc<Broker>, &NoBroker>, now: Result<&Arc<Broker>, &NoBroker>) -> bool {
+    match (then, now) {
+        (Ok(then), Ok(now)) => {
+            let version =
+                |broker: &Broker| (broker.metadata.uid.clone(), broker.metadata.resource_version.clone());
+            version(then) == version(now)
+        }
+        (Err(then), Err(now)) => then == now,
+        _ => false,
+    }
 }
 
 /// A Trigger that is gone reads no more.
@@ -95,6 +113,25 @@ pub fn restore(world: &World) {
                 subscribe(world, &trigger, broker.as_deref(), &ways);
             }
         }
+    }
+}
+
+/// Serves the Triggers that leave something to their Broker by what it says now, so that a Broker which is Ready with
+/// something means it for them too. Where their events go is as their last statuses say.
+pub async fn inherit(world: &World, broker: &Broker) {
+    let meta = &broker.metadata;
+    let of_it = format!("{}/{}", crate::kinds::shared::namespace(meta), crate::kinds::shared::name(meta));
+    for some in world.triggers.keys_having(&of_it).chunks(OPENED_AT_ONCE) {
+        let triggers = world.triggers.opened(some);
+        // Options of its own win as a whole, and only the sink may be missing in them.
+        for trigger in triggers.iter().filter(|trigger| ways::own_sink(trigger).is_none()) {
+            if let Some(ways) = ways(trigger, Some(broker), None, None)
+                && is_there(world, trigger)
+            {
+                subscribe(world, trigger, Some(broker), &ways);
+            }
+        }
+        tokio::task::yield_now().await; // of thousands nobody waits for all
     }
 }
 
@@ -182,7 +219,8 @@ async fn sink(
     if broker.spec.delivery.as_ref().is_none_or(|delivery| delivery.dead_letter_sink.is_none()) {
         return Ok(None);
     }
-    let resolved = broker.status.as_ref().and_then(|status| sink::named(&status.delivery));
+    let status = broker.status.as_ref().filter(|_| !sink::is_to_be_found(broker));
+    let resolved = status.and_then(|status| sink::named(&status.delivery));
     Ok(Some(resolved.ok_or_else(|| Unresolved("The Broker's dead letter sink is not resolved.".to_owned()))))
 }
 
@@ -197,6 +235,8 @@ async fn dependency(
         let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
         let verdict = match ready.and_then(|ready| ready["status"].as_str()) {
             Some("True") => Verdict::True,
+            // What it says is of an earlier spec.
+            _ if seen.is_some() && seen != object["metadata"]["generation"].as_i64() => Verdict::Unknown,
             Some("False") => Verdict::False,
             _ => Verdict::Unknown,
         };
