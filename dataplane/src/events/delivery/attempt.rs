@@ -122,7 +122,7 @@ impl<P: Post> Pump<P> {
                 if let Some(types) = &order.stream.types {
                     note_type(types, &reply, &order.subscriber.name);
                 }
-                self.pass_on(order, &sight.record, reply, answer, &job).await
+                self.pass_on(&sight.record, reply, answer, &job).await
             }
             Err(why) => Passed::NotStored(format!("malformed reply: {why}")),
         };
@@ -144,14 +144,8 @@ impl<P: Post> Pump<P> {
         }
     }
 
-    async fn pass_on(
-        &self,
-        order: &Order,
-        record: &Record,
-        mut reply: Event<'_>,
-        answer: &Answer,
-        job: &Job,
-    ) -> Passed {
+    async fn pass_on(&self, record: &Record, mut reply: Event<'_>, answer: &Answer, job: &Job) -> Passed {
+        let order = &self.order(); // as it is now: replies may have come to go elsewhere while the subscriber thought
         let trace = trace_of(record);
         let head = |reply: &Event<'_>, hops| {
             request::record_of(reply, answer, trace.as_deref(), hops, &mut self.shop.rng.borrow_mut())
@@ -161,10 +155,10 @@ impl<P: Post> Pump<P> {
                 tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: nobody wants it");
                 Passed::Nowhere
             }
-            Reply::Send(target) => {
+            Reply::Send(_) => {
                 let bytes = request::joined(head(&reply, record.hops_left), &reply);
                 match Record::decode(bytes) {
-                    Ok(reply) => self.send_reply(order, &reply, target, job).await,
+                    Ok(reply) => self.send_reply(&reply, job).await,
                     Err(why) => Passed::NotStored(why.to_string()),
                 }
             }
@@ -235,16 +229,17 @@ impl<P: Post> Pump<P> {
     }
 
     /// Sends a reply with retries of its own; the subscriber is not asked again (AMB-35). It keeps its
-    /// slot of the window meanwhile, because the reply is held in memory.
-    async fn send_reply(&self, order: &Order, reply: &Record, target: &Target, job: &Job) -> Passed {
-        let delivery = &order.subscriber.delivery;
+    /// slot of the window meanwhile, because the reply is held in memory. Each attempt goes where replies go by then.
+    async fn send_reply(&self, reply: &Record, job: &Job) -> Passed {
         for attempt in 0.. {
+            let order = &self.order();
+            let Reply::Send(target) = &order.subscriber.reply else { return Passed::Nowhere };
             let rng = &self.shop.rng;
             let key = Arc::clone(&self.shop.inside_key.borrow());
             let out = request::to_reply_target(reply, target, &sender(order, &key), &mut rng.borrow_mut());
             let sending = Job { attempt, ..job.clone() };
             let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
-            match judge(heard(&outcome), attempt, delivery) {
+            match judge(heard(&outcome), attempt, &order.subscriber.delivery) {
                 Verdict::Done | Verdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
                 Verdict::GiveUp(reason) => {
                     return Passed::Refused(Failure::of(&target.url, &outcome, reason.as_str()));

@@ -182,6 +182,32 @@ fn a_reply_is_sent_again_without_asking_the_subscriber_again() {
     assert_eq!(ends(&stream, 0), [1, 0, 0, 0, 0]);
 }
 
+/// EV-DLV-01, EV-DLV-05: each attempt goes where replies go by then: the channel of a step that was taken out is no more.
+#[test]
+fn a_reply_follows_where_replies_go() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let to = |url| vec![subscription(Reply::Send(target(url)))];
+    rig.publish_as("channel/ns/c/1", to("http://old/"));
+    rig.rule(|call| match &*call.url {
+        "http://s/" => reply("r", "B"),
+        "http://old/" => Step::Status(404),
+        _ => Step::Status(202),
+    });
+    rig.run(async {
+        rig.post("1", "A").await;
+        while rig.calls("http://old/").is_empty() {
+            rig.rest(Duration::from_millis(1)).await;
+        }
+        rig.publish_as("channel/ns/c/1", to("http://new/"));
+        rig.sync();
+        rig.rest(seconds(60)).await;
+    });
+    assert_eq!((rig.ids("http://s/"), rig.ids("http://old/")), (vec!["1".to_owned()], vec!["r".to_owned()]));
+    assert_eq!(rig.ids("http://new/"), ["r"]);
+    assert!(rig.calls("http://dls/").is_empty());
+}
+
 /// EV-DLV-08, AMB-36: when the reply cannot be delivered, the sink gets the original event with the reply's URL.
 #[test]
 fn a_reply_that_nobody_takes_makes_the_original_a_dead_letter() {
