@@ -1,8 +1,8 @@
 //! The flight recorder: what became of each delivery, as records of the log itself.
 //!
 //! Notes gather in a page and are appended to a stream of their own when the page is full or
-//! [`JOURNAL_EVERY`] old: nobody waits for them, they ride on flushes that come anyway, and a kill takes
-//! the last page. That an event was given up is nowhere else, so a page that says so is in the log no later than the
+//! [`JOURNAL_EVERY`] old, or bookmarks are written by themselves: nobody waits for them, they ride on flushes that come anyway, and a
+//! kill takes the last page. That an event was given up is nowhere else, so a page that says so is in the log no later than the
 //! bookmark that calls the event done. No subscriber reads the stream, so it holds no segment: history reaches back as far as
 //! the log's files do.
 //!

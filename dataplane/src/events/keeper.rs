@@ -454,7 +454,12 @@ impl Keeper {
 
     fn write_bookmarks(&self) {
         if let Some(journal) = self.journal.borrow().upgrade() {
-            journal.write_awaited();
+            // With events there are many flushes, and a page for each would be more than its notes.
+            if self.log.borrow().urgency() == Urgency::Now {
+                journal.write_awaited();
+            } else {
+                journal.write();
+            }
         }
         let log = &mut *self.log.borrow_mut();
         let now = self.ring.now();

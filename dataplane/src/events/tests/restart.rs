@@ -42,13 +42,13 @@ fn a_restart_resends_only_what_was_unfinished() {
 }
 
 /// EV-DLV-08, EV-DLV-09: what a subscriber gave up is in the log as given up no later than as done: a kill in between would make
-/// it one that was delivered, and nobody could send it again.
+/// it one that was delivered, and nobody could send it again. Where no further event comes, what was delivered is noted by then, too.
 #[test]
 fn an_event_that_was_given_up_is_noted_when_its_bookmark_is_written() {
     let folder = folder();
     let rig = Rig::new(folder.path());
     let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://s/") };
-    rig.publish(vec![trigger("dropped", "http://s/"), buried]);
+    rig.publish(vec![trigger("dropped", "http://s/"), buried, trigger("taken", "http://ok/")]);
     rig.rule(|call| Step::Status(if call.url == "http://s/" { 400 } else { 202 }));
     rig.run(async {
         rig.post("1", "t").await;
@@ -57,7 +57,7 @@ fn an_event_that_was_given_up_is_noted_when_its_bookmark_is_written() {
     let mut told = Vec::new();
     let held =
         each_note(folder.path(), |note| told.push((note.subscriber.to_owned(), note.what, note.position)));
-    for (name, what) in [("dropped", What::Dropped), ("buried", What::DeadLettered)] {
+    for (name, what) in [("dropped", What::Dropped), ("buried", What::DeadLettered), ("taken", What::Asked)] {
         let &(_, _, position) = told.iter().find(|(of, how, _)| of == name && *how == what).unwrap();
         let mark = held.streams["broker/ns/b/1"].mark(name).unwrap();
         assert!(mark.is_done(position), "{name}: otherwise this shows nothing");
