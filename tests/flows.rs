@@ -78,6 +78,62 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
     });
 }
 
+/// EV-RTE-20, EV-TRG-11: a step is taken out while events wait for it, and while the one before it is just answering. What waits is still
+/// its own, what is answered goes on without it, and its channel goes when that is done.
+#[test]
+fn a_step_that_is_taken_out_has_what_waits_for_it() {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let (asked, let_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (thinks, goes) = (Arc::clone(&asked), Arc::clone(&let_go));
+    let answer = |event: &Received, name: &str| {
+        let id = format!("{}-{name}", event.id());
+        let attributes = [("specversion", "1.0"), ("id", &*id), ("source", "/kit"), ("type", "kit.test")];
+        Answer::event(200, &attributes, &json!({}))
+    };
+    let first = EventSink::answering(move |event| {
+        if event.id() == "slow" {
+            thinks.store(true, SeqCst);
+            wait::until(PATIENCE, "the step is taken out", || goes.load(SeqCst).then_some(()));
+        }
+        answer(event, "a")
+    });
+    let seen = Arc::clone(&is_up);
+    let second =
+        EventSink::answering(
+            move |event| {
+                if seen.load(SeqCst) { answer(event, "b") } else { Answer::status(503) }
+            },
+        );
+    let last = EventSink::start();
+    let appliance = Setup::new(BIN).start();
+    let api = appliance.api();
+    let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
+    let steps = json!([{ "uri": first.url() }, { "uri": second.url(), "delivery": patient }]);
+    api.create(&flow("Sequence", json!({ "steps": steps, "reply": { "uri": last.url() } })));
+    let ready = api.wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
+    accepted(&Event::new("waits").binary(&entry(&ready)), &appliance);
+    second.wait_for(1, PATIENCE);
+    accepted(&Event::new("slow").binary(&entry(&ready)), &appliance);
+    wait::until(PATIENCE, "the first step", || asked.load(SeqCst).then_some(()));
+
+    api.patch("Sequence", NAMESPACE, "f", &json!({ "spec": { "steps": [{ "uri": first.url() }] } }));
+    wait::until(PATIENCE, "the step is out", || {
+        let first = api.get("Subscription", NAMESPACE, "f-kn-sequence-0")?;
+        let status = &first["status"];
+        let is_current = status["observedGeneration"] == first["metadata"]["generation"];
+        let leads_on = status["physicalSubscription"]["replyUri"] == json!(last.url());
+        (is_current && leads_on && kit::api::is_ready(&first)).then_some(())
+    });
+    let_go.store(true, SeqCst);
+    assert_eq!(ids(&last.wait_for(1, PATIENCE)), ["slow-a"]);
+    assert!(api.get("InMemoryChannel", NAMESPACE, "f-kn-sequence-1").is_some());
+    is_up.store(true, SeqCst);
+    assert_eq!(ids(&last.wait_for(2, PATIENCE)), ["slow-a", "waits-a-b"]);
+    for kind in ["InMemoryChannel", "Subscription"] {
+        api.wait_gone(kind, NAMESPACE, "f-kn-sequence-1", PATIENCE);
+    }
+}
+
 /// EV-RTE-02, EV-RTE-10, APP-07: a Sequence whose first step was away has used its namespace's quota up. When the step is back, each
 /// event needs room in the next channel before it leaves the one where it is: nothing is refused there, and nothing is lost.
 #[test]

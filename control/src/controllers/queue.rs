@@ -136,6 +136,17 @@ impl Queue {
         self.bell.notify_one();
     }
 
+    /// Brings the item up again after `delay`, unless that happens by then anyway.
+    pub fn add_within(&self, item: &Item, delay: Duration) {
+        let due = Instant::now() + delay;
+        let mut state = self.lock();
+        if !state.later.keys().take_while(|(at, _)| *at <= due).any(|(_, known)| known == item) {
+            state.later.insert((due, item.clone()), ());
+            drop(state);
+            self.bell.notify_one();
+        }
+    }
+
     /// The next item; the caller gives it back with [`Queue::done`] or [`Queue::failed`].
     pub async fn take(&self) -> Item {
         loop {
@@ -255,6 +266,24 @@ mod tests {
 
     fn item(name: &str) -> Item {
         Item::new(Kind::Service, "ns", name)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_item_that_comes_up_anyway_is_not_brought_up_twice() {
+        let queue = Queue::default();
+        let second = Duration::from_secs(1);
+        queue.add_within(&item("a"), second);
+        queue.add_within(&item("a"), second);
+        queue.add_within(&item("b"), second);
+        let began = Instant::now();
+        for name in ["a", "b"] {
+            let taken = queue.take().await;
+            assert_eq!((&taken, Instant::now() - began), (&item(name), second));
+            queue.done(&taken);
+        }
+        queue.add_within(&item("a"), second);
+        assert_eq!(queue.take().await, item("a"));
+        assert_eq!(Instant::now() - began, second * 2);
     }
 
     #[tokio::test]

@@ -96,6 +96,7 @@ impl House {
         let (fleet, fleet_work) = Fleet::new(Arc::new(Scripted), Arc::clone(&publisher) as _, 1_000);
         let (stop, stopped) = oneshot::channel();
         let (synced, sync) = oneshot::channel();
+        let cores = Arc::clone(&publisher);
         let config = ControlConfig {
             domain: "test".to_owned(),
             http_port: 8080,
@@ -121,6 +122,7 @@ impl House {
             }
         });
         sync.await.unwrap();
+        cores.cores_run();
         Self { client, fleet, tables, stop: Some(stop), work, collector: None }
     }
 

@@ -4,18 +4,20 @@ pub mod plan;
 pub mod status;
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
 use super::cache::{Cache, Change};
 use super::channel::NO_BACKING;
-use super::lacks_kind;
 use super::policies::Rules;
 use super::queue::{Item, Kind};
 use super::service::reconcile::{decide, leave_others};
 use super::service::settle;
 use super::world::{Error, Object, World, now};
+use super::{in_memory_channel, lacks_kind, subscription};
 use crate::kinds::eventing::event_policy::Protected;
 use crate::kinds::flows::parallel::Parallel;
 use crate::kinds::flows::sequence::Sequence;
@@ -24,6 +26,9 @@ use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::shared::{HasConditions, controller, is_controlled_by, name, namespace};
 use plan::Plan;
 use status::{Child, Made, Missing};
+
+/// How often a flow is looked at that has a channel on its way out.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The flow that a channel or Subscription belongs to, or that may wait for its name.
 pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
@@ -54,8 +59,8 @@ pub async fn reconcile_sequence(world: &World, item: &Item) -> Result<(), Error>
     if sequence.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let (made, missing) =
-        keep(world, &sequence.metadata, plan::sequence(&sequence, &world.settings())).await?;
+    let plan = plan::sequence(&sequence, &world.settings());
+    let (made, missing) = keep(world, item, &sequence.metadata, plan).await?;
     let rules = Rules::of(world, &[Protected::of::<Sequence>(&sequence.metadata)]);
     let mut after = (*sequence).clone();
     after.status = Some(status::sequence(&sequence, &made, &rules, now()));
@@ -68,8 +73,8 @@ pub async fn reconcile_parallel(world: &World, item: &Item) -> Result<(), Error>
     if parallel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let (made, missing) =
-        keep(world, &parallel.metadata, plan::parallel(&parallel, &world.settings())).await?;
+    let plan = plan::parallel(&parallel, &world.settings());
+    let (made, missing) = keep(world, item, &parallel.metadata, plan).await?;
     let rules = Rules::of(world, &[Protected::of::<Parallel>(&parallel.metadata)]);
     let mut after = (*parallel).clone();
     after.status = Some(status::parallel(&parallel, &made, &rules, now()));
@@ -77,10 +82,11 @@ pub async fn reconcile_parallel(world: &World, item: &Item) -> Result<(), Error>
     missing.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// Makes the children what the plan says. What the plan does not name any more is deleted. Where the cluster lacks their
-/// kind, that is what is made, and the failure comes along: it is to be tried again.
+/// Makes the children what the plan says. What the plan does not name any more is deleted, a channel when its events have come to
+/// their end. Where the cluster lacks their kind, that is what is made, and the failure comes along: it is to be tried again.
 async fn keep(
     world: &World,
+    item: &Item,
     owner: &ObjectMeta,
     plan: Result<Plan, String>,
 ) -> Result<(Made, Option<kube::Error>), Error> {
@@ -90,9 +96,12 @@ async fn keep(
         Err(why) => return Ok((impossible(why), None)),
     };
     let ns = namespace(owner);
-    clear(world, owner, &world.subscriptions, &plan.subscriptions).await?;
-    clear(world, owner, &world.in_memory_channels, &plan.channels).await?;
-
+    let leaving = children(owner, &world.in_memory_channels, &plan.channels);
+    for left in children(owner, &world.subscriptions, &plan.subscriptions) {
+        if !leaving.iter().any(|channel| reads(&left, channel)) {
+            delete(world, &*left).await?;
+        }
+    }
     let mut made = Made::default();
     for mut wanted in plan.channels {
         let own = name(&wanted.metadata).to_owned();
@@ -110,10 +119,40 @@ async fn keep(
     let wanted: Vec<Child<_>> = plan.subscriptions.into_iter().map(|wanted| made.joined(wanted)).collect();
     if wanted.iter().any(Result::is_err) {
         let joined: Vec<_> = wanted.iter().flatten().cloned().collect();
-        clear(world, owner, &world.subscriptions, &joined).await?;
+        for missing in children(owner, &world.subscriptions, &joined) {
+            if !leaving.iter().any(|channel| reads(&missing, channel)) {
+                delete(world, &*missing).await?;
+            }
+        }
     }
     made.subscriptions = join(world, owner, &made, wanted).await?;
+    let is_led_on = made.subscriptions.iter().all(|one| one.as_ref().is_ok_and(HasConditions::is_ready));
+    for channel in leaving {
+        if !is_led_on || !take_leave(world, &channel).await? {
+            world.queue.add_within(item, LOOK_EVERY);
+        }
+    }
     Ok((made, None))
+}
+
+fn reads(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
+    subscription.spec.channel.name == name(&channel.metadata)
+}
+
+/// Deletes a channel to which nothing is sent any more, and who reads it, if all its events have come to their end.
+async fn take_leave(world: &World, channel: &InMemoryChannel) -> Result<bool, Error> {
+    let (ns, own) = (namespace(&channel.metadata), name(&channel.metadata));
+    if !world.publisher.has_cores() || world.publisher.pending(&in_memory_channel::path(ns, own)) > 0 {
+        return Ok(false);
+    }
+    let flow = controller(&channel.metadata);
+    for reader in subscription::reading(world, ns, own) {
+        if controller(&reader.metadata).map(|flow| &flow.uid) == flow.map(|flow| &flow.uid) {
+            delete(world, &*reader).await?;
+        }
+    }
+    delete(world, channel).await?;
+    Ok(true)
 }
 
 /// From the end to the beginning: who sends elsewhere so far is led into a channel of the flow only when all behind it is
@@ -183,21 +222,23 @@ fn child<K: Object>(own: &str, settled: Result<Option<K>, Error>) -> Result<Chil
     }
 }
 
-async fn clear<K: Object>(
-    world: &World,
-    owner: &ObjectMeta,
-    cache: &Cache<K>,
-    wanted: &[K],
-) -> Result<(), Error> {
-    for child in cache.list(namespace(owner)) {
+/// The children that are not `wanted`.
+fn children<K: Object>(owner: &ObjectMeta, cache: &Cache<K>, wanted: &[K]) -> Vec<Arc<K>> {
+    let mut all = cache.list(namespace(owner));
+    all.retain(|child| {
         let meta = child.meta();
-        if !is_controlled_by(meta, owner) || wanted.iter().any(|wanted| wanted.meta().name == meta.name) {
-            continue;
-        }
-        world.duty.check()?;
-        let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
-        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        world.api::<K>(namespace(meta)).delete(name(meta), &parameters).await?;
+        is_controlled_by(meta, owner) && !wanted.iter().any(|wanted| wanted.meta().name == meta.name)
+    });
+    all
+}
+
+async fn delete<K: Object>(world: &World, child: &K) -> Result<(), Error> {
+    let meta = child.meta();
+    world.duty.check()?;
+    let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match world.api::<K>(namespace(meta)).delete(name(meta), &parameters).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => Ok(other.map(drop)?),
     }
-    Ok(())
 }
