@@ -24,7 +24,7 @@ use crate::controllers::resolve::Address;
 use crate::controllers::world::World;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
 use crate::kinds::sources::cron::Schedule;
-use crate::kinds::sources::ping::{PingSource, TYPE};
+use crate::kinds::sources::ping::{PingSource, TYPE, is_header_value};
 
 /// Events that are on their way at once; one that comes due beyond is dropped, and told.
 const SENDING_MAX: usize = 256;
@@ -190,10 +190,15 @@ fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
         ("time".to_owned(), now.to_string()),
     ];
     for (key, value) in spec.ce_overrides.iter().flat_map(|overrides| &overrides.extensions) {
-        attributes.retain(|(known, _)| known != key);
-        attributes.push((key.clone(), value.clone()));
+        let key = key.to_ascii_lowercase(); // attributes have small letters alone
+        attributes.retain(|(known, _)| *known != key);
+        attributes.push((key, value.clone()));
     }
-    let content_type = Some(spec.content_type.clone()).filter(|media| !media.is_empty());
+    // In binary mode the media type is a header of its own. One of before this was checked goes without.
+    let named =
+        attributes.iter().position(|(name, _)| name == "datacontenttype").map(|at| attributes.remove(at).1);
+    let content_type =
+        named.or_else(|| spec.media().map(str::to_owned)).filter(|media| is_header_value(media));
     let from = (namespace(&ping.metadata).to_owned(), name(&ping.metadata).to_owned());
     Some(Outgoing { from, sink, account, attributes, content_type, body })
 }
@@ -221,12 +226,23 @@ mod tests {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let event = event(
             &ping(json!({ "schedule": "* * * * *", "contentType": "text/plain", "data": "hi", "sink": {},
-                "ceOverrides": { "extensions": { "type": "mine", "extra": "1" } } })),
+                "ceOverrides": { "extensions": { "type": "mine", "eXtra": "1" } } })),
             now,
         )
         .unwrap();
         assert_eq!(event.attribute("source"), "/apis/v1/namespaces/ns/pingsources/p");
         assert_eq!((event.attribute("type"), event.attribute("extra")), ("mine", "1"));
+        assert_eq!(
+            super::event(
+                &ping(
+                    json!({ "schedule": "* * * * *", "contentType": "text/plain", "data": "hi", "sink": {},
+                    "ceOverrides": { "extensions": { "datacontenttype": "text/x" } } })
+                ),
+                now
+            )
+            .map(|event| (event.attribute("datacontenttype").to_owned(), event.content_type)),
+            Some((String::new(), Some("text/x".to_owned())))
+        );
         let plain =
             super::event(&ping(json!({ "schedule": "* * * * *", "data": "hi", "sink": {} })), now).unwrap();
         assert_eq!((plain.attribute("type"), plain.attribute("specversion")), (TYPE, "1.0"));

@@ -13,8 +13,8 @@ use crate::controllers::resolve::Address;
 
 /// How often an event is sent in all, if nobody takes it.
 const ATTEMPTS_MAX: u32 = 6;
-/// The pause after the first attempt; each further one is twice as long.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The pause after the first attempt, as upstream's sources make it; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long one attempt may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
 
@@ -75,7 +75,7 @@ where
 
 /// The answers after which the specification of event delivery has an event sent again.
 fn is_worth_another(status: u16) -> bool {
-    status >= 500 || matches!(status, 404 | 408 | 409 | 425 | 429)
+    status >= 500 || matches!(status, 404 | 408 | 409 | 429)
 }
 
 fn request(event: &Outgoing) -> encode::Outgoing {
@@ -159,7 +159,9 @@ mod tests {
                 "as every delivery says whose it is"
             );
         }
-        assert_eq!(asked(&[Ok(400)]).await.1, [(400, 1)], "it would be refused again");
+        for refused in [301, 400, 401, 403, 410, 425] {
+            assert_eq!(asked(&[Ok(refused)]).await.1, [(refused, 1)], "it would be refused again");
+        }
         let never: Vec<_> = (0..ATTEMPTS_MAX).map(|_| Ok(500)).collect();
         assert_eq!(asked(&never).await.1, [(500, u64::from(ATTEMPTS_MAX))]);
     }

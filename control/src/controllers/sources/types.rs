@@ -1,4 +1,4 @@
-//! EventTypes of what sources send to Brokers, so that who looks for events finds them before the first has come.
+//! EventTypes of what sources send to what they refer to, so that who looks for events finds them before the first has come.
 
 use kube::ResourceExt;
 
@@ -10,7 +10,7 @@ use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
 use crate::kinds::shared::{is_controlled_by, namespace};
 use crate::kinds::sources::{EventAttributes, Source};
 
-/// Makes the EventTypes of a source those that it sends `now` to a Broker. They go with it, by their owner.
+/// Makes the EventTypes of a source those that it sends `now` to what it refers to. They go with it, by their owner.
 pub(super) async fn keep<S: Object + Source>(
     world: &World,
     source: &S,
@@ -34,20 +34,57 @@ pub(super) async fn keep<S: Object + Source>(
     Ok(())
 }
 
-/// `None` for events that go to no Broker.
+/// `None` for events that go to a plain URL (AMB-54).
 fn event_type<S: Object + Source>(source: &S, sent: &EventAttributes) -> Option<EventType> {
-    let broker = source.sink().reference.as_ref().filter(|found| found.kind == "Broker")?;
+    let sink = source.sink().reference.as_ref()?;
     let (name, uid) = (source.name_any(), source.uid().unwrap_or_default());
-    let place = broker.namespace.as_deref().unwrap_or_default();
-    let parts = [&*sent.kind, &*sent.source, &*uid, place, &*broker.name];
+    let place = sink.namespace.as_deref().unwrap_or_default();
+    // A Broker's have the names that they had when there were no others.
+    let of_others = (sink.kind != "Broker").then_some([sink.of_group(), &*sink.kind]);
+    let parts = [&*sent.kind, &*sent.source, &*uid, place, &*sink.name].into_iter();
+    let parts = parts.chain(of_others.into_iter().flatten());
     let spec = EventTypeSpec {
         kind: sent.kind.clone(),
         source: Some(sent.source.clone()),
-        reference: Some(broker.clone()),
+        reference: Some(sink.clone()),
         description: Some(format!("sent by {} {name}", S::kind(&()))),
         ..EventTypeSpec::default()
     };
-    let mut made = EventType::new(namespace(source.meta()), &named(&name, parts.into_iter()), spec);
+    let mut made = EventType::new(namespace(source.meta()), &named(&name, parts), spec);
     made.metadata.owner_references = owner(source);
     Some(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kinds::sources::ping::PingSource;
+
+    /// SRC-33, AMB-54, X-SRC-06: whatever kind the sink is of, and nothing for a plain URL.
+    #[test]
+    fn what_goes_to_an_object_is_told_and_names_it() {
+        let made = |sink: Value| {
+            let source: PingSource = serde_json::from_value(json!({
+                "metadata": { "name": "p", "namespace": "ns", "uid": "u" },
+                "spec": { "schedule": "* * * * *", "sink": sink },
+            }))
+            .unwrap();
+            event_type(&source, &EventAttributes { kind: "t".into(), source: "/s".into() })
+        };
+        let of = |kind: &str, version: &str| {
+            let sink = json!({ "apiVersion": version, "kind": kind, "name": "x", "namespace": "ns" });
+            let made = made(json!({ "ref": sink })).unwrap();
+            assert_eq!(json!(made.spec.reference), sink);
+            made.metadata.name.unwrap()
+        };
+        let names = [
+            of("Broker", "eventing.knative.dev/v1"),
+            of("Service", "v1"),
+            of("Service", "serving.knative.dev/v1"),
+        ];
+        assert!(names[0] != names[1] && names[1] != names[2], "{names:?}");
+        assert_eq!(made(json!({ "uri": "http://s/" })), None);
+    }
 }

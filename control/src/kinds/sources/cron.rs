@@ -1,6 +1,6 @@
 //! Schedules as crontabs write them: `*/5 * * * *`, `0 30 9 * * MON-FRI`, `@hourly`.
 
-use jiff::tz::TimeZone;
+use jiff::tz::{Disambiguation, TimeZone};
 use jiff::{Timestamp, ToSpan as _, Zoned};
 
 /// Shorthands, with what they stand for.
@@ -99,14 +99,21 @@ impl Schedule {
         self.has(4, day.month()) && day_fits
     }
 
-    /// The first time of this day behind `after`. A time that a clock skips that day does not come.
+    /// The first time of this day behind `after`. A time that a clock skips that day does not come, and one that it shows
+    /// twice comes twice.
     fn next_in(&self, day: &Zoned, after: Timestamp) -> Option<Timestamp> {
+        let meanings = [Disambiguation::Earlier, Disambiguation::Later];
+        meanings.into_iter().filter_map(|meaning| self.next_of(day, after, meaning)).min()
+    }
+
+    /// The same, where the clock's times are meant so if it shows them twice.
+    fn next_of(&self, day: &Zoned, after: Timestamp, meaning: Disambiguation) -> Option<Timestamp> {
         // The day that is looked at first has begun.
         for hour in (day.hour()..24).filter(|hour| self.has(2, *hour)) {
             for minute in (0..60).filter(|minute| self.has(1, *minute)) {
                 for second in (0..60).filter(|second| self.has(0, *second)) {
-                    let time =
-                        day.date().at(hour, minute, second, 0).to_zoned(day.time_zone().clone()).ok()?;
+                    let shown = day.date().at(hour, minute, second, 0);
+                    let time = day.time_zone().to_ambiguous_zoned(shown).disambiguate(meaning).ok()?;
                     let is_it = (time.hour(), time.minute()) == (hour, minute);
                     if is_it && time.timestamp() > after {
                         return Some(time.timestamp());
@@ -189,6 +196,14 @@ mod tests {
             ("0 9 * jun *", "2026-01-01T00:00:00Z", "Europe/Berlin", "2026-06-01T07:00:00Z"),
             // The clock goes from 2 to 3: half past two does not come that day.
             ("30 2 * * *", "2026-03-29T00:00:00Z", "Europe/Berlin", "2026-03-30T00:30:00Z"),
+            // It shows the hour from 2 to 3 twice: nothing that comes every some minutes leaves one of them out.
+            ("*/5 * * * *", "2026-10-25T00:55:00Z", "Europe/Berlin", "2026-10-25T01:00:00Z"),
+            ("*/5 * * * *", "2026-10-25T01:00:00Z", "Europe/Berlin", "2026-10-25T01:05:00Z"),
+            ("*/5 * * * *", "2026-10-25T00:30:00Z", "Europe/Berlin", "2026-10-25T00:35:00Z"),
+            ("*/5 * * * *", "2026-10-25T01:55:00Z", "Europe/Berlin", "2026-10-25T02:00:00Z"),
+            ("30 2 * * *", "2026-10-25T00:00:00Z", "Europe/Berlin", "2026-10-25T00:30:00Z"),
+            ("30 2 * * *", "2026-10-25T00:30:00Z", "Europe/Berlin", "2026-10-25T01:30:00Z"),
+            ("30 2 * * *", "2026-10-25T01:30:00Z", "Europe/Berlin", "2026-10-26T01:30:00Z"),
         ] {
             assert_eq!(next(schedule, after, zone).as_deref(), Some(wanted), "{schedule} {after}");
         }

@@ -60,7 +60,20 @@ pub(super) fn v1beta2() -> Entry {
     )
 }
 
+/// Whether a text is something in a header, and nothing but that header's value.
+#[must_use]
+pub fn is_header_value(text: &str) -> bool {
+    let fits = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+    fits && !text.trim().is_empty()
+}
+
 impl PingSourceSpec {
+    /// The media type, if one is given that can stand in a header.
+    #[must_use]
+    pub fn media(&self) -> Option<&str> {
+        Some(&*self.content_type).filter(|media| is_header_value(media))
+    }
+
     /// The clock that the schedule goes by.
     #[must_use]
     pub fn zone(&self) -> Option<TimeZone> {
@@ -94,6 +107,10 @@ impl Resource for PingSource {
     fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
         let spec = &self.spec;
         super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
+        if spec.media().is_none() && !spec.content_type.is_empty() {
+            let why = format!("invalid value: {:?}: it cannot stand in a header", spec.content_type);
+            problems.add("spec.contentType", why);
+        }
         if let Err(why) = Schedule::parse(&spec.schedule) {
             problems.add("spec.schedule", format!("invalid value: {}: {why}", spec.schedule));
         }
