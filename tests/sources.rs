@@ -165,6 +165,36 @@ fn a_binding_tells_programs_where_to_send() {
     assert_eq!((&free["K_CE_OVERRIDES"], &free["TARGET"]), (&Value::Null, &json!("everybody")));
 }
 
+/// X-SRC-04: where a namespace is labelled so, nobody is told anything, neither by admission nor later.
+#[test]
+fn a_namespace_can_be_kept_from_being_bound() {
+    let appliance = Setup::new(BIN).hello_image(HELLO).start();
+    let api = appliance.api();
+    let label = |value: Value| json!({ "metadata": { "labels": { "bindings.knative.dev/exclude": value } } });
+    api.patch("Namespace", "", NAMESPACE, &label(json!("true")));
+    let subject = json!({
+        "apiVersion": "serving.knative.dev/v1", "kind": "Service", "selector": { "matchLabels": {} },
+    });
+    api.create(&binding("all", &subject, &json!({ "uri": "http://sink.example.com/" })));
+    let unbound = |one: &Value| {
+        condition(one, "Ready").is_some_and(|ready| {
+            ready["reason"] == "SubjectUnavailable"
+                && ready["message"].as_str().is_some_and(|why| why.contains("namespace"))
+        })
+    };
+    api.wait_for("SinkBinding", NAMESPACE, "all", PATIENCE, unbound);
+    api.create(&service("left", HELLO, "world"));
+    api.wait_ready("Service", NAMESPACE, "left", PATIENCE);
+    assert_eq!(until_told(&appliance, "left", "an answer", |_| true)["K_SINK"], Value::Null);
+
+    api.patch("Namespace", "", NAMESPACE, &label(Value::Null));
+    let bound = api.wait_ready("SinkBinding", NAMESPACE, "all", PATIENCE);
+    for kind in ["OIDCIdentityCreated", "OIDCTokenSecretCreated", "TrustBundlePropagated"] {
+        assert!(condition(&bound, kind).is_some_and(|one| one["status"] == "True"), "{bound:#}");
+    }
+    until_told(&appliance, "left", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
+}
+
 /// SRC-16, SRC-32: what cannot be bound, or not yet, is not Ready and says why; a subject is chosen once, and told from its first
 /// Revision on.
 #[test]

@@ -1,10 +1,16 @@
 //! What SinkBindings say to an object with a template when it is written, as upstream's webhook does: its first Revision
 //! would not know where to send, and be replaced at once.
 
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
 use crate::kind::{KindMeta, Resource as _};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::service::Service;
 use crate::kinds::sources::binding::SinkBinding;
+use crate::kinds::sources::bound;
+use crate::store::Key;
 
 use super::{Call, object};
 
@@ -18,14 +24,25 @@ pub(super) fn of(call: &Call) -> Vec<SinkBinding> {
         return Vec::new();
     };
     let resource = object::resource_of(&SinkBinding::META);
-    let found = {
-        let memory = call.server.store.read();
-        if memory.count(&resource, Some(namespace)) > BINDINGS_READ_MAX {
-            return Vec::new();
-        }
-        memory.list(&resource, Some(namespace)).items()
-    };
+    let memory = call.server.store.read();
+    if memory.count(&resource, Some(namespace)) > BINDINGS_READ_MAX {
+        return Vec::new();
+    }
+    let found = memory.list(&resource, Some(namespace)).items();
+    let home =
+        Key { resource: object::resource_of(&Namespace::META), namespace: "".into(), name: namespace.into() };
+    let home = memory.get(&home).filter(|_| !found.is_empty());
+    drop(memory);
+    if home.is_some_and(|home| is_left_alone(&home.value())) {
+        return Vec::new();
+    }
     found.iter().filter_map(|one| serde_json::from_value(one.value()).ok()).collect()
+}
+
+/// The namespace is kept from being bound (X-SRC-04).
+fn is_left_alone(home: &Value) -> bool {
+    let meta = serde_json::from_value::<ObjectMeta>(home["metadata"].clone());
+    meta.is_ok_and(|meta| bound::is_excluded(&meta))
 }
 
 /// Our controllers know what they write.

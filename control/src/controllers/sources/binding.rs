@@ -5,21 +5,27 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::api::core::v1::{EnvVar, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
 use kube::core::{Selector, SelectorExt};
 
 use super::{NOT_RUN, show_sink};
-use crate::controllers::cache::Cache;
+use crate::controllers::cache::{Cache, Change};
+use crate::controllers::identity::Identity;
 use crate::controllers::queue::{Item, Kind};
 use crate::controllers::resolve::{Address, Unresolved};
 use crate::controllers::world::{Error, Object, World, now};
+use crate::kinds::conditions::Conditions;
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::service::Service;
 use crate::kinds::serving::template::RevisionTemplate;
 use crate::kinds::shared::{controller, name, namespace};
-use crate::kinds::sources::binding::{AVAILABLE, NOT_BOUND, Runs, SinkBinding};
+use crate::kinds::sources::binding::{
+    AVAILABLE, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, Runs, SinkBinding, TRUST_BUNDLE_PROPAGATED,
+};
 use crate::kinds::sources::bound::{self, FINALIZER};
+use crate::kinds::sources::ping::OIDC_IDENTITY_CREATED;
 use crate::kinds::sources::{Source, Subject};
 
 /// What has a template that a binding may change.
@@ -43,6 +49,8 @@ macro_rules! templated {
 }
 templated!(Service, Configuration);
 
+const NO_TOKEN: &str = "programs are given no token here, and the sink wants one";
+
 /// Why a binding's subjects are not told.
 struct Unbound {
     reason: &'static str,
@@ -55,6 +63,23 @@ pub fn hear(world: &World, runs: Runs, home: &str) {
     for binding in bindings.iter().filter(|one| one.spec.subject.runs() == Some(runs)) {
         world.look_at(Item::new(Kind::SinkBinding, home, name(&binding.metadata)));
     }
+}
+
+/// Looks again at the bindings of a namespace that was kept from being bound, or is from now on.
+pub(super) fn hear_home(world: &World, (before, after): Change<'_, Namespace>) {
+    let is_excluded =
+        |home: Option<&Arc<Namespace>>| home.is_some_and(|home| bound::is_excluded(&home.metadata));
+    let Some(home) = after.filter(|_| is_excluded(before) != is_excluded(after)) else { return };
+    let home = name(&home.metadata);
+    for binding in world.sources.bindings.list(home) {
+        world.look_at(Item::new(Kind::SinkBinding, home, name(&binding.metadata)));
+    }
+}
+
+/// Whether a namespace is kept from being bound (X-SRC-04).
+async fn is_left_alone(world: &World, home: &str) -> Result<bool, Error> {
+    let home = Api::<Namespace>::all(world.client.clone()).get_opt(home).await?;
+    Ok(home.is_some_and(|home| bound::is_excluded(&home.metadata)))
 }
 
 pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
@@ -80,7 +105,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         _ => None,
     };
     let mut after = (*binding).clone();
-    conclude(&mut after, sink, bound);
+    conclude(&mut after, sink, bound, world.settings().event_features.authenticates());
     world.set_status(&*binding, &after).await
 }
 
@@ -104,6 +129,11 @@ async fn tell_all<K: Templated>(
     binding: &SinkBinding,
     told: &[EnvVar],
 ) -> Result<Result<(), Unbound>, Error> {
+    let home = namespace(&binding.metadata);
+    if is_left_alone(world, home).await? {
+        let message = format!("the namespace {home:?} is kept from being bound by its label");
+        return Ok(Err(Unbound { reason: "SubjectUnavailable", message }));
+    }
     let subjects = match subjects(cache, binding) {
         Ok(subjects) => subjects,
         Err(unbound) => return Ok(Err(unbound)),
@@ -178,30 +208,83 @@ fn conclude(
     binding: &mut SinkBinding,
     sink: Result<Address, Unresolved>,
     bound: Option<Result<(), Unbound>>,
+    asks_who_sends: bool,
 ) {
     let (is_run, generation) = (binding.spec.subject.runs().is_some(), binding.metadata.generation);
     let status = binding.status.get_or_insert_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = SinkBinding::CONDITIONS.manage(&before, now());
     let wants_token = matches!(&sink, Ok(sink) if sink.audience.is_some());
+    mark_identity(&mut conditions, wants_token, sink.is_ok(), asks_who_sends);
+    conditions.mark_true(TRUST_BUNDLE_PROPAGATED); // programs are told all that they need of it
     show_sink(status, &mut conditions, sink);
     match bound {
         Some(Ok(())) => conditions.mark_true(AVAILABLE),
         Some(Err(Unbound { reason, message })) => conditions.mark_false(AVAILABLE, reason, &message),
         None if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN, NOT_BOUND),
-        None if wants_token => {
-            let why = "programs are given no token here, and the sink wants one";
-            conditions.mark_false(AVAILABLE, "SinkNotReached", why);
-        }
+        None if wants_token => conditions.mark_false(AVAILABLE, "SinkNotReached", NO_TOKEN),
         // What its subjects were told last stays.
         None => conditions.mark_unknown(AVAILABLE, "", ""),
     }
     conditions.conclude(&mut status.base, generation);
 }
 
+/// Under whom programs send: under nobody, so a sink that asks is none for them.
+fn mark_identity(conditions: &mut Conditions<'_>, wants_token: bool, is_found: bool, asks_who_sends: bool) {
+    for kind in [OIDC_IDENTITY_CREATED, OIDC_TOKEN_SECRET_CREATED] {
+        match (wants_token, asks_who_sends) {
+            (true, _) => conditions.mark_false(kind, "SinkNotReached", NO_TOKEN),
+            (false, false) => Identity::Unasked.mark(conditions, kind),
+            (false, true) if is_found => {
+                conditions.mark_true_because(kind, "SinkWithoutAudience", "The sink does not ask who sends.");
+            }
+            (false, true) => conditions.mark_unknown(kind, "", ""),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::shared::Verdict;
+    use crate::kinds::sources::binding::SinkBindingSpec;
+
+    fn concluded(sink: Result<Address, Unresolved>, asks_who_sends: bool) -> Vec<(String, Verdict)> {
+        let subject = Subject {
+            api_version: "serving.knative.dev/v1".into(),
+            kind: "Service".into(),
+            ..Subject::default()
+        };
+        let mut binding =
+            SinkBinding::new("ns", "b", SinkBindingSpec { subject, ..SinkBindingSpec::default() });
+        let bound = sink.as_ref().is_ok_and(|sink| sink.audience.is_none()).then_some(Ok(()));
+        conclude(&mut binding, sink, bound, asks_who_sends);
+        let conditions = binding.status.unwrap_or_default().base.conditions;
+        conditions.into_iter().map(|one| (one.kind, one.status)).collect()
+    }
+
+    /// X-SRC-04, COND-06: upstream's five conditions are there, and Ready follows from them.
+    #[test]
+    fn a_status_has_all_conditions() {
+        let sink = |audience: Option<&str>| {
+            Ok(Address { audience: audience.map(str::to_owned), ..Address::from("http://s/") })
+        };
+        let nowhere = || Err(Unresolved("gone".into()));
+        let (yes, no, open) = (Verdict::True, Verdict::False, Verdict::Unknown);
+        for (sink, asks, identity, ready) in [
+            (sink(None), false, yes, yes),
+            (sink(None), true, yes, yes),
+            (sink(Some("a")), true, no, no),
+            (nowhere(), false, yes, no),
+            (nowhere(), true, open, no),
+        ] {
+            let found = concluded(sink, asks);
+            let of = |kind: &str| found.iter().find(|(known, _)| known == kind).unwrap().1;
+            assert_eq!((of(OIDC_IDENTITY_CREATED), of("Ready")), (identity, ready), "{found:?}");
+            assert_eq!(of(OIDC_TOKEN_SECRET_CREATED), identity);
+            assert_eq!((of(TRUST_BUNDLE_PROPAGATED), found.len()), (yes, 6));
+        }
+    }
 
     #[test]
     fn only_what_runs_here_can_be_bound() {

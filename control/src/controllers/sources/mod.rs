@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dataplane::events::admission::Pass;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
 
 use super::cache::{Cache, follow};
 use super::identity::{self, Identity};
@@ -40,6 +41,7 @@ pub struct Sources {
     pub api_servers: Cache<ApiServerSource>,
     pub containers: Cache<ContainerSource>,
     pub bindings: Cache<SinkBinding>,
+    namespaces: Cache<Namespace>,
     /// Rung when a PingSource changed.
     pub bell: tokio::sync::Notify,
     /// Tokens of PingSources, held so that there is one for their next event.
@@ -72,6 +74,7 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
         Box::pin(follow(world.all(), &sources.bindings, |change| {
             world.look_at(itself(Kind::SinkBinding, change));
         })),
+        Box::pin(follow(world.all(), &sources.namespaces, move |change| binding::hear_home(world, change))),
         Box::pin(ping::tend(world)),
     ]
 }
@@ -182,6 +185,13 @@ mod tests {
         let (status, ready) = concluded::<PingSource>(Err(Unresolved("no such Broker".into())));
         assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "NotFound"));
         assert!(status.sink_uri.is_none() && status.ce_attributes.is_empty());
+        let (status, _) = concluded::<ApiServerSource>(found());
+        let kinds: Vec<_> = status.base.conditions.iter().map(|one| one.kind.as_str()).collect();
+        assert_eq!(
+            kinds,
+            ["Deployed", "OIDCIdentityCreated", "Ready", "SinkProvided", "SufficientPermissions"],
+            "upstream's"
+        );
         for ready in [concluded::<ApiServerSource>(found()).1, concluded::<ContainerSource>(found()).1] {
             assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, NOT_RUN));
             assert!(ready.message.starts_with("nothing here runs"), "{}", ready.message);

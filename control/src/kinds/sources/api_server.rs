@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::ping::OIDC_IDENTITY_CREATED;
 use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
 use crate::kinds::eventing::rules;
@@ -13,6 +14,7 @@ use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
 
 const DEPLOYED: &str = "Deployed";
+const SUFFICIENT_PERMISSIONS: &str = "SufficientPermissions";
 pub const NOT_RUN: &str =
     "nothing here runs an ApiServerSource: the object is kept, and no events come from it";
 
@@ -61,7 +63,12 @@ pub struct OwnerKind {
     pub kind: String,
 }
 
-source! { ApiServerSource { conditions: [SINK_PROVIDED, DEPLOYED], not_run: Some((DEPLOYED, NOT_RUN)) } }
+source! {
+    ApiServerSource {
+        conditions: [SINK_PROVIDED, DEPLOYED, SUFFICIENT_PERMISSIONS, OIDC_IDENTITY_CREATED],
+        not_run: Some((DEPLOYED, NOT_RUN))
+    }
+}
 
 impl Resource for ApiServerSource {
     const META: KindMeta = KindMeta {

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::ping::OIDC_IDENTITY_CREATED;
 use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus, Subject};
 use crate::kind::{KindMeta, Problems, Requester, Resource};
 use crate::kinds::eventing::rules;
@@ -14,6 +15,8 @@ use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, SPEC_CHANGED, namespace};
 
 pub const AVAILABLE: &str = "SinkBindingAvailable";
+pub const OIDC_TOKEN_SECRET_CREATED: &str = "OIDCTokenSecretCreated";
+pub const TRUST_BUNDLE_PROPAGATED: &str = "TrustBundlePropagated";
 /// Why a binding changes nothing.
 pub const NOT_BOUND: &str = "nothing here runs objects of the subject's kind: \
     Services and Configurations of serving.knative.dev can be bound";
@@ -54,7 +57,18 @@ impl Subject {
     }
 }
 
-source! { SinkBinding { conditions: [AVAILABLE, SINK_PROVIDED], not_run: None } }
+source! {
+    SinkBinding {
+        conditions: [
+            AVAILABLE,
+            SINK_PROVIDED,
+            OIDC_IDENTITY_CREATED,
+            OIDC_TOKEN_SECRET_CREATED,
+            TRUST_BUNDLE_PROPAGATED
+        ],
+        not_run: None
+    }
+}
 
 /// Who binds what nothing here runs is told so at once.
 pub(super) fn warnings(object: &Value) -> Vec<String> {

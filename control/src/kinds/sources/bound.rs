@@ -15,7 +15,7 @@ use crate::kinds::shared::{controller, name};
 /// What holds a binding until its subjects are told nothing any more, by upstream's name.
 pub const FINALIZER: &str = "sinkbindings.sources.knative.dev";
 
-/// The label of objects that no binding changes.
+/// The label of objects that no binding changes, and of namespaces where none does.
 const EXCLUDE: &str = "bindings.knative.dev/exclude";
 
 /// Where to send, what to add to each event, and by whom the sink is believed.
