@@ -18,6 +18,25 @@ fn appliance() -> Appliance {
     kit::scene::with_broker(&Setup::new(BIN))
 }
 
+/// EV-ADR-04: the user and password of a URL are for its host alone (RFC 7617).
+#[test]
+fn a_url_with_a_user_is_sent_as_basic_and_told_without() {
+    let (sink, dead) = (EventSink::answering(|_| Answer::status(400)), EventSink::start());
+    let named = |url: &str, user: &str| url.replacen("http://", &format!("http://{user}@"), 1);
+    let appliance = appliance();
+    let options = json!({ "retry": 0, "deadLetterSink": { "uri": named(&dead.url(), "letters") } });
+    subscribe(appliance.api(), "t", &named(&sink.url(), "me%40home:pass"), &[("/spec/delivery", options)]);
+    post(&appliance, &Event::new("1"));
+    let letter = &dead.wait_for(1, PATIENCE)[0];
+    let asked = &sink.received()[0];
+    let basic = |login: &str| format!("Basic {}", STANDARD.encode(login));
+    assert_eq!(asked.header("authorization"), Some(&*basic("me@home:pass")));
+    assert_eq!(letter.header("authorization"), Some(&*basic("letters:")));
+    assert_eq!(letter.attribute("knativeerrordest"), Some(sink.url()));
+    assert!(asked.header("host").is_some_and(|host| !host.contains('@')));
+    assert!(!appliance.stderr().contains("pass@"), "{}", appliance.stderr());
+}
+
 /// DP-RETRY-01, DP-RETRY-02, DP-RETRY-03, DP-RETRY-04, DP-RETRY-05, DP-RETRY-06, DP-RETRY-07,
 /// DP-RETRY-08, DP-RETRY-09, DP-RETRY-10, DP-RETRY-11, DP-RETRY-12, DP-RETRY-13, DP-RETRY-14,
 /// DP-RETRY-15, DP-RETRY-16, EV-DLV-02, EV-DLV-04: the response table, row by row, with two retries.

@@ -57,7 +57,7 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// Has `account` shown to `target`, if both are there.
+    /// Has `account` shown to `target`, if both are there. Otherwise that gets the login of its URL, if it has one.
     pub fn stamp(&self, target: &mut Target, namespace: &str, account: Option<&str>, audience: Option<&str>) {
         target.pass = match (account, audience) {
             (Some(account), Some(audience)) if !audience.is_empty() => Some(self.of(Holder {
@@ -65,7 +65,7 @@ impl Passes {
                 account: account.into(),
                 audience: audience.into(),
             })),
-            _ => None,
+            _ => target.pass.take().filter(|pass| pass.is_login()),
         };
     }
 

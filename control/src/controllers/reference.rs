@@ -1,5 +1,8 @@
 //! URLs: a path below an address (RFC 3986), and a URL as the data plane wants it.
 
+use std::sync::Arc;
+
+use dataplane::events::admission::Pass;
 use dataplane::table::{NO_PORT, Target};
 
 /// Resolves `reference` against the absolute URL `base` (RFC 3986, 5.2); `reference` has no scheme.
@@ -82,30 +85,35 @@ pub(super) fn target(url: &str) -> Result<(Scheme, Target), String> {
         None => return Err(format!("\"{url}\" begins neither with http:// nor with https://")),
     };
     let authority = uri.authority().ok_or_else(|| format!("\"{url}\" has no host"))?;
-    if authority.host().is_empty() || authority.as_str().contains('@') {
-        return Err(format!("\"{url}\" has no plain host"));
+    if authority.host().is_empty() {
+        return Err(format!("\"{url}\" has no host"));
     }
+    let (login, place) = match authority.as_str().rsplit_once('@') {
+        Some((login, place)) => (Some(login), place),
+        None => (None, authority.as_str()),
+    };
     let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {
         "" => "/".to_owned(),
         query if query.starts_with('?') => format!("/{query}"),
         path => path.to_owned(),
     };
     let target = Target {
-        url: url.into(),
-        authority: authority.as_str().into(),
+        // It is told to others.
+        url: login.map_or_else(|| url.into(), |login| url.replacen(&format!("{login}@"), "", 1).into()),
+        authority: place.into(),
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
-        port: if scheme == Scheme::Other { NO_PORT } else { port(authority).unwrap_or(usual) },
+        port: if scheme == Scheme::Other { NO_PORT } else { port(place).unwrap_or(usual) },
         path: escaped(&path).into(),
         is_stream: false,
-        pass: None,
+        pass: login.map(|login| Arc::new(Pass::of_login(login))),
         trust: None,
     };
     Ok((scheme, target))
 }
 
 /// The port that is written out; [`NO_PORT`] where that is none, because the usual one is somebody else's.
-fn port(authority: &http::uri::Authority) -> Option<u16> {
-    let (_, written) = authority.as_str().rsplit_once(':').filter(|(_, port)| !port.ends_with(']'))?;
+fn port(place: &str) -> Option<u16> {
+    let (_, written) = place.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'))?;
     if written.is_empty() { None } else { Some(written.parse().unwrap_or(NO_PORT)) }
 }
 
@@ -161,7 +169,7 @@ mod tests {
             let (_, parsed) = target(url).unwrap();
             assert_eq!((&*parsed.path, &*parsed.url), (path, url));
         }
-        for bad in ["https://", "https://u@a/", "a", "/x", "http://", "http://u:p@a/"] {
+        for bad in ["https://", "a", "/x", "http://", "http://u:p@/"] {
             assert!(target(bad).is_err(), "{bad}");
         }
         for (url, port) in [
@@ -174,6 +182,15 @@ mod tests {
             ("http://a:8o/", NO_PORT),
         ] {
             assert_eq!(target(url).map(|(_, parsed)| parsed.port), Ok(port), "{url}");
+        }
+        for (url, authority, port, shown) in [
+            ("http://u:p@a/x@y", "a", 80, "http://a/x@y"),
+            ("https://u@a:81/", "a:81", 81, "https://a:81/"),
+            ("http://u:80@[::1]/", "[::1]", 80, "http://[::1]/"),
+        ] {
+            let (_, parsed) = target(url).unwrap();
+            assert_eq!((&*parsed.authority, parsed.port, &*parsed.url), (authority, port, shown));
+            assert!(parsed.pass.is_some_and(|pass| pass.is_login()), "{url}");
         }
         let (scheme, parsed) = target("bad://uri:80/x").unwrap();
         assert_eq!((scheme, parsed.port), (Scheme::Other, NO_PORT), "nothing is ever sent there");

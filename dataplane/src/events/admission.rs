@@ -10,6 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
@@ -225,26 +227,63 @@ fn bearer(value: &[u8]) -> Option<&str> {
 /// table.
 #[derive(Default)]
 pub struct Pass {
-    /// The inner box makes the pointer thin, as `arc_swap` needs it.
-    token: ArcSwapOption<Box<str>>,
+    /// The value of Authorization. The inner box makes the pointer thin, as `arc_swap` needs it.
+    shown: ArcSwapOption<Box<str>>,
+    is_login: bool,
 }
 
 impl Pass {
-    /// The token; `None` until there is a first one.
+    /// The user and password of a URL, as they stand before its host's `@`.
     #[must_use]
-    pub fn token(&self) -> Option<Arc<Box<str>>> {
-        self.token.load_full()
+    pub fn of_login(userinfo: &str) -> Self {
+        let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
+        let plain = [percent_decoded(user), vec![b':'], percent_decoded(password)].concat();
+        let shown = format!("Basic {}", BASE64.encode(plain)).into();
+        Self { shown: ArcSwapOption::from_pointee(Some(shown)), is_login: true }
+    }
+
+    /// Whether its target's URL says it all, and nobody renews it.
+    #[must_use]
+    pub const fn is_login(&self) -> bool {
+        self.is_login
+    }
+
+    /// What stands in the header; `None` until there is a first token.
+    #[must_use]
+    pub fn shown(&self) -> Option<Arc<Box<str>>> {
+        self.shown.load_full()
     }
 
     pub fn renew(&self, token: &str) {
-        self.token.store(Some(Arc::new(token.into())));
+        self.shown.store(Some(Arc::new(format!("Bearer {token}").into())));
     }
 }
 
-/// One that is the same object: tokens come and go.
+/// Bytes behind `%` and two digits; what is no escape stands for itself.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut parts = text.as_bytes().split(|byte| *byte == b'%');
+    let mut out = parts.next().unwrap_or_default().to_vec();
+    for part in parts {
+        let digits = part.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.filter(|digits| !digits.starts_with('+')).map(|digits| u8::from_str_radix(digits, 16)) {
+            Some(Ok(byte)) => {
+                out.push(byte);
+                out.extend_from_slice(&part[2..]);
+            }
+            _ => {
+                out.push(b'%');
+                out.extend_from_slice(part);
+            }
+        }
+    }
+    out
+}
+
+/// One that is the same object, since tokens come and go; or the same login.
 impl PartialEq for Pass {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
+        let is_same_login = || self.is_login && other.is_login && self.shown() == other.shown();
+        std::ptr::eq(self, other) || is_same_login()
     }
 }
 
@@ -253,7 +292,7 @@ impl Eq for Pass {}
 impl fmt::Debug for Pass {
     /// The token is nobody's business.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.token.load().is_some() { "Pass" } else { "Pass (none yet)" })
+        f.write_str(if self.shown.load().is_some() { "Pass" } else { "Pass (none yet)" })
     }
 }
 
@@ -284,6 +323,25 @@ mod tests {
     fn admission(papers: &Arc<Plain>) -> Admission {
         let papers = Arc::clone(papers) as Arc<dyn Papers>;
         Admission { papers, audiences: vec!["a".into(), "b".into()], grants: Vec::new() }
+    }
+
+    /// RFC 7617, RFC 3986 section 3.2.1: what a URL says of its user is shown as Go's and other clients show it.
+    #[test]
+    fn a_login_is_shown_as_basic_and_is_the_same_where_it_says_the_same() {
+        for (userinfo, plain) in [
+            ("u:p", "u:p"),
+            ("u", "u:"),
+            ("u:", "u:"),
+            ("a%40b:p%3Aq%25", "a@b:p:q%"),
+            ("u:%zz%4", "u:%zz%4"),
+            ("%+1:a:b", "%+1:a:b"),
+        ] {
+            let pass = Pass::of_login(userinfo);
+            assert_eq!(**pass.shown().unwrap(), *format!("Basic {}", BASE64.encode(plain)), "{userinfo}");
+            assert_eq!(pass, Pass::of_login(userinfo));
+        }
+        assert_ne!(Pass::of_login("u:p"), Pass::of_login("u:q"));
+        assert_ne!(Pass::default(), Pass::default());
     }
 
     #[test]

@@ -82,8 +82,8 @@ impl Sender {
         let Some(pass) = &target.pass else { return Ok(None) };
         let due = self.proxy.ring.now() + timeout;
         loop {
-            if let Some(token) = pass.token() {
-                return Ok(Some(token));
+            if let Some(shown) = pass.shown() {
+                return Ok(Some(shown));
             }
             if self.proxy.ring.now() >= due {
                 return Err(PostError::Transport("there is no token for this target yet".into()));
@@ -203,7 +203,7 @@ fn message(
     out.put_slice(b"\r\n");
     out.put_slice(&request.fields);
     if let Some(token) = token {
-        for part in ["Authorization: Bearer ", token, "\r\n"] {
+        for part in ["Authorization: ", token, "\r\n"] {
             out.put_slice(part.as_bytes());
         }
     }
@@ -228,7 +228,7 @@ mod tests {
         for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
             let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let request = Outgoing { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };
-            let sent = message(BytesMut::new(), &target("http://s/"), &request, Some("token"), None);
+            let sent = message(BytesMut::new(), &target("http://s/"), &request, Some("Bearer token"), None);
             let head = format!(
                 "POST / HTTP/1.1\r\nHost: s\r\nContent-Length: {length}\r\nce-id: 1\r\n\
                  Authorization: Bearer token\r\n\r\n"
