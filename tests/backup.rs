@@ -100,6 +100,28 @@ fn children_come_back_with_their_owner() {
     assert_eq!(kept.count(), CHILDREN);
 }
 
+/// APP-39: a start without a store beside logs with events is told, so that whoever mislaid the file can put it back. The very first start has
+/// neither, and nothing to tell.
+#[test]
+fn a_store_that_is_missing_beside_its_logs_is_told() {
+    let mut appliance = kit::scene::with_broker(&Setup::new(BINARY));
+    assert!(!appliance.stderr().contains("objects.redb"), "{}", appliance.stderr());
+    assert!(appliance.terminate().success());
+    let setup = appliance.setup().clone();
+    let folder = tempfile::TempDir::new().unwrap();
+    let (file, aside) = (setup.data().join("objects.redb"), folder.path().join("aside"));
+    std::fs::copy(&file, &aside).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let mut appliance = setup.clone().start();
+    appliance.wait_says("there is no objects.redb");
+    assert!(appliance.terminate().success());
+
+    std::fs::copy(&aside, &file).unwrap();
+    let appliance = setup.start();
+    appliance.api().wait_ready("Broker", "default", "main", PATIENCE);
+    assert!(!appliance.stderr().contains("objects.redb"), "{}", appliance.stderr());
+}
+
 /// APP-39: a store that its disk has damaged is not opened; the start ends with a message that
 /// names the file and both ways on, and the first of them works.
 #[test]

@@ -233,8 +233,7 @@ fn arrive(config: &Config) -> Result<Arrival> {
 /// Takes the data folder, and begins to open what waits for the disk longest.
 fn enter(config: &Config) -> Result<(Folder, Opening)> {
     let folder = folder::take(&config.data)?;
-    let logs = Opening::begin(logs::assign(&config.data, config.workers)?, &config.log)?;
-    Ok((folder, logs))
+    Ok((folder, Opening::begin(config)?))
 }
 
 /// Until there is a reason to leave.

@@ -63,8 +63,12 @@ pub(super) struct Contents {
 }
 
 impl Disk {
+    pub(super) fn file_in(dir: &Path) -> PathBuf {
+        dir.join(FILE)
+    }
+
     pub(super) fn open(dir: &Path) -> Result<(Self, Contents), StoreError> {
-        let (dir, path) = (dir.to_owned(), dir.join(FILE));
+        let (dir, path) = (dir.to_owned(), Self::file_in(dir));
         let file = path.clone();
         Self::over(Box::new(move |faults| open(&dir, &file, faults)), path)
     }

@@ -166,6 +166,12 @@ pub struct Store {
 }
 
 impl Store {
+    /// Whether the folder `dir` has one.
+    #[must_use]
+    pub fn is_in(dir: &Path) -> bool {
+        Disk::file_in(dir).exists()
+    }
+
     /// Opens the store of the folder `dir`, or makes an empty one. Only one process may have it open.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let (disk, contents) = Disk::open(dir)?;

@@ -15,6 +15,7 @@ use super::Answer;
 use super::delivery::Post as _;
 use super::house::Events;
 use super::ingress::{self, Refusal, with_methods};
+use super::journal;
 use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
 use super::relay::{Letter, Parcel, Relay, Ways};
 use super::resolve::{Resolver, system};
@@ -65,6 +66,12 @@ impl OpenLog {
     pub fn open(folder: &Path, options: Options) -> Result<Self, wal::Error> {
         let (log, recovery) = Log::open(folder, options)?;
         Ok(Self { folder: folder.into(), log, recovery })
+    }
+
+    /// Brokers and channels of which it has something.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.log.streams().filter(|(_, name)| *name != journal::STREAM).count()
     }
 
     /// Says what was found, loudly if something is missing.

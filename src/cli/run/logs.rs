@@ -7,9 +7,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use ::control::store::Store;
 use anyhow::{Context, Result, anyhow};
+use dataplane::events::limits::ABSENT_PATIENCE;
 use dataplane::events::service::OpenLog;
 use wal::Options;
+
+use crate::config::Config;
 
 /// One core's logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,16 +44,22 @@ pub(super) struct Logs {
 }
 
 /// Logs on their way: each core's are opened by a thread of their own, beside all else that a start does.
-pub(super) struct Opening(Vec<JoinHandle<Result<Logs>>>);
+pub(super) struct Opening {
+    threads: Vec<JoinHandle<Result<Logs>>>,
+    /// Of a start that knows no object: where they are looked for.
+    unowned: Option<PathBuf>,
+}
 
 impl Opening {
-    pub(super) fn begin(homes: Vec<Home>, options: &Options) -> Result<Self> {
+    pub(super) fn begin(config: &Config) -> Result<Self> {
         let begin = |home: Home| {
-            let options = options.clone();
+            let options = config.log.clone();
             let thread = std::thread::Builder::new().name("log-open".to_owned());
             thread.spawn(move || home.open(&options)).context("no thread to open a log")
         };
-        homes.into_iter().map(begin).collect::<Result<_>>().map(Self)
+        let knows_objects = config.kubeconfig.is_some() || Store::is_in(&config.data);
+        let threads = assign(&config.data, config.workers)?.into_iter().map(begin).collect::<Result<_>>()?;
+        Ok(Self { threads, unowned: (!knows_objects).then(|| config.data.clone()) })
     }
 
     /// Each core's, in their order.
@@ -57,7 +67,25 @@ impl Opening {
         let finish = |thread: JoinHandle<Result<Logs>>| {
             thread.join().map_err(|_| anyhow!("opening a log panicked; its message stands above"))?
         };
-        self.0.into_iter().map(finish).collect()
+        let logs: Vec<Logs> = self.threads.into_iter().map(finish).collect::<Result<_>>()?;
+        if let Some(data) = &self.unowned {
+            tell_unowned(data, &logs);
+        }
+        Ok(logs)
+    }
+}
+
+/// A start without any object, while the logs say that there were some: whoever mislaid the file has a moment to put it back.
+fn tell_unowned(data: &Path, logs: &[Logs]) {
+    let all = logs.iter().flat_map(|logs| [&logs.own].into_iter().chain(&logs.others));
+    let streams: usize = all.map(OpenLog::streams).sum();
+    if streams > 0 {
+        tracing::error!(
+            data = %data.display(),
+            streams,
+            "there is no objects.redb, so nothing names the Brokers and channels whose events are in log/: if the file was mislaid, \
+             stop now and put it back; what was still to be delivered is dropped {ABSENT_PATIENCE:?} after this start"
+        );
     }
 }
 
@@ -68,7 +96,7 @@ fn keep_to_ourselves(folder: &Path) {
     }
 }
 
-pub(super) fn assign(data: &Path, cores: usize) -> Result<Vec<Home>> {
+fn assign(data: &Path, cores: usize) -> Result<Vec<Home>> {
     let folder = data.join("log");
     let failed = || format!("log folder {}", folder.display());
     fs::create_dir_all(&folder).with_context(failed)?;
