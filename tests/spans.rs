@@ -16,8 +16,12 @@ const PARENT: &str = "b7ad6b7169203331";
 
 type Documents = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// A collector: keeps what it gets, with the path it came to; refuses the first `refusals` requests.
+/// A collector: keeps what it gets, with the path it came to; refuses the first `refusals` requests for the moment.
 fn collector(refusals: usize) -> (Server, Documents) {
+    collector_refusing(refusals, 503)
+}
+
+fn collector_refusing(refusals: usize, with: u16) -> (Server, Documents) {
     let documents = Documents::default();
     let (kept, left) = (Arc::clone(&documents), Arc::new(Mutex::new(refusals)));
     let server = Server::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
@@ -27,7 +31,7 @@ fn collector(refusals: usize) -> (Server, Documents) {
                 let mut left = left.lock().unwrap();
                 if *left > 0 {
                     *left -= 1;
-                    return Reply::Send(Message::new(503));
+                    return Reply::Send(Message::new(with));
                 }
                 let document = serde_json::from_slice(&request.body).unwrap();
                 kept.lock().unwrap().push((request.path().to_owned(), document));
@@ -144,6 +148,22 @@ fn a_collector_that_is_away_costs_no_request() {
     wait::until(PATIENCE, "a line in the log", || {
         appliance.stderr().contains("does not take spans").then_some(())
     });
+}
+
+/// By the protocol what is refused like this is never taken: it is lost at once, and what comes after it is sent.
+#[test]
+fn what_a_collector_refuses_for_good_is_not_sent_again() {
+    let upstream = Upstream::start("one");
+    let (server, documents) = collector_refusing(1, 400);
+    let appliance = gateway(&upstream, server.address());
+    assert_eq!(Call::get("/refused").host(HOST).send(appliance.http()).status, 200);
+    wait::until(PATIENCE, "the refusal", || {
+        (appliance.metric("sluicegate_spans_failed_total", "") == 1).then_some(())
+    });
+    assert_eq!(Call::get("/taken").host(HOST).send(appliance.http()).status, 200);
+    let all = spans(&documents, 1);
+    assert_eq!(all.len(), 1);
+    assert_eq!(attribute(&all[0], "url.path").as_deref(), Some("/taken"));
 }
 
 /// What was answered before a stop is sent before the end.

@@ -105,10 +105,11 @@ impl Work {
                     }
                     return true;
                 }
-                Err(why) if attempt == attempts_max => {
+                Err(why) if attempt == attempts_max || !may_pass(&why) => {
                     if !std::mem::replace(&mut self.told, true) {
                         tracing::warn!(url = self.url, %why, "the collector does not take spans; they are dropped. Does it take OTLP over HTTP, in JSON, there?");
                     }
+                    break;
                 }
                 // A stop cuts the rest short.
                 Err(_) if !matches!(self.stopped.recv_timeout(rest), Err(RecvTimeoutError::Timeout)) => break,
@@ -117,6 +118,14 @@ impl Work {
         }
         self.tally.failed.fetch_add(count, Relaxed);
         false
+    }
+}
+
+/// Whether the same may be taken when it is sent again: by the protocol, a refusal of any other kind is for good.
+const fn may_pass(why: &ureq::Error) -> bool {
+    match why {
+        ureq::Error::StatusCode(status) => matches!(status, 429 | 502 | 503 | 504),
+        _ => true,
     }
 }
 
