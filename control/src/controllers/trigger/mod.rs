@@ -233,10 +233,11 @@ async fn dependency(
     Ok(object.map(|object| {
         let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
+        let seen = object["status"]["observedGeneration"].as_i64();
         let verdict = match ready.and_then(|ready| ready["status"].as_str()) {
-            Some("True") => Verdict::True,
             // What it says is of an earlier spec.
             _ if seen.is_some() && seen != object["metadata"]["generation"].as_i64() => Verdict::Unknown,
+            Some("True") => Verdict::True,
             Some("False") => Verdict::False,
             _ => Verdict::Unknown,
         };

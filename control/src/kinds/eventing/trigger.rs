@@ -225,7 +225,12 @@ impl Trigger {
     #[must_use]
     pub fn dependency(&self) -> Option<Result<KReference, String>> {
         let text = annotation(&self.metadata, DEPENDENCY)?;
-        let object = serde_json::from_str::<Value>(text);
+        // An ObjectReference, of which the rest, such as a `uid`, does not matter here.
+        let object = serde_json::from_str::<Value>(text).map(|mut object| {
+            let counts = |field: &str| ["apiVersion", "kind", "name", "namespace"].contains(&field);
+            object.as_object_mut().into_iter().for_each(|fields| fields.retain(|field, _| counts(field)));
+            object
+        });
         let reference = object.and_then(|object| KReference::deserialize(Strict(&object)));
         Some(reference.map_err(|why| why.to_string()))
     }
