@@ -8,7 +8,7 @@ use json_patch::jsonptr::Pointer;
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
-use crate::kind::KindMeta;
+use crate::kind::Entry;
 use crate::store::OBJECT_BYTES_MAX;
 
 use super::errors::Refusal;
@@ -56,7 +56,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
         let why = "Forbidden: may not be specified for non-apply patch";
         return Err(Refusal::invalid_option("PatchOptions", "force", why));
     }
-    let patch = parse(entry.meta, &media, bytes)?;
+    let patch = parse(&entry, &media, bytes)?;
     let validation = call.validation();
     let duplicates = match validation {
         FieldValidation::Ignore => Vec::new(),
@@ -83,8 +83,14 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     Ok(fields::warn(response, warnings.get().map_or(&[][..], Vec::as_slice)))
 }
 
-pub(super) fn parse(meta: &KindMeta, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
-    let core = meta.group.is_empty() || meta.group.ends_with("k8s.io");
+/// Whether strategic merge patches are taken: of Kubernetes' own kinds. Clients define kinds in groups of that name too.
+pub(super) fn is_core(entry: &Entry) -> bool {
+    let group = entry.meta.group;
+    entry.custom.is_none() && (group.is_empty() || group.ends_with(".k8s.io"))
+}
+
+pub(super) fn parse(entry: &Entry, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
+    let core = is_core(entry);
     match media {
         "application/merge-patch+json" => one_object(bytes).map(Patch::Merge),
         "application/strategic-merge-patch+json" if core => one_object(bytes).map(Patch::Strategic),
@@ -243,14 +249,14 @@ mod tests {
     #[test]
     fn an_operation_that_is_none_is_refused_as_a_patch_that_does_not_fit() {
         let media = "application/json-patch+json";
-        let meta = crate::kinds::core::NAMESPACE;
+        let entry = Entry::of::<k8s_openapi::api::core::v1::Namespace>();
         for wrong in
             [r#"[{"op":"frob","path":"/a"}]"#, r#"[{"op":"add","value":1}]"#, r#"[{"op":"add","path":"a"}]"#]
         {
-            assert_eq!(parse(&meta, media, wrong.as_bytes()).unwrap_err().code, 422, "{wrong}");
+            assert_eq!(parse(&entry, media, wrong.as_bytes()).unwrap_err().code, 422, "{wrong}");
         }
-        assert_eq!(parse(&meta, media, b"{}").unwrap_err().code, 400);
-        let patch = parse(&meta, media, br#"[{"op":"add","path":"/a"}]"#).unwrap();
+        assert_eq!(parse(&entry, media, b"{}").unwrap_err().code, 400);
+        let patch = parse(&entry, media, br#"[{"op":"add","path":"/a"}]"#).unwrap();
         assert_eq!(put(&patch, json!({})).unwrap(), json!({ "a": null }));
     }
 
@@ -306,11 +312,11 @@ mod tests {
     /// APP-29: strategic merge is for core kinds.
     #[test]
     fn a_patch_type_that_is_not_offered_is_named_in_the_refusal() {
-        let custom = KindMeta { group: "example.com", ..crate::kinds::core::NAMESPACE };
+        let custom = Entry::of::<crate::kinds::eventing::broker::Broker>();
         for media in ["application/strategic-merge-patch+json", "text/plain", ""] {
             assert_eq!(parse(&custom, media, b"{}").unwrap_err().code, 415, "{media}");
         }
-        let core = crate::kinds::core::NAMESPACE;
+        let core = Entry::of::<k8s_openapi::api::coordination::v1::Lease>();
         assert!(parse(&core, "application/strategic-merge-patch+json", b"{}").is_ok());
     }
 }

@@ -12,7 +12,7 @@ use crate::kind::{Entry, KindMeta, Registry};
 
 use super::discovery::root;
 use super::openapi::{METADATA, info, schema_name, schemas, type_of};
-use super::strategic;
+use super::{patch, strategic};
 
 const DEFINITIONS: &str = "#/definitions/";
 const ANYTHING: &str = "x-kubernetes-preserve-unknown-fields";
@@ -28,7 +28,7 @@ const PATCHES: [&str; 3] =
 pub(super) fn document(registry: &Registry) -> Value {
     let entries: Vec<&Entry> = registry.entries.iter().collect();
     let mut definitions = schemas(&entries, DEFINITIONS);
-    let others = |entry: &&&Entry| entry.custom.is_some() || !is_core(entry.meta);
+    let others = |entry: &&&Entry| !patch::is_core(entry);
     let others: HashSet<String> =
         entries.iter().filter(others).map(|entry| schema_name(entry.meta)).collect();
     definitions.iter_mut().for_each(|(name, schema)| {
@@ -37,11 +37,6 @@ pub(super) fn document(registry: &Registry) -> Value {
     });
     let paths: Map<String, Value> = entries.iter().flat_map(|entry| paths(entry.meta)).collect();
     json!({ "swagger": "2.0", "info": info(), "paths": paths, "definitions": definitions })
-}
-
-/// Whether strategic merge patches are taken.
-fn is_core(meta: &KindMeta) -> bool {
-    meta.group.is_empty() || meta.group.ends_with("k8s.io")
 }
 
 /// Leaves of a schema what version 2 can say. `merges`: the name of the field that it is of, if lists are to say

@@ -166,12 +166,20 @@ pub fn is_namespace(key: &Key) -> bool {
     &*key.resource == NAMESPACES
 }
 
-/// Whether `metadata.generation` counts the changes of the spec. Kubernetes' own data kinds have none.
+/// Kinds of Kubernetes' own that are data, beside those of the core group.
+const DATA: [&str; 5] = [
+    "coordination.k8s.io/leases",
+    "rbac.authorization.k8s.io/clusterrolebindings",
+    "rbac.authorization.k8s.io/clusterroles",
+    "rbac.authorization.k8s.io/rolebindings",
+    "rbac.authorization.k8s.io/roles",
+];
+
+/// Whether `metadata.generation` counts the changes of the spec. Kubernetes' own data kinds have none; those that clients
+/// define have one, in groups like `gateway.networking.k8s.io` too.
 #[must_use]
 pub fn has_generation(key: &Key) -> bool {
-    let group = key.resource.split('/').next().unwrap_or("");
-    let counted = ["apiextensions.k8s.io", "discovery.k8s.io"];
-    !group.is_empty() && (!group.ends_with("k8s.io") || counted.contains(&group))
+    !key.resource.starts_with('/') && !DATA.contains(&&*key.resource)
 }
 
 fn choose(finalizers: &mut Vec<Value>, chosen: &str, other: &str) {

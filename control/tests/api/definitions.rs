@@ -151,3 +151,42 @@ async fn a_definition_waits_for_what_holds_its_objects() {
     definitions.until("DELETED", "crons.example.com").await;
     assert_eq!(house.get(CRONS).await.0, 404);
 }
+
+/// APP-21, APP-29: groups of the Kubernetes project are used by kinds that clients define, as those of the Gateway API and of
+/// Cluster API are: such a kind is a client's own all the same.
+#[tokio::test]
+async fn a_clients_kind_in_a_group_of_kubernetes_is_a_clients_kind() {
+    let house = House::real().await;
+    let group = "gateway.networking.k8s.io";
+    let mut gateways = definition();
+    gateways["metadata"]["name"] = format!("gateways.{group}").into();
+    gateways["spec"]["group"] = group.into();
+    gateways["spec"]["names"] = json!({ "plural": "gateways", "kind": "Gateway" });
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &gateways).await.0, 201);
+    let all = format!("/apis/{group}/v1/namespaces/default/gateways");
+    let gateway = json!({ "metadata": { "name": "a" }, "spec": { "cron": "x" } });
+    let (_, made) = house.ask(Method::POST, &all, &gateway).await;
+    let patch = json!({ "spec": { "cron": "y" } });
+    let (_, changed) = house.ask(Method::PATCH, &format!("{all}/a"), &patch).await;
+    assert_eq!((&made["metadata"]["generation"], &changed["metadata"]["generation"]), (&json!(1), &json!(2)));
+    let strategic = "application/strategic-merge-patch+json";
+    let (code, _) = house.ask_as(Method::PATCH, &format!("{all}/a"), strategic, patch.to_string()).await;
+    assert_eq!(code, 415);
+}
+
+/// APP-21: where the status is no subresource it is a field like any other.
+#[tokio::test]
+async fn a_status_that_is_a_plain_field_counts_as_one() {
+    let house = House::real().await;
+    let mut plain = definition();
+    plain["spec"]["versions"][0]["subresources"] = Value::Null;
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &plain).await.0, 201);
+    assert_eq!(house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await.0, 201);
+    let path = format!("{CRONS}/a");
+    for (patch, generation) in
+        [(json!({ "status": { "done": true } }), 2), (json!({ "metadata": { "labels": { "a": "b" } } }), 2)]
+    {
+        let (_, changed) = house.ask(Method::PATCH, &path, &patch).await;
+        assert_eq!(changed["metadata"]["generation"], generation, "{changed}");
+    }
+}
