@@ -38,14 +38,14 @@ pub fn rules(memory: &Memory, user: &str, groups: &[String], namespace: &str) ->
     for binding in all(memory, "clusterrolebindings", None) {
         let binding = binding.value();
         if is_bound(&binding, user, groups) {
-            found.extend(rules_of(memory, &binding["roleRef"], ""));
+            found.extend(rules_of(memory, &binding["roleRef"], "").unwrap_or_default());
         }
     }
     if !namespace.is_empty() {
         for binding in all(memory, "rolebindings", Some(namespace)) {
             let binding = binding.value();
             if is_bound(&binding, user, groups) {
-                found.extend(rules_of(memory, &binding["roleRef"], namespace));
+                found.extend(rules_of(memory, &binding["roleRef"], namespace).unwrap_or_default());
             }
         }
     }
@@ -68,15 +68,15 @@ pub fn beyond(
     wanted.iter().find(|rule| !is_covered(&own, rule)).cloned()
 }
 
-/// The rules that a `roleRef` leads to.
+/// The rules that a `roleRef` leads to; `None` where there is no such role.
 #[must_use]
-pub fn rules_of(memory: &Memory, reference: &Value, namespace: &str) -> Vec<Value> {
+pub fn rules_of(memory: &Memory, reference: &Value, namespace: &str) -> Option<Vec<Value>> {
     let name = reference["name"].as_str().unwrap_or("");
     let cluster_wide = reference["kind"] == "ClusterRole";
     let (plural, namespace) = if cluster_wide { ("clusterroles", "") } else { ("roles", namespace) };
     let key = Key { resource: resource(plural), namespace: namespace.into(), name: name.into() };
-    let Some(role) = memory.get(&key).map(|role| role.value()) else { return Vec::new() };
-    aggregated(memory, name, &role).unwrap_or_else(|| list(&role["rules"]).cloned().collect())
+    let role = memory.get(&key)?.value();
+    Some(aggregated(memory, name, &role).unwrap_or_else(|| list(&role["rules"]).cloned().collect()))
 }
 
 /// The rules of all that an aggregated role selects, each once, whatever its own field says at the moment. `None`: it

@@ -2,14 +2,15 @@
 
 use axum::body::Bytes;
 use http::Method;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use serde_json::Value;
 
 use crate::access::{Action, rbac};
-use crate::kind::Requester;
+use crate::kind::{Requester, Resource as _};
 use crate::store::Memory;
 
 use super::errors::Refusal;
-use super::{Call, Server, body, path};
+use super::{Call, Server, body, patch, path};
 
 /// Paths that anybody may ask for, known or not.
 const OPEN: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
@@ -77,22 +78,14 @@ pub(super) fn check_escalation(call: &Call, bytes: &Bytes) -> Result<(), Refusal
     if meta.group != RBAC || who.internal {
         return Ok(());
     }
-    // A patch says only a part; what is stored and what comes are both held against what he has.
-    let value: Value = body::object(&call.headers, meta.kind, bytes)
-        .or_else(|_| serde_norway::from_slice(bytes).map_err(|why| Refusal::bad_request(why.to_string())))?;
+    let value = said(call, bytes)?;
     let memory = call.server.store.read();
-    let namespace = call.target.namespace.as_deref().unwrap_or("");
-    let (verb, role) = if meta.plural.ends_with("bindings") {
-        ("bind", if value["roleRef"]["kind"] == "ClusterRole" { "clusterroles" } else { "roles" })
+    let beyond = if meta.plural.ends_with("bindings") {
+        bound_beyond(&memory, call, &value)?
     } else {
-        ("escalate", meta.plural)
+        written_beyond(&memory, call, &value)
     };
-    let named = value["roleRef"]["name"].as_str().or(call.target.name.as_deref()).unwrap_or("");
-    let action = Action { verb, group: RBAC, resource: role, subresource: "", namespace, name: named };
-    if rbac::allows(&memory, &who.user, &who.groups, &action) {
-        return Ok(());
-    }
-    match granted_beyond(&memory, call, who, namespace, &value) {
+    match beyond {
         None => Ok(()),
         Some(rule) => {
             let why = format!(
@@ -104,6 +97,16 @@ pub(super) fn check_escalation(call: &Call, bytes: &Bytes) -> Result<(), Refusal
             let name = call.target.name.as_deref().or(value["metadata"]["name"].as_str()).unwrap_or("");
             Err(Refusal::forbidden(meta, name, &why))
         }
+    }
+}
+
+/// What a write says: an object, or a part of one, or a list of operations.
+fn said(call: &Call, bytes: &Bytes) -> Result<Value, Refusal> {
+    let media = body::content_type(&call.headers).unwrap_or_default();
+    match body::object(&call.headers, call.target.entry.meta.kind, bytes) {
+        Ok(object) => Ok(object),
+        Err(_) if media.ends_with("+json") => body::json(bytes),
+        Err(_) => serde_norway::from_slice(bytes).map_err(|why| Refusal::bad_request(why.to_string())),
     }
 }
 
@@ -123,32 +126,69 @@ fn listed(words: &[impl AsRef<str>]) -> String {
     format!("[{}]", words.join(" "))
 }
 
-fn granted_beyond(
-    memory: &Memory,
-    call: &Call,
-    who: &Requester,
-    namespace: &str,
-    value: &Value,
-) -> Option<Value> {
-    let meta = call.target.entry.meta;
-    let mut wanted: Vec<Value> = Vec::new();
-    if meta.plural.ends_with("bindings") {
-        let stored = call.key().ok().and_then(|key| memory.get(&key));
-        let references = [Some(value["roleRef"].clone()), stored.map(|one| one.value()["roleRef"].take())];
-        for reference in references.into_iter().flatten().filter(Value::is_object) {
-            wanted.extend(rbac::rules_of(memory, &reference, namespace));
+/// What a binding gives that its author may neither bind nor do himself. A patch says only a part: what is stored and what
+/// comes are both looked at.
+fn bound_beyond(memory: &Memory, call: &Call, value: &Value) -> Result<Option<Value>, Refusal> {
+    let who = &call.server.requester;
+    let namespace = call.target.namespace.as_deref().unwrap_or("");
+    let stored = call.key().ok().and_then(|key| memory.get(&key));
+    let roles = [Some(value["roleRef"].clone()), stored.map(|one| one.value()["roleRef"].take())];
+    for role in roles.into_iter().flatten().filter(Value::is_object) {
+        let name = role["name"].as_str().unwrap_or("");
+        let meta = match role["kind"].as_str() {
+            Some("ClusterRole") => &ClusterRole::META,
+            Some("Role") => &Role::META,
+            _ => continue, // it is refused by its kind
+        };
+        let resource = meta.plural;
+        let bind = Action { verb: "bind", group: RBAC, resource, subresource: "", namespace, name };
+        if rbac::allows(memory, &who.user, &who.groups, &bind) {
+            continue;
         }
-    } else {
-        if let Some(patch) = value.as_array() {
-            // JSON patch: whatever it carries could become a rule.
+        // Of a role that is not there nobody knows what it will give.
+        let rules = rbac::rules_of(memory, &role, namespace).ok_or_else(|| Refusal::not_found(meta, name))?;
+        let beyond = rbac::beyond(memory, &who.user, &who.groups, namespace, &rules);
+        if beyond.is_some() {
+            return Ok(beyond);
+        }
+    }
+    Ok(None)
+}
+
+/// What a role says that its author may not do himself, unless he may escalate it.
+fn written_beyond(memory: &Memory, call: &Call, value: &Value) -> Option<Value> {
+    let who = &call.server.requester;
+    let namespace = call.target.namespace.as_deref().unwrap_or("");
+    let (resource, name) = (call.target.entry.meta.plural, call.target.name.as_deref().unwrap_or(""));
+    let escalate = Action { verb: "escalate", group: RBAC, resource, subresource: "", namespace, name };
+    if rbac::allows(memory, &who.user, &who.groups, &escalate) {
+        return None;
+    }
+    let patched;
+    let value = match value.as_array() {
+        // What it moves may be another when it is written.
+        Some(patch) if patch.iter().any(|one| one["op"] == "copy" || one["op"] == "move") => {
             return patch.first().cloned();
         }
-        if value["aggregationRule"].is_object() {
-            return Some(value["aggregationRule"].clone());
+        Some(_) => {
+            patched = by_operations(memory, call, value)?;
+            &patched
         }
-        wanted.extend(value["rules"].as_array().into_iter().flatten().cloned());
+        None => value,
+    };
+    if value["aggregationRule"].is_object() {
+        return Some(value["aggregationRule"].clone());
     }
+    let wanted: Vec<Value> = value["rules"].as_array().into_iter().flatten().cloned().collect();
     rbac::beyond(memory, &who.user, &who.groups, namespace, &wanted)
+}
+
+/// What a patch by operations makes of the stored role; `None`: nothing, and it will be told so.
+fn by_operations(memory: &Memory, call: &Call, operations: &Value) -> Option<Value> {
+    let stored = memory.get(&call.key().ok()?)?.value();
+    let media = body::content_type(&call.headers).unwrap_or_default();
+    let patch = patch::parse(&call.target.entry, &media, operations.to_string().as_bytes()).ok()?;
+    patch::lay(&patch, stored).ok()
 }
 
 #[cfg(test)]

@@ -283,6 +283,71 @@ async fn rights_cannot_be_made_out_of_nothing() {
     }
 }
 
+/// APP-38: who changes the subjects of a binding gives what its role gives, whether the change names that or not.
+#[tokio::test]
+async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
+    let house = House::real().await;
+    let rbac = "rbac.authorization.k8s.io";
+    let bindings = format!("/apis/{rbac}/v1/namespaces/default/rolebindings");
+    let binds = json!([{ "apiGroups": [rbac], "verbs": ["create", "patch"], "resources": ["rolebindings"] },
+        { "apiGroups": [rbac], "verbs": ["bind"], "resources": ["roles"] },
+        { "apiGroups": [rbac], "verbs": ["bind"], "resources": ["clusterroles"], "resourceNames": ["of-the-boss", "view"] }]);
+    grant(&house, "mallory", &binds).await;
+    let bound = |name: &str, kind: &str, role: &str| {
+        json!({ "metadata": { "name": name }, "roleRef": { "apiGroup": rbac, "kind": kind, "name": role },
+            "subjects": [{ "kind": "User", "name": "boss" }] })
+    };
+    let of_boss = bound("of-the-boss", "ClusterRole", "admin");
+    assert_eq!(house.ask(Method::POST, &bindings, &of_boss).await.0, 201);
+    let mallory = As::User("mallory");
+    let to_her = json!({ "subjects": [{ "kind": "User", "name": "mallory" }] });
+    for (method, path, body, expected) in [
+        (Method::PATCH, format!("{bindings}/of-the-boss"), to_her, 403),
+        (Method::POST, bindings.clone(), bound("a", "ClusterRole", "admin"), 403),
+        (Method::POST, bindings.clone(), bound("b", "ClusterRole", "view"), 201),
+        (Method::POST, bindings.clone(), bound("c", "ClusterRole", "to-come"), 404),
+        (Method::POST, bindings.clone(), bound("d", "Role", "to-come"), 201),
+    ] {
+        let (code, said) = ask(&house, mallory, method.clone(), &path, &body).await;
+        assert_eq!(code, expected, "{method} {path} {body}: {said}");
+    }
+        (Method::POST, bindings.clone(), bound("e", "clusterrole", "admin"), 422),
+}
+
+/// APP-38: operations on a role are judged by what they make of it.
+#[tokio::test]
+async fn operations_on_a_role_give_what_their_author_has() {
+    let house = House::real().await;
+    let rules = json!([{ "apiGroups": ["rbac.authorization.k8s.io"], "verbs": ["patch"], "resources": ["clusterroles"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
+    grant(&house, "mallory", &rules).await;
+    let role = json!({ "metadata": { "name": "small" }, "rules": [rules[1]] });
+    assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
+    let rule = |verb: &str| json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": [verb] });
+    let add = |path: &str, value: Value| json!([{ "op": "add", "path": path, "value": value }]);
+    for (operations, expected) in [
+        (add("/metadata/labels", json!({ "a": "b" })), 200),
+        (add("/rules/-", rule("get")), 200),
+        (add("/rules/-", rule("delete")), 403),
+        (add("/rules/0/verbs/-", json!("*")), 403),
+        (json!([{ "op": "copy", "from": "/rules/0", "path": "/rules/-" }]), 403),
+        (json!([{ "op": "test", "path": "/metadata/name", "value": "other" }]), 422),
+    ] {
+        let (code, said) =
+            patch_by_operations(&house, "mallory", &format!("{ROLES}/small"), &operations).await;
+        assert_eq!(code, expected, "{operations}: {said}");
+    }
+}
+
+async fn patch_by_operations(house: &House, user: &str, path: &str, operations: &Value) -> (u16, String) {
+    let request = Request::patch(path).header("impersonate-user", user);
+    let request = request.header("content-type", "application/json-patch+json");
+    let response = house.send(request.body(Body::from(operations.to_string())).unwrap()).await;
+    let code = response.status().as_u16();
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (code, String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// `kubectl auth can-i` tells what would happen.
 #[tokio::test]
 async fn a_review_answers_as_the_request_would_be() {
