@@ -3,6 +3,7 @@
 //! A kind is a serde type that implements [`Resource`]; [`Entry::of`] turns it into a row of the
 //! [`Registry`]. The API server works on JSON values and asks the row for everything kind-specific.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::Value;
 
-use crate::access::CONTROLLER_USER;
+use crate::access::{CONTROLLER_USER, User};
 use crate::kinds::custom::{self, Custom};
 use crate::kinds::settings::Settings;
 use crate::kinds::sources::binding::SinkBinding;
@@ -135,6 +136,12 @@ impl Problems {
 pub struct Requester {
     pub user: String,
     pub groups: Vec<String>,
+    /// Empty: he has none.
+    pub uid: String,
+    /// What else there is to him, by its name.
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// Who really asks, if he comes as somebody else.
+    pub impersonator: Option<Arc<User>>,
     /// A controller of ours, over the in-process client.
     pub internal: bool,
     /// As they are at this moment.

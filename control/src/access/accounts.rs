@@ -196,6 +196,8 @@ impl Account {
         User {
             name: format!("{PREFIX}{}:{}", self.namespace, self.name),
             groups: vec![everybody, home, AUTHENTICATED.into()],
+            uid: self.uid.clone(),
+            ..User::default()
         }
     }
 }

@@ -10,6 +10,8 @@ pub mod selfmade;
 pub mod signing;
 pub mod tokens;
 
+use std::collections::BTreeMap;
+
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
 /// Everybody who said who he is, and was believed.
@@ -21,10 +23,14 @@ pub const CONTROLLER_ACCOUNT: &str = "sluicegate";
 pub const CONTROLLER_USER: &str = "system:serviceaccount:knative-serving:sluicegate";
 
 /// Somebody who was believed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
     pub groups: Vec<String>,
+    /// Empty: he has none.
+    pub uid: String,
+    /// What else there is to him, by its name.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 /// What somebody wants to do with objects.

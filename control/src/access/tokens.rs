@@ -34,13 +34,14 @@ impl Tokens {
             let wrong = || format!("line {}: token,user,uid[,\"group,…\"] is needed", index + 1);
             let mut fields = line.splitn(4, ',').map(str::trim);
             let (token, name) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
-            fields.next().ok_or_else(wrong)?;
+            let uid = fields.next().ok_or_else(wrong)?.to_owned();
             if token.is_empty() || name.is_empty() {
                 return Err(wrong());
             }
             let groups = fields.next().unwrap_or("").trim_matches('"').split(',');
             let named = groups.map(str::trim).filter(|group| !group.is_empty()).map(str::to_owned);
-            let user = User { name: name.into(), groups: named.chain([AUTHENTICATED.to_owned()]).collect() };
+            let groups = named.chain([AUTHENTICATED.to_owned()]).collect();
+            let user = User { name: name.into(), groups, uid, ..User::default() };
             users.insert(token.to_owned(), user);
         }
         Ok(Self { users })
@@ -61,7 +62,7 @@ mod tests {
     fn each_line_is_a_token_with_its_user_and_groups() {
         let tokens = Tokens::parse("# ours\nabc,alice,1,\"crew, night\"\n\ndef,bob,2\n").unwrap();
         let alice = tokens.owner("abc").unwrap();
-        assert_eq!((alice.name.as_str(), alice.groups.len()), ("alice", 3));
+        assert_eq!((alice.name.as_str(), alice.uid.as_str(), alice.groups.len()), ("alice", "1", 3));
         assert_eq!(tokens.owner("def").unwrap().groups, [AUTHENTICATED]);
         assert!(tokens.owner("").is_none() && tokens.owner("ab").is_none());
     }

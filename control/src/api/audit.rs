@@ -14,6 +14,8 @@ use serde_json::json;
 
 use crate::kind::Requester;
 
+use super::reviews;
+
 /// Bytes kept of what a client says about itself.
 const AGENT_BYTES_MAX: usize = 256;
 
@@ -79,19 +81,25 @@ fn open(path: &Path) -> std::io::Result<File> {
 
 impl Note {
     pub(super) fn end(self, who: &Requester, code: StatusCode) {
-        let line = json!({
+        let asked_as = reviews::told_user(&who.user, &who.groups, &who.uid, &who.extra);
+        let really = who.impersonator.as_ref();
+        let really = really.map(|one| reviews::told_user(&one.name, &one.groups, &one.uid, &one.extra));
+        let mut line = json!({
             "kind": "Event",
             "apiVersion": "audit.k8s.io/v1",
             "level": "Metadata",
             "stage": "ResponseStarted",
             "requestURI": self.uri,
             "verb": self.method,
-            "user": { "username": who.user, "groups": who.groups },
+            "user": really.as_ref().unwrap_or(&asked_as),
             "userAgent": self.agent,
             "responseStatus": { "code": code.as_u16() },
             "requestReceivedTimestamp": self.received.to_string(),
             "stageTimestamp": Timestamp::now().to_string(),
         });
+        if really.is_some() {
+            line["impersonatedUser"] = asked_as;
+        }
         let mut log = self.audit.log.lock().unwrap_or_else(PoisonError::into_inner);
         let written = log.file.write_all(format!("{line}\n").as_bytes());
         // Said once, not for every request: a full disk would fill the other log as well.

@@ -204,7 +204,8 @@ fn subject(certificate: &CertificateDer<'_>) -> Option<User> {
     let subject = parsed.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups = subject.iter_organization().filter_map(|one| one.as_str().ok().map(str::to_owned));
-    Some(User { name, groups: groups.chain([AUTHENTICATED.to_owned()]).collect() })
+    let groups = groups.chain([AUTHENTICATED.to_owned()]).collect();
+    Some(User { name, groups, ..User::default() })
 }
 
 /// Who is at the other end of a plain connection: there is none but on loopback.

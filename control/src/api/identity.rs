@@ -8,17 +8,12 @@ use http::{HeaderMap, header};
 use jiff::Timestamp;
 
 use crate::access::accounts::{Account, BoundKind, ISSUER};
-use crate::access::{AUTHENTICATED, MASTERS, User, rbac, tokens::Tokens};
+use crate::access::{AUTHENTICATED, MASTERS, User, tokens::Tokens};
 use crate::kind::Requester;
 use crate::store::{Key, Store};
 
 use super::errors::Refusal;
-use super::{ANONYMOUS, OUTSIDE_USER, Server, UNAUTHENTICATED};
-
-const AS_USER: &str = "impersonate-user";
-const AS_GROUP: &str = "impersonate-group";
-/// Groups that one request may put on.
-const GROUPS_MAX: usize = 64;
+use super::{OUTSIDE_USER, Server, impersonation};
 
 /// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,12 +52,18 @@ pub(super) fn of(server: &Server, head: &Parts) -> Result<Requester, Refusal> {
             Some(_) => return Err(Refusal::unauthorized()),
         },
     };
-    let user = put_on(server, &head.headers, user)?;
-    Ok(Requester { user: user.name, groups: user.groups, ..Requester::default() })
+    let guise = impersonation::put_on(server, &head.headers, &user)?;
+    let (user, impersonator) = match guise {
+        Some(guise) => (guise, Some(Arc::new(user))),
+        None => (user, None),
+    };
+    let User { name, groups, uid, extra } = user;
+    Ok(Requester { user: name, groups, uid, extra, impersonator, ..Requester::default() })
 }
 
 fn local() -> User {
-    User { name: OUTSIDE_USER.into(), groups: vec![MASTERS.into(), AUTHENTICATED.into()] }
+    let groups = vec![MASTERS.into(), AUTHENTICATED.into()];
+    User { name: OUTSIDE_USER.into(), groups, ..User::default() }
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -84,19 +85,15 @@ fn known(server: &Server, token: &str) -> Option<User> {
     if is_own { Some(local()) } else { server.believed.tokens.owner(token).cloned() }
 }
 
-/// Who shows `token`, with his uid, and for which of `audiences` it is good; nothing asked for is this API itself.
-pub(super) fn review(
-    server: &Server,
-    token: &str,
-    audiences: &[String],
-) -> Option<(User, String, Vec<String>)> {
+/// Who shows `token`, and for which of `audiences` it is good; nothing asked for is this API itself.
+pub(super) fn review(server: &Server, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
     if let Some(user) = known(server, token) {
         let here = audiences.is_empty() || audiences.iter().any(|audience| audience == ISSUER);
-        return here.then(|| (user, String::new(), vec![ISSUER.into()]));
+        return here.then(|| (user, vec![ISSUER.into()]));
     }
     let signer = server.believed.signer.as_ref()?;
     let (account, good_for) = signer.read_for(token, audiences, Timestamp::now().as_second())?;
-    lives(&server.store, &account).then(|| (account.user(), account.uid, good_for))
+    lives(&server.store, &account).then(|| (account.user(), good_for))
 }
 
 /// A token is as good as its account, and what it is bound to: deleted and made anew, they are others.
@@ -118,44 +115,4 @@ fn lives(store: &Store, account: &Account) -> bool {
             };
             is_there(resource, &bound.name, &bound.uid)
         })
-}
-
-/// `kubectl --as`: who may impersonate counts as whom he names.
-fn put_on(server: &Server, headers: &HeaderMap, user: User) -> Result<User, Refusal> {
-    let text = |value: &http::HeaderValue| value.to_str().ok().map(str::to_owned);
-    let groups: Vec<String> = headers.get_all(AS_GROUP).iter().filter_map(text).take(GROUPS_MAX).collect();
-    let Some(name) = headers.get(AS_USER).and_then(text) else {
-        return if groups.is_empty() {
-            Ok(user)
-        } else {
-            Err(Refusal::bad_request("Impersonate-User is missing"))
-        };
-    };
-    let memory = server.store.read();
-    let wanted = groups.iter().map(|group| ("groups", group)).chain([("users", &name)]);
-    for (resource, wanted) in wanted {
-        let action = crate::access::Action {
-            verb: "impersonate",
-            group: "",
-            resource,
-            subresource: "",
-            namespace: "",
-            name: wanted,
-        };
-        if !rbac::allows(&memory, &user.name, &user.groups, &action) {
-            return Err(Refusal::not_granted(&user.name, &action));
-        }
-    }
-    drop(memory);
-    let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
-    let mut all = groups;
-    if let Some((namespace, account)) = account {
-        let account =
-            Account { namespace: namespace.into(), name: account.into(), uid: String::new(), bound: None };
-        all.extend(account.user().groups);
-    } else {
-        // Who counts as nobody is not among those who said who they are.
-        all.push(if name == ANONYMOUS { UNAUTHENTICATED } else { AUTHENTICATED }.into());
-    }
-    Ok(User { name, groups: all })
 }

@@ -25,6 +25,7 @@ mod get;
 mod grant;
 mod household;
 mod identity;
+mod impersonation;
 mod jsonpath;
 mod links;
 mod list;

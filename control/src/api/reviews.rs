@@ -1,5 +1,7 @@
 //! Reviews: questions in the form of objects that are answered and not stored.
 
+use std::collections::BTreeMap;
+
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -71,7 +73,9 @@ fn check(call: &Call, spec: &Value) -> Result<(), Refusal> {
 
 fn verdict(call: &Call, who: &Requester, spec: &Value) -> Value {
     match call.target.entry.meta.kind {
-        "SelfSubjectReview" => json!({ "userInfo": { "username": who.user, "groups": who.groups } }),
+        "SelfSubjectReview" => {
+            json!({ "userInfo": told_user(&who.user, &who.groups, &who.uid, &who.extra) })
+        }
         "TokenReview" => token(call, spec),
         "SelfSubjectRulesReview" => rules(call, who, text(spec, "namespace")),
         "SelfSubjectAccessReview" => access(call, &who.user, &who.groups, spec),
@@ -102,6 +106,23 @@ fn access(call: &Call, user: &str, groups: &[String], spec: &Value) -> Value {
     json!({ "allowed": granted })
 }
 
+/// A user, as reviews and the audit log tell of him.
+pub(super) fn told_user(
+    name: &str,
+    groups: &[String],
+    uid: &str,
+    extra: &BTreeMap<String, Vec<String>>,
+) -> Value {
+    let mut told = json!({ "username": name, "groups": groups });
+    if !uid.is_empty() {
+        told["uid"] = uid.into();
+    }
+    if !extra.is_empty() {
+        told["extra"] = json!(extra);
+    }
+    told
+}
+
 /// Whose token it is, for whom it was shown to.
 fn token(call: &Call, spec: &Value) -> Value {
     let audiences: Vec<String> = spec["audiences"]
@@ -112,9 +133,9 @@ fn token(call: &Call, spec: &Value) -> Value {
         .map(Into::into)
         .collect();
     match identity::review(&call.server, text(spec, "token"), &audiences) {
-        Some((user, uid, good_for)) => json!({
+        Some((user, good_for)) => json!({
             "authenticated": true,
-            "user": { "username": user.name, "uid": uid, "groups": user.groups },
+            "user": told_user(&user.name, &user.groups, &user.uid, &user.extra),
             "audiences": good_for,
         }),
         None => json!({ "user": {}, "error": "invalid bearer token" }),

@@ -213,6 +213,10 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
     for (user, expected) in [("zoe", 201), ("system:anonymous", 403)] {
         assert_eq!(ask(&house, As::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
     }
+    let told = std::fs::read_to_string(house.dir.path().join("audit.log")).unwrap();
+    let mut lines = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let zoe = lines.find(|line| line["impersonatedUser"]["username"] == "zoe").unwrap();
+    assert_eq!(zoe["user"]["username"], "sluicegate-admin", "it is known who really asked: {zoe}");
 }
 
 /// A service account's token works until its account is gone, even if another takes the name.
@@ -307,11 +311,11 @@ async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
         (Method::POST, bindings.clone(), bound("b", "ClusterRole", "view"), 201),
         (Method::POST, bindings.clone(), bound("c", "ClusterRole", "to-come"), 404),
         (Method::POST, bindings.clone(), bound("d", "Role", "to-come"), 201),
+        (Method::POST, bindings.clone(), bound("e", "clusterrole", "admin"), 422),
     ] {
         let (code, said) = ask(&house, mallory, method.clone(), &path, &body).await;
         assert_eq!(code, expected, "{method} {path} {body}: {said}");
     }
-        (Method::POST, bindings.clone(), bound("e", "clusterrole", "admin"), 422),
 }
 
 /// APP-38: operations on a role are judged by what they make of it.
