@@ -98,10 +98,13 @@ pub(super) fn check(call: &Call, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Nothing new comes into a kind that goes.
+/// Nothing new comes into a kind that goes, or has gone since the request came in.
 pub(super) fn check_stays(view: &View, entry: &Entry, key: &Key) -> Result<(), Refusal> {
-    let goes = || view.get(&definition_key(&key.resource)).is_some_and(|found| found.head.deleting);
-    if entry.custom.is_some() && goes() {
+    if entry.custom.is_none() {
+        return Ok(());
+    }
+    let definition = view.get(&definition_key(&key.resource)).ok_or_else(Refusal::unknown_path)?;
+    if definition.head.deleting {
         let why = "create not allowed while custom resource definition is terminating";
         return Err(Refusal::forbidden(entry.meta, &key.name, why));
     }

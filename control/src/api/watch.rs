@@ -15,7 +15,8 @@ use http::{StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::store::{Event, Items, Store, Stored};
+use crate::store::lifecycle::{DEFINITIONS, definition_key};
+use crate::store::{Event, Items, Key, Memory, Store, Stored};
 
 use super::accept::{self, Format};
 use super::crowd::{Place, Stay};
@@ -51,9 +52,44 @@ struct Watcher {
     news: tokio::sync::watch::Receiver<u64>,
     ends_at: Instant,
     next_bookmark_at: Instant,
+    /// With what a watch of a client's kind ends.
+    definition: Option<Definition>,
     over: bool,
     /// Given back when the stream ends.
     _place: Option<Place>,
+}
+
+/// The definition of the kind that is watched, as it was in the beginning. With another it is another kind: the client begins
+/// again, and is told if there is none.
+struct Definition {
+    key: Key,
+    uid: String,
+    generation: Value,
+    /// The last change of any definition that was looked at.
+    looked_at: u64,
+}
+
+impl Definition {
+    fn of(resource: &str, memory: &Memory) -> Option<Self> {
+        let key = definition_key(resource);
+        let found = memory.get(&key)?;
+        let generation = found.value()["metadata"]["generation"].take();
+        let looked_at = memory.last_change(DEFINITIONS);
+        Some(Self { key, uid: found.head.uid().to_owned(), generation, looked_at })
+    }
+
+    fn has_ended(&mut self, memory: &Memory) -> bool {
+        let changed = memory.last_change(DEFINITIONS);
+        if changed == self.looked_at {
+            return false;
+        }
+        self.looked_at = changed;
+        let now = memory.get(&self.key).filter(|now| now.head.uid() == self.uid);
+        // One that is deleted counts that as a change; its objects go first, and that is told.
+        let is_same =
+            |now: Arc<Stored>| now.head.deleting || now.value()["metadata"]["generation"] == self.generation;
+        !now.is_some_and(is_same)
+    }
 }
 
 pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
@@ -90,6 +126,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
         news,
         ends_at: now + Duration::from_secs(seconds),
         next_bookmark_at: now + BOOKMARK_EVERY,
+        definition: None,
         over: false,
         _place: place,
         store,
@@ -97,6 +134,10 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
     {
         let memory = watcher.store.read();
         let newest = memory.revision();
+        if call.target.entry.custom.is_some() {
+            let definition = Definition::of(&watcher.resource, &memory);
+            watcher.definition = Some(definition.ok_or_else(Refusal::unknown_path)?);
+        }
         if watcher.reached > newest {
             return Err(Refusal::from_the_future(watcher.reached, newest));
         }
@@ -150,6 +191,9 @@ impl Watcher {
             }
             if !lines.is_empty() {
                 return Some(lines.into());
+            }
+            if self.over {
+                return None;
             }
             let wake_at = self.ends_at.min(self.next_bookmark_at);
             tokio::select! {
@@ -208,6 +252,8 @@ impl Watcher {
                         self.tell(lines, &faces::happened(&self.target.entry, &event));
                     }
                     if caught_up {
+                        let ends = |definition: &mut Definition| definition.has_ended(&self.store.read());
+                        self.over = self.definition.as_mut().is_some_and(ends);
                         return;
                     }
                 }

@@ -152,6 +152,32 @@ async fn a_definition_waits_for_what_holds_its_objects() {
     assert_eq!(house.get(CRONS).await.0, 404);
 }
 
+/// APP-36: a watch ends with the definition as it was when it began, after all that happened was told. The same kind
+/// defined again is another, and a version that is served no more has nothing to tell.
+#[tokio::test]
+async fn a_watch_ends_with_its_definition() {
+    let house = House::real().await;
+    let (path, watch) = (format!("{DEFINITIONS}/crons.example.com"), format!("{CRONS}?watch=1"));
+    let wanted = versioned("v1", &[]);
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &wanted).await.0, 201);
+    let mut old = house.watch(&watch.replace("/v1/", "/v1alpha1/")).await;
+    let labels = json!({ "metadata": { "labels": { "a": "b" } } });
+    assert_eq!(house.ask(Method::PATCH, &path, &labels).await.0, 200);
+    assert_eq!(house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await.0, 201);
+    assert_eq!(old.next_told().await, ("ADDED".to_owned(), "a".to_owned()), "a label changes no kind");
+    let mut unserved = json!({ "spec": wanted["spec"] });
+    unserved["spec"]["versions"][0]["served"] = false.into();
+    assert_eq!(house.ask(Method::PATCH, &path, &unserved).await.0, 200);
+    assert_eq!(old.next().await, None);
+
+    let mut watched = house.watch(&watch).await;
+    assert_eq!(watched.next_told().await, ("ADDED".to_owned(), "a".to_owned()));
+    assert_eq!(house.delete(&path).await.0, 200);
+    assert_eq!(watched.next_told().await, ("DELETED".to_owned(), "a".to_owned()));
+    tokio::spawn(api::collect(Arc::clone(&house.store), Arc::clone(&house.registry)));
+    assert_eq!(watched.next().await, None);
+}
+
 /// APP-21, APP-29: groups of the Kubernetes project are used by kinds that clients define, as those of the Gateway API and of
 /// Cluster API are: such a kind is a client's own all the same.
 #[tokio::test]
