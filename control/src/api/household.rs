@@ -3,6 +3,7 @@
 //! get it.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::kind::{Entry, Registry, Resource as _};
 use crate::kinds::core::NAMESPACE;
 use crate::store::upkeep::{self, Skip};
-use crate::store::{Change, Event, Key, Store, StoreError, View, gc, lifecycle};
+use crate::store::{Change, Event, Key, Opened, Store, StoreError, Stored, View, gc, lifecycle};
 
 use super::errors::Refusal;
 use super::identity::Signer;
@@ -22,6 +23,10 @@ use super::{account_secrets, apply, create, object, seed};
 const ACCOUNT: &str = "default";
 /// Who empties namespaces in Kubernetes.
 const EMPTIER: &str = "kube-controller-manager";
+/// Who clears away what lost its owners.
+const COLLECTOR: &str = "garbage-collector-controller";
+/// Characters kept of an object's name in that of an Event about it, so that this is a name too.
+const TOLD_NAME_CHARS_MAX: usize = 236;
 const AUTHORITY: &str = "kube-root-ca.crt";
 const AUTHORITY_KEY: &str = "ca.crt";
 
@@ -61,18 +66,37 @@ pub async fn keep_house(store: Arc<Store>, authority: Arc<str>, signer: Option<A
 
 /// Clears away what owners and namespaces leave, until the store is shut or fails.
 pub async fn collect(store: Arc<Store>, registry: Arc<Registry>) {
-    gc::run(store, registry, |change, before, now| {
-        let writer = apply::Writer {
-            manager: EMPTIER.into(),
-            status: true,
-            scale: false,
-            now: now.to_owned(),
-            meta: &NAMESPACE,
-            schema: None,
-        };
-        apply::track(change, Some(before), &writer, None)
-    })
-    .await;
+    gc::run(store, registry, gc::Words { sign, tell }).await;
+}
+
+fn sign(change: Change, before: &Opened, now: &str) -> Change {
+    let writer = apply::Writer {
+        manager: EMPTIER.into(),
+        status: true,
+        scale: false,
+        now: now.to_owned(),
+        meta: &NAMESPACE,
+        schema: None,
+    };
+    apply::track(change, Some(before), &writer, None)
+}
+
+/// Warns of an object, once for each thing to say of it.
+fn tell(view: &View, about: &Stored, reason: &str, message: &str) -> Result<Change, Skip> {
+    let mut said = DefaultHasher::new();
+    (about.head.uid(), reason, message).hash(&mut said);
+    let name: String = about.key.name.chars().take(TOLD_NAME_CHARS_MAX).collect();
+    let (object, now) = (about.value(), object::now());
+    let event = json!({
+        "metadata": { "name": format!("{name}.{:016x}", said.finish()) },
+        "involvedObject": { "apiVersion": object["apiVersion"], "kind": object["kind"], "name": &*about.key.name,
+            "namespace": &*about.key.namespace, "uid": about.head.uid() },
+        "type": "Warning", "reason": reason, "message": message, "count": 1,
+        "firstTimestamp": now, "lastTimestamp": now,
+        "source": { "component": COLLECTOR }, "reportingComponent": COLLECTOR,
+    });
+    let home = Some(&*about.key.namespace).filter(|home| !home.is_empty()).unwrap_or("default");
+    seed::make(view, &Entry::of::<k8s_openapi::api::core::v1::Event>(), event, Some(home)).map_err(no_home)
 }
 
 /// Namespaces to look at after what changed since `reached`, and up to where that is.

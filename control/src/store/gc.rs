@@ -3,7 +3,7 @@
 //! Driven by the store's history. What changed says where to look; what is done there is decided on
 //! the writer's thread against the newest state, so looking twice or late does no harm.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -40,9 +40,18 @@ enum Place {
 
 /// Notes in a change of an object, which is given as it was before, who wrote its status and when.
 pub type Sign = fn(Change, &Opened, &str) -> Change;
+/// Tells of an object in an Event, by its reason and a sentence.
+pub type Tell = fn(&View, &Stored, &str, &str) -> Result<Change, Skip>;
+
+/// What the collector writes for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    pub sign: Sign,
+    pub tell: Tell,
+}
 
 /// Collects until the store is shut or fails. `registry` has the kinds that are not defined in the store.
-pub async fn run(store: Arc<Store>, registry: Arc<Registry>, sign: Sign) {
+pub async fn run(store: Arc<Store>, registry: Arc<Registry>, words: Words) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     let (mut places, mut reached) = {
@@ -52,7 +61,7 @@ pub async fn run(store: Arc<Store>, registry: Arc<Registry>, sign: Sign) {
     drop(store);
     let mut looks = Looks::default();
     loop {
-        match visit(&weak, &registry, places, sign).await {
+        match visit(&weak, &registry, places, words).await {
             Ok(()) => {}
             Err(StoreError::Full { .. }) => {
                 tokio::time::sleep(TRY_AGAIN_AFTER).await;
@@ -74,9 +83,7 @@ pub async fn run(store: Arc<Store>, registry: Arc<Registry>, sign: Sign) {
         news.mark_unchanged();
         let memory = store.read();
         (places, reached) = match memory.changes(None, None, reached, usize::MAX) {
-            Ok((events, reached)) => {
-                (events.iter().flat_map(|event| touched(&memory, event)).collect(), reached)
-            }
+            Ok((events, reached)) => (touched(&memory, &events), reached),
             Err(_) => (everywhere(&memory), memory.revision()),
         };
         put_off(&mut places, &mut looks, &memory);
@@ -120,14 +127,18 @@ fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
 fn everywhere(memory: &Memory) -> BTreeSet<Place> {
     // To look each owner up would open a block for each object that sleeps.
     let there = memory.all().into_iter().filter(|object| !object.head.deleting);
-    let staying: HashSet<String> = there.map(|object| object.head.uid().to_owned()).collect();
-    let places = |object: Arc<Stored>| places_of(&object, |owner| staying.contains(owner));
+    let staying: HashMap<String, Arc<str>> =
+        there.map(|object| (object.head.uid().to_owned(), Arc::clone(&object.key.namespace))).collect();
+    let places = |object: Arc<Stored>| {
+        places_of(&object, |owner| staying.get(owner).is_some_and(|home| may_own(home, &object.key)))
+    };
     memory.all().into_iter().flat_map(places).collect()
 }
 
 /// The same of one object.
 fn places_in(memory: &Memory, object: &Stored) -> Vec<Place> {
-    places_of(object, |owner| memory.by_uid(owner).is_some_and(|owner| !owner.head.deleting))
+    let stays = |owner: &Stored| !owner.head.deleting && may_own(&owner.key.namespace, &object.key);
+    places_of(object, |owner| memory.by_uid(owner).is_some_and(|owner| stays(&owner)))
 }
 
 /// A child whose owners are there and stay needs no look: when one of them goes, that leads here again.
@@ -142,12 +153,31 @@ fn places_of(object: &Stored, stays: impl Fn(&str) -> bool) -> Vec<Place> {
     [child, owner, namespace, definition].into_iter().flatten().collect()
 }
 
-/// Where one change calls for a look.
-fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
-    let object = &event.object;
-    if &*object.key.resource == DEFINITIONS && event.before.is_none() {
-        return everywhere(memory).into_iter().collect(); // owners that nobody knew
+/// Where changes call for a look.
+fn touched(memory: &Memory, events: &[Event]) -> BTreeSet<Place> {
+    if events.iter().any(|event| &*event.object.key.resource == DEFINITIONS && event.before.is_none()) {
+        return everywhere(memory); // owners that nobody knew
     }
+    let (mut places, mut around) = (BTreeSet::new(), BTreeSet::new());
+    for event in events {
+        places.extend(touched_by(memory, event));
+        let object = &event.object;
+        // What goes may be what its namespace waits for; what stays was brought there by a restore.
+        if event.deleted || !object.head.deleting {
+            around.insert(lifecycle::namespace_key(&object.key.namespace));
+        }
+        if event.deleted {
+            around.insert(lifecycle::definition_key(&object.key.resource));
+        }
+    }
+    // Each once: thousands that go together have one home, which sleeps perhaps.
+    let around = around.iter().filter_map(|key| memory.get(key)).filter(|one| one.head.deleting);
+    places.extend(around.flat_map(|one| places_in(memory, &one)));
+    places
+}
+
+fn touched_by(memory: &Memory, event: &Event) -> Vec<Place> {
+    let object = &event.object;
     let mut places = Vec::new();
     // A restore may put another object of the same name into its place.
     let replaced =
@@ -159,16 +189,6 @@ fn touched(memory: &Memory, event: &Event) -> Vec<Place> {
         places.extend(memory.dependents(object.head.uid()).map(|child| Place::Child(child.key.clone())));
     } else {
         places.extend(places_in(memory, object));
-    }
-    // What goes may be what its namespace waits for; what stays was brought there by a restore.
-    let home = lifecycle::namespace_key(&object.key.namespace);
-    let is_awaited = event.deleted || !object.head.deleting;
-    if is_awaited && memory.get(&home).is_some_and(|home| home.head.deleting) {
-        places.push(Place::Namespace(home));
-    }
-    if event.deleted {
-        let definition = memory.get(&lifecycle::definition_key(&object.key.resource));
-        places.extend(definition.into_iter().flat_map(|found| places_in(memory, &found)));
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
@@ -182,7 +202,7 @@ async fn visit(
     store: &Weak<Store>,
     registry: &Arc<Registry>,
     places: BTreeSet<Place>,
-    sign: Sign,
+    words: Words,
 ) -> Result<(), StoreError> {
     let now = now();
     let visits = stream::iter(places).map(|place| {
@@ -190,11 +210,9 @@ async fn visit(
         async move {
             let Some(store) = store.upgrade() else { return Ok(()) };
             match place {
-                Place::Child(key) => {
-                    upkeep::write(&store, move |view| judge_child(view, &registry, &key, &now)).await
-                }
+                Place::Child(key) => visit_child(&store, registry, key, now, words.tell).await,
                 Place::Owner(key) => visit_owner(&store, &registry, key, now).await,
-                Place::Namespace(key) => visit_namespace(&store, key, now, sign).await,
+                Place::Namespace(key) => visit_namespace(&store, key, now, words.sign).await,
                 Place::Definition(key) => visit_definition(&store, key, now).await,
             }
         }
@@ -204,6 +222,34 @@ async fn visit(
         outcome?;
     }
     Ok(())
+}
+
+async fn visit_child(
+    store: &Store,
+    registry: Arc<Registry>,
+    key: Key,
+    now: String,
+    tell: Tell,
+) -> Result<(), StoreError> {
+    let far = far_owner(&store.read(), &key);
+    if let Some((child, owner)) = far {
+        let place = format!("does not exist in namespace {:?}", &*key.namespace);
+        let told = format!("ownerRef {owner} {place}");
+        upkeep::write(store, move |view| tell(view, &child, "OwnerRefInvalidNamespace", &told)).await?;
+    }
+    upkeep::write(store, move |view| judge_child(view, &registry, &key, &now)).await
+}
+
+/// The child, and an owner that it names and that is in another namespace, as Kubernetes writes references.
+fn far_owner(memory: &Memory, key: &Key) -> Option<(Arc<Stored>, String)> {
+    let child = memory.get(key)?;
+    let is_far = |uid: &str| memory.by_uid(uid).is_some_and(|owner| !may_own(&owner.key.namespace, key));
+    let uid = child.head.owners().find(|uid| is_far(uid))?.to_owned();
+    let value = child.value();
+    let reference = value["metadata"]["ownerReferences"].as_array()?.iter().find(|one| one["uid"] == *uid)?;
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    let (version, kind, name, home) = (text("apiVersion"), text("kind"), text("name"), &key.namespace);
+    Some((child, format!("[{version}/{kind}, namespace: {home}, name: {name}, uid: {uid}]")))
 }
 
 async fn visit_owner(
@@ -281,22 +327,37 @@ async fn delete_all(store: &Store, keys: Vec<Key>, now: &str) -> Result<(), Stor
     Ok(())
 }
 
-/// Whether objects of the owner's kind are kept here. Nobody knows whether one of another kind is gone: what is brought
-/// along from a cluster, or made before its owner's definition, must not be lost for that.
-fn is_known(view: &View, registry: &Registry, owner: &Value) -> bool {
-    let (version, kind) = (owner["apiVersion"].as_str().unwrap_or(""), &owner["kind"]);
-    let group = version.split_once('/').map_or("", |(group, _)| group);
-    registry.entries.iter().any(|entry| entry.meta.group == group && *kind == entry.meta.kind)
-        || view.defines(DEFINITIONS, group, kind)
+/// Whether who lives in `home` may own the child: who is in no namespace, or in the same.
+fn may_own(home: &str, child: &Key) -> bool {
+    home.is_empty() || *home == *child.namespace
 }
 
-/// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone.
+/// Whether objects of the owner's kind live in namespaces; `None`: none of them are kept here. Then nobody knows whether one
+/// is gone: what is brought along from a cluster, or made before its owner's definition, must not be lost for that.
+fn lives_in_namespace(view: &View, registry: &Registry, owner: &Value) -> Option<bool> {
+    let (version, kind) = (owner["apiVersion"].as_str().unwrap_or(""), &owner["kind"]);
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let ours = registry.entries.iter().find(|entry| entry.meta.group == group && *kind == entry.meta.kind);
+    ours.map(|entry| entry.meta.namespaced).or_else(|| view.defines(DEFINITIONS, group, kind))
+}
+
+/// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone. One in another namespace counts
+/// as gone, as in Kubernetes, where a name means nothing there.
 fn judge_child(view: &View, registry: &Registry, key: &Key, now: &str) -> Result<Change, Skip> {
     let child: Opened = view.get(key).ok_or(Skip::Fine)?.open();
     let references = child.value["metadata"]["ownerReferences"].as_array().ok_or(Skip::Fine)?;
-    let owner = |reference: &Value| view.by_uid(reference["uid"].as_str().unwrap_or(""));
-    let unknown = |reference: &Value| owner(reference).is_none() && !is_known(view, registry, reference);
-    if references.iter().any(unknown) {
+    let owner = |reference: &Value| {
+        let found = view.by_uid(reference["uid"].as_str().unwrap_or(""));
+        found.filter(|owner| may_own(&owner.key.namespace, key))
+    };
+    // Nor is it known whom a child means that is in no namespace, if its owner has to be in one.
+    let unclear = |reference: &Value| {
+        let is_nowhere = key.namespace.is_empty();
+        owner(reference).is_none()
+            && lives_in_namespace(view, registry, reference)
+                .is_none_or(|lives_in_one| lives_in_one && is_nowhere)
+    };
+    if references.iter().any(unclear) {
         return Err(Skip::Fine);
     }
     let leaves_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(ORPHAN);

@@ -96,14 +96,26 @@ impl View {
         found
     }
 
-    /// Whether one of the definitions that are stored under `resource` is of this kind.
-    pub(super) fn defines(&self, resource: &str, group: &str, kind: &Value) -> bool {
+    /// All objects under `resource`.
+    #[must_use]
+    pub fn all(&self, resource: &Arc<str>) -> Vec<Arc<Stored>> {
+        let stored = read(&self.memory).list(resource, None).into_iter();
+        let stored = stored.filter(|object| !self.staged.contains_key(&object.key));
+        let staged = self.staged.values().flatten().filter(|object| object.key.resource == *resource);
+        stored.chain(staged.cloned()).collect()
+    }
+
+    /// Whether objects of this kind live in namespaces, if one of the definitions that are stored under `resource` is of it.
+    pub(super) fn defines(&self, resource: &str, group: &str, kind: &Value) -> Option<bool> {
         let of_group = |key: &Key| key.name.split_once('.').is_some_and(|(_, rest)| rest == group);
-        let fits =
-            |object: &Stored| of_group(&object.key) && object.value()["spec"]["names"]["kind"] == *kind;
+        let scope = |object: &Stored| {
+            let spec = of_group(&object.key).then(|| object.value()["spec"].take())?;
+            (spec["names"]["kind"] == *kind).then(|| spec["scope"] == "Namespaced")
+        };
         let staged = self.staged.values().flatten().filter(|object| &*object.key.resource == resource);
-        staged.into_iter().any(|object| fits(object))
-            || read(&self.memory).list(&resource.into(), None).into_iter().any(|object| fits(&object))
+        staged.into_iter().find_map(|object| scope(object)).or_else(|| {
+            read(&self.memory).list(&resource.into(), None).into_iter().find_map(|object| scope(&object))
+        })
     }
 
     fn stage(&mut self, change: Change) -> Result<Written, StoreError> {

@@ -384,3 +384,35 @@ async fn an_owner_of_an_unknown_kind_is_no_reason_to_go() {
     assert_eq!(house.ask(Method::POST, definitions, &definition).await.0, 201);
     maps.until("DELETED", "kept").await;
 }
+
+/// APP-30: an owner is looked for where its child lives. One in another namespace counts as gone, one in none may own
+/// anything, and what is in no namespace itself is left alone, because nobody knows whom it means.
+#[tokio::test]
+async fn an_owner_in_another_namespace_owns_nothing() {
+    let house = House::real().await;
+    let map = |name: &str| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } });
+    let (_, near) = house.ask(Method::POST, MAPS, &map("near")).await;
+    let (_, far) = house.ask(Method::POST, &MAPS.replace("default", "kube-system"), &map("far")).await;
+    let (_, home) = house.get("/api/v1/namespaces/kube-system").await;
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let of = |owner: &Value| json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "near", "uid": owner["metadata"]["uid"] }]);
+    let role = json!({ "metadata": { "name": "nowhere", "ownerReferences": of(&near) } });
+    assert_eq!(house.ask(Method::POST, roles, &role).await.0, 201);
+    for (name, owners) in [("stray", vec![&far]), ("both", vec![&near, &far]), ("housed", vec![&home])] {
+        assert_eq!(child(&house, name, &owners, true).await.0, 201);
+    }
+    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&house);
+    maps.until("DELETED", "stray").await;
+    let told = "/api/v1/namespaces/default/events?fieldSelector=reason%3DOwnerRefInvalidNamespace";
+    let (_, told) = house.get(told).await;
+    let about = |name: &str| {
+        let mut events = told["items"].as_array().unwrap().iter();
+        events.any(|event| event["involvedObject"]["name"] == name)
+    };
+    assert!(about("stray") && !about("housed"), "{told}");
+    assert_eq!(house.delete(&format!("{MAPS}/near")).await.0, 200);
+    maps.until("DELETED", "both").await;
+    assert_eq!(house.get(&format!("{MAPS}/housed")).await.0, 200);
+    assert_eq!(house.get(&format!("{roles}/nowhere")).await.0, 200);
+}
