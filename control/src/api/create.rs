@@ -8,7 +8,7 @@ use crate::store::{Change, View, events, lifecycle};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, apply, body, customs, fields, get, rehearse};
+use super::{Call, apply, body, customs, fields, get, naming, rehearse};
 
 pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let entry = call.target.entry;
@@ -41,6 +41,7 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         let change = apply::track(Change::Put(key, object), None, &writer, sent.as_ref());
         Ok(if dry_run { rehearse(change) } else { change })
     });
+        let change = naming::settle(view, change, &writer.now);
     let written = written.await?;
     let object = written.object();
     if events::is_event(&object.key) {

@@ -11,8 +11,8 @@ use crate::kinds::custom;
 use crate::store::lifecycle::{DEFINITIONS, definition_key};
 use crate::store::{Key, Store, View};
 
-use super::Call;
 use super::errors::Refusal;
+use super::{Call, naming};
 
 /// Different shapes of kinds that one run of the program takes in. Each stays in memory until the end; a
 /// definition beyond is stored and not served before a restart.
@@ -46,7 +46,8 @@ impl Customs {
         all.retain(|one| !is_fixed(fixed, &one.key.name));
         let mut registry = Arc::clone(fixed);
         if !all.is_empty() {
-            let theirs = all.iter().flat_map(|one| last.entries(&one.value()));
+            let served = all.iter().filter_map(|one| naming::served(one.value()));
+            let theirs = served.flat_map(|definition| last.entries(&definition));
             Arc::make_mut(&mut registry).entries.extend(theirs);
         }
         last.registry = Some((changed, Arc::clone(&registry)));

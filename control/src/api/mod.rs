@@ -30,6 +30,7 @@ mod jsonpath;
 mod links;
 mod list;
 mod logs;
+mod naming;
 mod numbers;
 mod object;
 mod openapi;
@@ -88,6 +89,7 @@ pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_MAX};
 pub use household::{collect, keep_house};
 pub use identity::{Believed, Peer, Signer};
+pub use naming::accept_names;
 pub use seed::{Definition, definitions, has_definitions, seed, seed_definitions, seed_objects};
 
 /// Whom requests from this host count as that do not say who they are.

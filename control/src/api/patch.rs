@@ -13,7 +13,7 @@ use crate::store::OBJECT_BYTES_MAX;
 
 use super::errors::Refusal;
 use super::fields::FieldValidation;
-use super::{Call, apply, body, fields, get, numbers, object, rehearse, strategic};
+use super::{Call, apply, body, fields, get, naming, numbers, object, rehearse, strategic};
 
 /// Operations of one JSON patch; Kubernetes' figure.
 const OPERATIONS_MAX: usize = 10_000;
@@ -77,6 +77,7 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
         };
         let change = change.map_err(Refusal::of_patch)?;
         let change = apply::track(change, Some(&before), &writer, sent.as_ref());
+        let change = naming::settle(view, change, &writer.now);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());

@@ -4,7 +4,7 @@ use axum::response::Response;
 use http::StatusCode;
 
 use super::errors::Refusal;
-use super::{Call, apply, body, fields, get, object, rehearse};
+use super::{Call, apply, body, fields, get, naming, object, rehearse};
 
 pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let key = call.key()?;
@@ -27,6 +27,7 @@ pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
             object::prepare_update(&entry, &before, new, &requester)?
         };
         let change = apply::track(change, Some(&before), &writer, sent.as_ref());
+        let change = naming::settle(view, change, &writer.now);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let response = get::one(call, StatusCode::OK, written.await?.object());

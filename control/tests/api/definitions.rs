@@ -216,3 +216,34 @@ async fn a_status_that_is_a_plain_field_counts_as_one() {
         assert_eq!(changed["metadata"]["generation"], generation, "{changed}");
     }
 }
+
+/// APP-17: of two kinds that would be one to every client, the second waits until the first is gone.
+#[tokio::test]
+async fn a_kind_whose_name_another_has_is_not_served_before_it_is_free() {
+    let house = House::real().await;
+    tokio::spawn(api::accept_names(Arc::clone(&house.store)));
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition()).await.0, 201);
+    let mut second = definition();
+    second["metadata"]["name"] = "cronz.example.com".into();
+    second["spec"]["names"] =
+        json!({ "plural": "cronz", "singular": "cronze", "kind": "Cron", "listKind": "Crons" });
+    let (code, made) = house.ask(Method::POST, DEFINITIONS, &second).await;
+    let conditions = &made["status"]["conditions"];
+    assert_eq!((code, &conditions[0]["reason"]), (201, &json!("KindConflict")), "{made}");
+    assert_eq!((&conditions[1]["type"], &conditions[1]["status"]), (&json!("Established"), &json!("False")));
+    let (theirs, ours) = (CRONS.replace("crons", "cronz"), "/apis/serving.knative.dev/v1/servicez");
+    assert_eq!(house.get(&theirs).await.0, 404);
+
+    let path = format!("{DEFINITIONS}?watch=1&fieldSelector=metadata.name%3Dcronz.example.com");
+    let mut definitions = house.watch(&path).await;
+    assert_eq!(house.delete(&format!("{DEFINITIONS}/crons.example.com")).await.0, 200);
+    let named = definitions.until("MODIFIED", "cronz.example.com").await;
+    assert_eq!(named["status"]["acceptedNames"]["kind"], "Cron", "{named}");
+    assert_eq!(house.get(&theirs).await.0, 200);
+
+    second["metadata"]["name"] = "servicez.serving.knative.dev".into();
+    second["spec"]["group"] = "serving.knative.dev".into();
+    second["spec"]["names"] = json!({ "plural": "servicez", "kind": "Service" });
+    assert_eq!(house.ask(Method::POST, DEFINITIONS, &second).await.0, 201);
+    assert_eq!(house.get(ours).await.0, 404, "the appliance has that name");
+}

@@ -270,6 +270,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             let store = Arc::new(Store::open(&parts.config.data)?);
             defined_before = seed(&store, &registry).await?;
             task::spawn_local(api::aggregate(Arc::clone(&store)));
+            task::spawn_local(api::accept_names(Arc::clone(&store)));
             task::spawn_local(store::forget_old(Arc::clone(&store)));
             task::spawn_local(store::fold_settled(Arc::clone(&store)));
             task::spawn_local(give_back(store.revision()));

@@ -22,7 +22,7 @@ use crate::store::{Change, Key, Opened};
 
 use super::errors::Refusal;
 use super::object::{self, Birth};
-use super::{Call, body, create, customs, fields as validation, get, rehearse, rules};
+use super::{Call, body, create, customs, fields as validation, get, naming, rehearse, rules};
 
 pub(super) use managers::{chosen, track};
 pub(super) use writer::Writer;
@@ -106,6 +106,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
                 intent.first(key, object)
             }
         };
+        let change = naming::settle(view, change, &intent.writer.now);
         Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
     });
     let object = written.await?;
