@@ -29,6 +29,8 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
     let birth = Birth::here_and_now();
     let writer = call.writer();
     let written = call.server.store.write(move |view| {
+        let mut new = new;
+        object::name_it(&entry, &mut new, namespace.as_deref(), &birth, |key| view.get(key).is_some())?;
         let sent = writer.sent(&entry, &new);
         let (key, object) = object::prepare_new(&entry, new, namespace.as_deref(), &requester, &birth)?;
         if let Some(namespace) = &namespace {
@@ -39,9 +41,9 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
             return Err(Refusal::already_exists(meta, &key.name, there.head.deleting));
         }
         let change = apply::track(Change::Put(key, object), None, &writer, sent.as_ref());
+        let change = naming::settle(view, change, &writer.now);
         Ok(if dry_run { rehearse(change) } else { change })
     });
-        let change = naming::settle(view, change, &writer.now);
     let written = written.await?;
     let object = written.object();
     if events::is_event(&object.key) {

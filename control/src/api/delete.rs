@@ -1,6 +1,7 @@
 //! DELETE: now, or once nothing holds the object any more.
 
 use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
@@ -8,7 +9,7 @@ use serde_json::json;
 use crate::kind::KindMeta;
 use crate::kinds::core::NAMESPACE;
 use crate::store::lifecycle::{self, Policy};
-use crate::store::{Opened, Written, gc};
+use crate::store::{Key, Opened, Written, gc};
 
 use super::accept;
 use super::errors::Refusal;
@@ -16,6 +17,8 @@ use super::selectors::Selector;
 use super::{Call, SEED_NAMESPACES, body, customs, faces, get, list, object, rehearse};
 
 const OPTIONS: &str = "DeleteOptions";
+/// Objects of a collection that are deleted at a time, so that they share commits: ten thousand one after the other took 18 s.
+const REMOVALS_AT_ONCE_MAX: usize = 64;
 /// Kinds of which the answer to a deletion shows the object, as Kubernetes has it.
 const SHOWN: [&str; 2] = ["services", "serviceaccounts"];
 
@@ -83,7 +86,7 @@ pub(super) fn has_collection(meta: &KindMeta) -> bool {
     meta.plural != NAMESPACE.plural && !customs::is_definition(meta)
 }
 
-/// Deletes what the selectors choose, one by one; answers with what was chosen.
+/// Deletes what the selectors choose, and stops where one may not go; answers with what was chosen.
 pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let meta = call.target.entry.meta;
     let across_namespaces = meta.namespaced && call.target.namespace.is_none();
@@ -99,17 +102,17 @@ pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Respo
     let listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
     let items = listing.into_iter().map(|object| faces::shown(&call.target.entry, &object));
     let items: Vec<_> = items.filter(|object| selector.matches(object)).collect();
-    for object in &items {
-        match remove(call, object.key.clone(), options.clone()).await {
-            Err(refusal) if refusal.code != StatusCode::NOT_FOUND => return Err(refusal),
-            _ => {}
-        }
+    let keys: Vec<Key> = items.iter().map(|object| object.key.clone()).collect();
+    let removals = stream::iter(keys).map(|key| remove(call, key, options.clone()));
+    let mut removals = std::pin::pin!(removals.buffered(REMOVALS_AT_ONCE_MAX));
+    while let Some(removed) = removals.next().await {
+        removed.map(drop).or_else(|why| if why.code == StatusCode::NOT_FOUND { Ok(()) } else { Err(why) })?;
     }
     let metadata = json!({ "resourceVersion": call.server.store.read().revision().to_string() });
     Ok(list::many(call, items.into_iter(), metadata))
 }
 
-async fn remove(call: &Call, key: crate::store::Key, options: Options) -> Result<Written, Refusal> {
+async fn remove(call: &Call, key: Key, options: Options) -> Result<Written, Refusal> {
     let meta = call.target.entry.meta;
     let now = object::now();
     let write = call.server.store.write(move |view| {

@@ -22,6 +22,8 @@ use super::{apply, customs, seed};
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
 const SUFFIX_CHARS: usize = 5;
+/// How often another is tried where somebody has the name; Kubernetes' figure.
+const SUFFIXES_MAX: u64 = 8;
 /// No vowels and nothing that looks like another: suffixes spell no words.
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Clients never choose these.
@@ -41,23 +43,67 @@ const SYSTEM_FIELDS: [&str; 8] = [
 pub(super) struct Birth {
     pub(super) now: String,
     pub(super) uid: String,
-    pub(super) suffix: String,
+    /// What suffixes of generated names are made of.
+    chance: u64,
 }
 
 impl Birth {
     pub(super) fn here_and_now() -> Self {
-        let chance = uuid::Uuid::new_v4();
-        let suffix = chance.as_bytes()[..SUFFIX_CHARS]
-            .iter()
-            .map(|byte| char::from(SUFFIX_ALPHABET[usize::from(*byte) % SUFFIX_ALPHABET.len()]))
-            .collect();
-        Self { now: now(), uid: uuid::Uuid::new_v4().to_string(), suffix }
+        let chance = uuid::Uuid::new_v4().as_u64_pair().1;
+        Self { now: now(), uid: uuid::Uuid::new_v4().to_string(), chance }
+    }
+
+    /// The suffix to try after so many others.
+    fn suffix(&self, tried: u64) -> String {
+        // The steps of SplitMix64: each number of neighbours is as good as any.
+        let mut rest = self.chance.wrapping_add(tried.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        rest = (rest ^ (rest >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        rest = (rest ^ (rest >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        rest ^= rest >> 31;
+        let letter = |_| {
+            let at = usize::try_from(rest % SUFFIX_ALPHABET.len() as u64).unwrap_or(0);
+            rest /= SUFFIX_ALPHABET.len() as u64;
+            char::from(SUFFIX_ALPHABET[at])
+        };
+        (0..SUFFIX_CHARS).map(letter).collect()
     }
 }
 
 /// The wall clock to the second, as in `creationTimestamp`.
 pub(super) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Names a new object that says only what its name begins with: by a name that nobody has, as far as one is found.
+pub(super) fn name_it(
+    entry: &Entry,
+    new: &mut Value,
+    namespace: Option<&str>,
+    birth: &Birth,
+    is_taken: impl Fn(&Key) -> bool,
+) -> Result<(), Refusal> {
+    let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else { return Ok(()) };
+    let base = text(metadata, "generateName")?.filter(|base| !base.is_empty());
+    let Some(base) = base.filter(|_| matches!(text(metadata, "name"), Ok(None | Some("")))) else {
+        return Ok(());
+    };
+    check_generated(entry.meta, base)?;
+    let base: String = base.chars().take(GENERATE_NAME_CHARS_MAX).collect();
+    let key = |name: &str| Key {
+        resource: resource_of(entry.stored_meta()),
+        namespace: namespace.unwrap_or("").into(),
+        name: name.into(),
+    };
+    let names = (0..SUFFIXES_MAX).map(|tried| format!("{base}{}", birth.suffix(tried)));
+    let mut name = String::new();
+    for candidate in names {
+        name = candidate;
+        if !is_taken(&key(&name)) {
+            break;
+        }
+    }
+    metadata.insert("name".into(), name.into());
+    Ok(())
 }
 
 /// A new object, ready to be stored.
@@ -78,15 +124,7 @@ pub(super) fn prepare_new(
     for field in SYSTEM_FIELDS {
         metadata.remove(field);
     }
-    let mut name = text(metadata, "name")?.unwrap_or("").to_owned();
-    if name.is_empty()
-        && let Some(base) = text(metadata, "generateName")?.filter(|base| !base.is_empty())
-    {
-        check_generated(meta, base)?;
-        let base: String = base.chars().take(GENERATE_NAME_CHARS_MAX).collect();
-        name = base + &birth.suffix;
-        metadata.insert("name".into(), name.clone().into());
-    }
+    let name = text(metadata, "name")?.unwrap_or("").to_owned();
     check_name(meta, &name)?;
     metadata.insert("uid".into(), birth.uid.clone().into());
     metadata.insert("creationTimestamp".into(), birth.now.clone().into());
@@ -332,4 +370,45 @@ fn remove(object: &mut Value, field: &str) {
 /// Under what objects of this kind are stored.
 pub(super) fn resource_of(meta: &KindMeta) -> Arc<str> {
     format!("{}/{}", meta.group, meta.plural).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    use super::*;
+
+    /// APP-32: a name that somebody has is not given again: of ten thousand some three were.
+    #[test]
+    fn a_generated_name_is_one_that_nobody_has() {
+        let entry = Entry::of::<ConfigMap>();
+        let birth = Birth { now: String::new(), uid: String::new(), chance: 7 };
+        let tried = RefCell::new(Vec::new());
+        let name = |free_after: usize| {
+            let mut new = json!({ "metadata": { "generateName": "a-" } });
+            tried.borrow_mut().clear();
+            let is_taken = |key: &Key| {
+                tried.borrow_mut().push(key.name.to_string());
+                tried.borrow().len() <= free_after
+            };
+            name_it(&entry, &mut new, Some("default"), &birth, is_taken).unwrap();
+            new["metadata"]["name"].as_str().unwrap().to_owned()
+        };
+        let first = name(0);
+        assert!(first.starts_with("a-") && first.len() == 7, "{first}");
+        let third = name(2);
+        assert_eq!((tried.borrow().len(), &tried.borrow()[0], &tried.borrow()[2]), (3, &first, &third));
+        name(usize::MAX);
+        assert_eq!(tried.borrow().len(), 8, "a full kind is not searched for ever");
+        tried.borrow_mut().sort_unstable();
+        tried.borrow_mut().dedup();
+        assert_eq!(tried.borrow().len(), 8);
+
+        let mut named = json!({ "metadata": { "name": "b", "generateName": "a-" } });
+        name_it(&entry, &mut named, Some("default"), &birth, |_| true).unwrap();
+        assert_eq!(named["metadata"]["name"], "b");
+    }
 }

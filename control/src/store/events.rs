@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -66,16 +67,20 @@ pub async fn make_room(store: &Store, namespace: &str) -> Result<(), StoreError>
 }
 
 async fn delete(store: &Store, events: Vec<Arc<Stored>>) -> Result<(), StoreError> {
-    for object in events {
-        let decide = move |view: &View| {
+    let deletions = events.into_iter().map(|object| {
+        store.write(move |view: &View| {
             let there = view.get(&object.key);
             Ok::<_, StoreError>(match there.filter(|now| now.resource_version == object.resource_version) {
                 Some(there) => Change::Delete(there.key.clone(), there.value()),
                 // Gone already, or seen again meanwhile.
                 None => Change::Keep(object),
             })
-        };
-        store.write(decide).await?;
+        })
+    });
+    // Some at a time, so that they share commits: whoever tells one event too many waits for a hundred of them.
+    let mut deletions = std::pin::pin!(stream::iter(deletions).buffer_unordered(EVENTS_AT_ONCE));
+    while let Some(deleted) = deletions.next().await {
+        deleted?;
     }
     Ok(())
 }
