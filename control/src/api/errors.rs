@@ -333,6 +333,11 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why)
     }
 
+    pub(super) fn head_too_large(bytes_max: usize) -> Self {
+        let why = format!("the request's head is too large: limit is {bytes_max} bytes");
+        Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "RequestHeaderFieldsTooLarge", why)
+    }
+
     pub(super) fn too_slow(most: std::time::Duration) -> Self {
         let why = format!("the body did not arrive within {} seconds", most.as_secs());
         Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", why)

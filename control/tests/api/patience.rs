@@ -57,16 +57,52 @@ async fn a_head_that_does_not_arrive_ends_its_connection() {
     assert!(started.elapsed() >= HEAD_MAX, "{}", String::from_utf8_lossy(&answer));
 }
 
+/// APP-19: one that ends within what is read ahead, too.
 #[tokio::test]
 async fn a_head_beyond_its_limit_is_refused() {
     let house = House::real().await;
+    let begin = b"GET /version HTTP/1.1\r\nHost: a\r\nX: ".to_vec();
+    for (bytes, end, told) in [
+        (HEAD_BYTES_MAX, "", b"HTTP/1.1 431"), // not a byte more: what is left unread would cut off the answer
+        (HEAD_BYTES_MAX - 1024, "\r\n\r\n", b"HTTP/1.1 200"),
+        (HEAD_BYTES_MAX + 1024, "\r\n\r\n", b"HTTP/1.1 431"),
+    ] {
+        let (mut stream, _end, _server) = open(&house).await;
+        let mut head = begin.clone();
+        head.resize(bytes, b'x');
+        head.extend_from_slice(end.as_bytes());
+        stream.write_all(&head).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, told, "{bytes}");
+    }
+}
+
+/// APP-19: who is refused hears it, and goes on with the same connection, though his body comes later or nobody wants it.
+#[tokio::test]
+async fn a_body_that_nobody_wants_is_read_and_the_connection_goes_on() {
+    let house = House::real().await;
     let (mut stream, _end, _server) = open(&house).await;
-    let mut head = b"GET /version HTTP/1.1\r\nHost: a\r\nX: ".to_vec();
-    head.resize(HEAD_BYTES_MAX, b'x'); // not a byte more: what is left unread would cut off the answer
-    stream.write_all(&head).await.unwrap();
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).await.unwrap();
-    assert_eq!(&answer, b"HTTP/1.1 431");
+    let body = "x".repeat(100_000);
+    let head =
+        format!("POST /apis/none/v1/nothing HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Its head was taken when a later connection is answered.
+    let mut other = TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap();
+    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    other.read_exact(&mut [0; 15]).await.unwrap();
+    let next = "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    stream.write_all(format!("{body}{next}").as_bytes()).await.unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).await.unwrap();
+    assert!(answers.starts_with("HTTP/1.1 404") && answers.contains("HTTP/1.1 200"), "{answers}");
+
+    let (mut stream, _end, _server) = open(&house).await;
+    stream.write_all(head.as_bytes()).await.unwrap();
+    pause();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("connection: close"), "{answer}");
 }
 
 /// Who waits for nothing is let go at once; a request under way still ends.
