@@ -3,7 +3,7 @@
 //! Driven by the store's history. What changed says where to look; what is done there is decided on
 //! the writer's thread against the newest state, so looking twice or late does no harm.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -392,7 +392,13 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
     let owner = view.get(key).filter(|owner| owner.head.deleting).ok_or(Skip::Fine)?.open();
     let uid = owner.head.uid();
     let children = view.dependents(uid);
+    let above = above(view, &owner);
     let blocks = |child: &Arc<Stored>| {
+        // In a circle each would wait for the next; nobody there comes first.
+        let waits = child.head.deleting && child.head.has_finalizer(FOREGROUND);
+        if waits && above.contains(child.head.uid()) {
+            return false;
+        }
         let child = child.value();
         let mut references = child["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         references.any(|reference| reference["uid"] == uid && reference["blockOwnerDeletion"] == true)
@@ -404,6 +410,21 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
         return Ok(lifecycle::finish(&owner, lifecycle::without_finalizer(&owner.value, FOREGROUND)));
     }
     Err(Skip::Fine)
+}
+
+/// The uids of an object's owners, of theirs, and so on; as many as there are of them above each other.
+fn above(view: &View, object: &Stored) -> HashSet<String> {
+    let mut found = HashSet::new();
+    let mut next: Vec<String> = object.head.owners().map(str::to_owned).collect();
+    while let Some(uid) = next.pop() {
+        if !found.insert(uid.clone()) {
+            continue;
+        }
+        if let Some(owner) = view.by_uid(&uid) {
+            next.extend(owner.head.owners().map(str::to_owned));
+        }
+    }
+    found
 }
 
 /// Lets a namespace go when it is empty, as far as it is up to us: others may hold it too. Nothing new can come in: creation asks the same view.

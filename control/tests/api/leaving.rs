@@ -416,3 +416,31 @@ async fn an_owner_in_another_namespace_owns_nothing() {
     assert_eq!(house.get(&format!("{MAPS}/housed")).await.0, 200);
     assert_eq!(house.get(&format!("{roles}/nowhere")).await.0, 200);
 }
+
+/// APP-30, Foreground: who owns himself, or his owner's owner, would wait for ever, and his namespace with him.
+#[tokio::test]
+async fn a_circle_of_owners_does_not_wait_for_itself() {
+    let house = House::real().await;
+    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&house);
+    for circle in [&["alone"][..], &["one", "two"], &["a", "b", "c"]] {
+        let mut made = Vec::new();
+        for name in circle {
+            made.push(child(&house, name, &[], true).await.1);
+        }
+        for (place, name) in circle.iter().enumerate() {
+            let owner = &made[(place + 1) % made.len()]["metadata"];
+            let owner = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": owner["name"], "uid": owner["uid"],
+                "blockOwnerDeletion": true }]);
+            let owned = json!({ "metadata": { "ownerReferences": owner } });
+            assert_eq!(house.ask(Method::PATCH, &format!("{MAPS}/{name}"), &owned).await.0, 200);
+        }
+        let first = format!("{MAPS}/{}?propagationPolicy=Foreground", circle[0]);
+        assert_eq!(house.delete(&first).await.0, 200);
+        let mut left = circle.len();
+        while left > 0 {
+            let (what, name) = maps.next_told().await;
+            left -= usize::from(what == "DELETED" && circle.contains(&name.as_str()));
+        }
+    }
+}
