@@ -208,7 +208,7 @@ fn schema(entry: &Entry, at: &str) -> Value {
         "allOf": [reference(at, METADATA)],
     });
     // As Kubernetes has it: who asks a question (a SelfSubjectReview) need not name it.
-    if let Some(required) = schema["required"].as_array_mut() {
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
         required.retain(|name| name != "metadata");
     }
     schema["type"] = "object".into();

@@ -207,3 +207,16 @@ async fn the_first_version_of_event_types_is_deprecated() {
     let told = response.headers()["warning"].to_str().unwrap();
     assert!(told.contains("v1beta1 EventType is deprecated"), "{told}");
 }
+
+/// APP-18: readers of OpenAPI that are stricter than kubectl give up on `required: null`.
+#[tokio::test]
+async fn what_a_schema_requires_is_a_list_or_nothing() {
+    let house = House::real().await;
+    let (_, index) = house.get("/openapi/v3").await;
+    for path in index["paths"].as_object().unwrap().values() {
+        let (_, document) = house.get(path["serverRelativeURL"].as_str().unwrap()).await;
+        for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+            assert!(schema.get("required").is_none_or(Value::is_array), "{name}");
+        }
+    }
+}
