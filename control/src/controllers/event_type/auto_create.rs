@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dataplane::events::types::Seen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use crate::controllers::world::{Error, World};
 use crate::controllers::{broker, in_memory_channel, managers, service::children::owner};
@@ -61,8 +61,9 @@ pub fn forget(world: &World, event_type: &EventType) {
 }
 
 async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
-    let Some((ns, reference, owner)) = origin(world, path, &seen.by) else { return Ok(()) }; // it went meanwhile
-    let wanted = event_type(ns, reference, owner, seen);
+    let Some((reference, owner)) = origin(world, path, &seen.by) else { return Ok(()) }; // it went meanwhile
+    let wanted = event_type(reference, owner, seen);
+    let ns = namespace(&wanted.metadata);
     let is_known = |known: &EventType| {
         let (known, wanted) = (&known.spec, &wanted.spec);
         (&known.kind, &known.source, &known.schema) == (&wanted.kind, &wanted.source, &wanted.schema)
@@ -78,45 +79,42 @@ async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
 }
 
 /// Whose events they are, and how others refer to that: the stream's, or those of the subscriber that answered.
-fn origin<'p>(world: &World, path: &'p str, by: &str) -> Option<(&'p str, KReference, Vec<OwnerReference>)> {
+fn origin(world: &World, path: &str, by: &str) -> Option<(KReference, Vec<OwnerReference>)> {
     let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
     let (ns, named) = rest.split_once('/')?;
-    let (api_version, kind, named, owner) = match (kind, by) {
-        ("brokers", "") => {
-            ("eventing.knative.dev/v1", "Broker", named.to_owned(), owner(&*world.brokers.get(ns, named)?))
-        }
-        ("brokers", uid) => {
-            // By the uid: to read all of a Broker's takes a tenth of a second if there are many.
-            let trigger = world.triggers.all_having(uid).pop()?;
-            ("eventing.knative.dev/v1", "Trigger", trigger.name_any(), owner(&*trigger))
-        }
-        (_, "") => {
-            let channel = world.in_memory_channels.get(ns, named)?;
-            ("messaging.knative.dev/v1", "InMemoryChannel", named.to_owned(), owner(&*channel))
-        }
+    match (kind, by) {
+        ("brokers", "") => world.brokers.get(ns, named).map(|broker| whose(&*broker)),
+        // By the uid: to read all of a Broker's takes a tenth of a second if there are many.
+        ("brokers", uid) => world.triggers.all_having(uid).pop().map(|trigger| whose(&*trigger)),
+        (_, "") => world.in_memory_channels.get(ns, named).map(|channel| whose(&*channel)),
         (_, uid) => {
-            let subscription = answering(world.subscriptions.all_having(rest), uid)?;
-            ("messaging.knative.dev/v1", "Subscription", subscription.name_any(), owner(&*subscription))
+            answering(world.subscriptions.all_having(rest), uid).map(|subscription| whose(&*subscription))
         }
-    };
+    }
+}
+
+/// A reference to an object, and that as an owner of what stands in its namespace.
+fn whose<K: Resource<DynamicType = ()>>(object: &K) -> (KReference, Vec<OwnerReference>) {
     let reference = KReference {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-        name: named,
-        namespace: Some(ns.to_owned()),
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: object.name_any(),
+        namespace: object.namespace(),
         ..KReference::default()
     };
-    Some((ns, reference, owner.unwrap_or_default()))
+    (reference, owner(object).unwrap_or_default())
 }
 
 fn answering<K: ResourceExt>(all: Vec<Arc<K>>, uid: &str) -> Option<Arc<K>> {
     all.into_iter().find(|one| one.meta().uid.as_deref() == Some(uid))
 }
 
-fn event_type(ns: &str, reference: KReference, owner: Vec<OwnerReference>, seen: &Seen) -> EventType {
+/// Beside what it refers to: a Trigger may stand in another namespace than its Broker, and cannot own anything there.
+fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &Seen) -> EventType {
+    let ns = reference.namespace.clone().unwrap_or_default();
     // A Trigger may have the name of its Broker.
     let kind = if seen.by.is_empty() { None } else { Some(&*reference.kind) };
-    let parts = [&*seen.kind, &*seen.source, &*seen.schema, ns, &*reference.name].into_iter().chain(kind);
+    let parts = [&*seen.kind, &*seen.source, &*seen.schema, &*ns, &*reference.name].into_iter().chain(kind);
     let name = named(&reference.name, parts);
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let spec = EventTypeSpec {
@@ -127,7 +125,7 @@ fn event_type(ns: &str, reference: KReference, owner: Vec<OwnerReference>, seen:
         description: Some("Event Type auto-created by controller".to_owned()),
         ..EventTypeSpec::default()
     };
-    let mut made = EventType::new(ns, &name, spec);
+    let mut made = EventType::new(&ns, &name, spec);
     made.metadata.owner_references = Some(owner);
     made
 }
@@ -152,18 +150,24 @@ mod tests {
 
     use super::*;
     use crate::kind::{Entry, Requester};
+    use crate::kinds::eventing::trigger::Trigger;
     use crate::kinds::shared::name;
 
     #[test]
     fn what_came_becomes_an_event_type_that_is_admitted() {
-        let reference = || KReference { kind: "Broker".into(), name: "b".into(), ..KReference::default() };
+        let reference = || KReference {
+            kind: "Broker".into(),
+            name: "b".into(),
+            namespace: Some("ns".into()),
+            ..KReference::default()
+        };
         let seen = |kind: &str, source: &str| Seen {
             kind: kind.into(),
             source: source.into(),
             schema: "".into(),
             by: "".into(),
         };
-        let made = |seen: &Seen| event_type("ns", reference(), Vec::new(), seen);
+        let made = |seen: &Seen| event_type(reference(), Vec::new(), seen);
         let one = made(&seen("t", "urn:x:y"));
         assert_eq!(name(&one.metadata), name(&made(&seen("t", "urn:x:y")).metadata));
         let answered = Seen { by: "uid".into(), ..seen("t", "urn:x:y") };
@@ -175,5 +179,17 @@ mod tests {
         object["spec"]["reference"]["apiVersion"] = json!("eventing.knative.dev/v1");
         let admitted = (Entry::of::<EventType>().admit)(object, None, &Requester::default()).unwrap();
         assert_eq!(admitted["spec"]["source"], "urn:x:y");
+    }
+
+    /// X-FEA-06: a Trigger may read a Broker of another namespace, and owns nothing there.
+    #[test]
+    fn what_a_subscriber_answers_stands_beside_its_trigger() {
+        let trigger = json!({ "metadata": { "name": "t", "namespace": "here", "uid": "1" }, "spec": {} });
+        let (reference, owner) = whose(&serde_json::from_value::<Trigger>(trigger).unwrap());
+        let seen = Seen { kind: "k".into(), source: "s".into(), schema: "".into(), by: "1".into() };
+        let made = event_type(reference, owner, &seen);
+        assert_eq!(namespace(&made.metadata), "here");
+        assert_eq!(made.metadata.owner_references.unwrap()[0].uid, "1");
+        assert_eq!(made.spec.reference.unwrap().namespace.as_deref(), Some("here"));
     }
 }
