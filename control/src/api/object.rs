@@ -190,9 +190,9 @@ pub(super) fn prepare_update(
     // What a definition fills in by now, or calls otherwise, is no change of the object.
     let shown = entry.translation.and(entry.custom).map(|_| entry.show(before.value.clone()));
     let was = shown.as_ref().unwrap_or(&before.value);
-    // Where it is no subresource, a status is a field like any other.
+    // Of a client's kind that does not call it a subresource, a status is a field like any other.
     let ignored = ["apiVersion", "metadata", "status"];
-    let ignored = if meta.has_status { &ignored[..] } else { &ignored[..2] };
+    let ignored = if meta.has_status || entry.custom.is_none() { &ignored[..] } else { &ignored[..2] };
     if has_generation(&before.key) && !same_except(was, &object, ignored) {
         let generation = old["generation"].as_i64().unwrap_or(0);
         object["metadata"]["generation"] = (generation + 1).into();

@@ -23,8 +23,8 @@ pub const PROBE_OUTPUT_BYTES_MAX: usize = 512;
 pub const HINDRANCE_TOLD_AFTER_MIN: Duration = Duration::from_secs(1);
 pub const HINDRANCE_TOLD_AFTER_MAX: Duration = Duration::from_secs(60);
 /// A ready instance that is asked whether it speaks HTTP/2 and says nothing does not. Those of HTTP/1 refuse what they are sent, or
-/// close, as soon as they have read it.
-pub const HTTP2_ASKED_MAX: Duration = Duration::from_secs(1);
+/// close, as soon as they have read it; so only who listens before it is up, or is a very silent server, takes this long.
+pub const HTTP2_ASKED_MAX: Duration = Duration::from_secs(3);
 /// A ready instance that refused a connection gets this long to take one again.
 pub const VERIFY_MAX: Duration = Duration::from_secs(5);
 
