@@ -1,4 +1,4 @@
-//! What a Revision takes from ConfigMaps, Secrets and its account: variables, and files ([`files`]).
+//! What a Revision takes from ConfigMaps, Secrets and its account: variables, and files (`files`).
 //!
 //! Values in, values out, but for [`load`], which reads the objects and leaves word that the Revision is
 //! to be looked at again when one of them changes or appears.
