@@ -145,6 +145,36 @@ fn a_peers_end_is_told_before_its_bytes_are_read() {
     }
 }
 
+/// As the kernel does it: who waits as well, or gives up, takes it from nobody.
+#[test]
+fn a_peers_end_is_told_to_each_who_waits_for_it() {
+    for ring in [World::new(7, Weather::calm()).ring(), Ring::kernel(Options::default()).unwrap()] {
+        ring.block_on(async {
+            let listener = Listener::bind(&ring, anywhere()).unwrap();
+            let peer = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+            let stream = Rc::new(listener.accept().await.unwrap());
+            let told = Rc::new(Cell::new(0));
+            for _ in 0..3 {
+                let (stream, told) = (Rc::clone(&stream), Rc::clone(&told));
+                ring.spawn(async move {
+                    stream.hung_up().await.unwrap();
+                    told.set(told.get() + 1);
+                });
+            }
+            assert!(ring.timeout(Duration::from_millis(5), stream.hung_up()).await.is_err(), "it is there");
+            assert_eq!(told.get(), 0);
+            drop(peer);
+            let all = async {
+                while told.get() < 3 {
+                    ring.yield_now().await;
+                }
+            };
+            ring.timeout(Duration::from_secs(10), all).await.expect("each is told");
+        });
+        ring.shutdown();
+    }
+}
+
 #[test]
 fn a_sender_waits_for_a_receiver_that_does_not_read() {
     let world = World::new(4, Weather { window_bytes: 1000, ..Weather::calm() });

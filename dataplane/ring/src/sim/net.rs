@@ -84,8 +84,8 @@ struct End {
     connect: Option<Key>,
     receive: Option<(Key, Target)>,
     send: Option<Outgoing>,
-    /// Waits for the peer's end.
-    hangup: Option<Key>,
+    /// Wait for the peer's end.
+    hangups: Vec<Key>,
     arrived: VecDeque<Chunk>,
     /// Arrived and under way; at most the window.
     held_bytes: usize,
@@ -199,7 +199,7 @@ impl Net {
         if end.finished || end.broken.is_some() {
             return means.finish(key, HUNG_UP);
         }
-        end.hangup = Some(key);
+        end.hangups.push(key);
         self.operations.insert(key, socket);
     }
 
@@ -233,7 +233,7 @@ impl Net {
                     result = outgoing.sent as i32;
                 }
                 end.receive.take_if(|(receive, _)| *receive == key);
-                end.hangup.take_if(|hangup| *hangup == key);
+                end.hangups.retain(|hangup| *hangup != key);
                 end.connect.take_if(|connect| *connect == key);
             }
             None => {}
@@ -413,7 +413,8 @@ impl Net {
     }
 
     fn tell_hangup(&mut self, socket: Handle, means: &mut Means<'_>) {
-        if let Some(key) = self.end(socket).and_then(|end| end.hangup.take()) {
+        let Some(end) = self.end(socket) else { return };
+        for key in std::mem::take(&mut end.hangups) {
             self.operations.remove(&key);
             means.finish(key, HUNG_UP);
         }
