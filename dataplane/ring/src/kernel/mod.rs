@@ -40,7 +40,8 @@ const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 const HANGUP: u32 = libc::POLLRDHUP as u32;
 
 pub(crate) struct Kernel {
-    // Dropped first: closing the ring ends the kernel's use of everything below.
+    // Dropped first, when nothing is under way any more: `Core` has waited for all operations, and our own `drop` for the bell's read.
+    // Closing alone would not do, because the kernel takes a ring apart later.
     ring: IoUring,
     buffers: Buffers,
     bell: Bell,

@@ -85,7 +85,8 @@ pub(super) fn open(options: &Options) -> Result<(IoUring, Buffers, Rc<Pool>), Un
     match try_multishot(&mut uring, &mut buffers) {
         Ok(true) => Ok((uring, buffers, pool)),
         refused => {
-            drop(uring); // before the buffers, which a receive may still name
+            // A receive may be under way still, and closing the ring does not wait for it: what it may write to stays.
+            std::mem::forget(buffers);
             let why = refused.err().unwrap_or_else(|| io::Error::other("it ends after one answer"));
             Err(Unsupported::failed("multishot receive (IORING_RECV_MULTISHOT)", &why))
         }
@@ -127,14 +128,17 @@ fn try_multishot(uring: &mut IoUring, buffers: &mut Buffers) -> io::Result<bool>
     here.write_all(&[1])?;
     let receive = opcode::RecvMulti::new(Fd(there.as_raw_fd()), GROUP).build();
     // SAFETY: the entry points to no memory of ours; the receive has ended when this returns in good
-    // order, and otherwise the ring is dropped by the caller before the buffers are.
+    // order, and otherwise the caller never frees the buffers that it may name.
     let pushed = unsafe { uring.submission().push(&receive) };
     pushed.map_err(io::Error::other)?;
 
     let mut here = Some(here);
     let mut promised = false;
     loop {
-        uring.submit_and_wait(1)?;
+        match uring.submit_and_wait(1) {
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => continue, // a signal, or the process was stopped
+            waited => waited?,
+        };
         for entry in uring.completion() {
             if let Some(id) = cqueue::buffer_select(entry.flags()) {
                 // SAFETY: the kernel has just named the buffer; the chunk goes back at once.
