@@ -63,8 +63,8 @@ struct Bell {
 
 /// Opens a ring, or says what this kernel lacks.
 pub(crate) fn open(options: &Options) -> Result<(Kernel, Rc<Pool>, Arc<Doorbell>), Unsupported> {
-    let (ring, buffers, pool) = setup::open(options)?;
     let (fd, bell) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
+    let (ring, buffers, pool) = setup::open(options)?; // last: they go in the order of `Kernel`'s fields, and in no other
     let bell_state = Bell { fd, count: Box::new(0), armed: false };
     let kernel = Kernel {
         ring,
