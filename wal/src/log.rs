@@ -52,6 +52,8 @@ pub struct Log {
     pub(crate) file_number: u64,
     /// The appenders' clock when the disk last had no room.
     pub(crate) no_space_at_ms: Option<u64>,
+    /// ... and when a spare could not be prepared.
+    pub(crate) spare_failed_at_ms: Option<u64>,
     pub(crate) now_ms: u64,
     /// Live records on their way out of a segment.
     pub(crate) moving: Option<Moving>,
@@ -90,6 +92,7 @@ impl Log {
             spare_out: false,
             file_number: found.number,
             no_space_at_ms: None,
+            spare_failed_at_ms: None,
             now_ms: 0,
             moving: None,
             copies_from: None,

@@ -42,16 +42,20 @@ impl Log {
         let tail = self.tail();
         let is_near = tail.used >= tail.header.capacity / SPARE_FROM;
         let wanted = is_near && !self.spare_out && self.spares.is_empty() && self.poison.is_none();
-        if !wanted || next > self.options.log_bytes_max {
+        let failed = self.spare_failed_at_ms;
+        let has_just_failed = failed.is_some_and(|at| self.now_ms.abs_diff(at) < SPACE_RETRY_MS);
+        if !wanted || has_just_failed || next > self.options.log_bytes_max {
             return None;
         }
         self.spare_out = true;
         Some(self.prepare(self.options.segment_bytes))
     }
 
-    /// The outcome of [`PrepareSpare::run`]. A failure is no harm yet: the roll-over tries again.
+    /// The outcome of [`PrepareSpare::run`]. A failure is no harm yet: the roll-over tries again. Ahead of it nobody does for
+    /// [`SPACE_RETRY_MS`], or a full disk would cost a thread for each flush.
     pub fn spare_ready(&mut self, outcome: std::io::Result<Spare>) {
         self.spare_out = false;
+        self.spare_failed_at_ms = outcome.is_err().then_some(self.now_ms);
         if let Ok(spare) = outcome {
             self.no_space_at_ms = None;
             self.spares.push(spare);

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use sluicegate_wal::limits::FIRST_SEGMENT_BYTES;
+use sluicegate_wal::limits::{FIRST_SEGMENT_BYTES, SPACE_RETRY_MS};
 use sluicegate_wal::{AppendError, Bookmark, Log, Options, Position, StreamId};
 
 const SEGMENT_BYTES: u64 = 16 << 10;
@@ -192,6 +192,22 @@ fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), files, "the spare became the segment");
     while log.append(stream, 0, &[&[7; 500]]).is_ok() {}
     assert!(log.prepare_spare().is_none());
+}
+
+/// A full disk is asked for a spare once a second, and not at every flush.
+#[test]
+fn a_spare_that_cannot_be_had_is_asked_for_again_after_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let stream = log.stream("a").unwrap();
+    while log.visible() < Position::new(u64::from(options().segment_bytes / 4)) {
+        log.append(stream, 5_000, &[&[7; 500]]).unwrap();
+    }
+    assert!(log.prepare_spare().is_some());
+    log.spare_ready(Err(std::io::ErrorKind::StorageFull.into()));
+    assert!(log.prepare_spare().is_none(), "it has just failed");
+    log.append(stream, 5_000 + SPACE_RETRY_MS, &[&[7; 500]]).unwrap();
+    assert!(log.prepare_spare().is_some());
 }
 
 /// The first segment is small, so that a new log is open soon; what is too large for it goes into the next.
