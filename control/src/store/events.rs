@@ -89,7 +89,7 @@ async fn delete(store: &Store, events: Vec<Arc<Stored>>) -> Result<(), StoreErro
 fn expired(events: &[Arc<Stored>], now: Timestamp) -> (Vec<Arc<Stored>>, Option<i64>) {
     let (mut found, mut oldest) = (Vec::new(), None);
     for event in events {
-        let seen = last_seen(event);
+        let seen = last_seen(event, now);
         if now.as_second() - seen > EVENT_SECONDS_MAX {
             found.push(Arc::clone(event));
         } else {
@@ -106,12 +106,14 @@ fn surplus(mut events: Vec<Arc<Stored>>) -> Vec<Arc<Stored>> {
     events
 }
 
-/// The latest of the times that an event names, in seconds.
-fn last_seen(object: &Stored) -> i64 {
+/// The latest of the times that an event names, in seconds. Those to come are not heeded: a client wrote them, or the clock
+/// was set back, and the next look would be due after them. One that names no other is as old as this look.
+fn last_seen(object: &Stored, now: Timestamp) -> i64 {
+    let now = now.as_second();
     let value = object.value();
     let times = [&value["lastTimestamp"], &value["eventTime"], &value["metadata"]["creationTimestamp"]];
     let seconds = |time: &Value| Some(time.as_str()?.parse::<Timestamp>().ok()?.as_second());
-    times.into_iter().filter_map(seconds).max().unwrap_or(0)
+    times.into_iter().filter_map(seconds).filter(|seen| *seen <= now).max().unwrap_or(now)
 }
 
 #[cfg(test)]
@@ -137,6 +139,22 @@ mod tests {
         assert_eq!(gone.iter().map(|object| object.resource_version).collect::<Vec<_>>(), [1]);
         assert_eq!(oldest, Some(9_000));
         assert!(expired(&[], now).1.is_none());
+    }
+
+    /// A time to come keeps neither its own event for ever nor those that are told after it.
+    #[test]
+    fn times_to_come_do_not_put_the_next_look_off() {
+        let now = Timestamp::from_second(10_000).unwrap();
+        let (gone, oldest) = expired(&[event("a", 1, 250_000_000_000)], now);
+        assert!(gone.is_empty(), "the clock may have been set back");
+        assert_eq!(oldest, Some(10_000));
+
+        let key = Key { resource: EVENTS.into(), namespace: "a".into(), name: "made".into() };
+        let made = Timestamp::from_second(10_000 - EVENT_SECONDS_MAX - 1).unwrap().to_string();
+        let value =
+            json!({ "lastTimestamp": "9999-01-01T00:00:00Z", "metadata": { "creationTimestamp": made } });
+        let (gone, _) = expired(&[Arc::new(Stored::new(key, 2, &value))], now);
+        assert_eq!(gone.len(), 1);
     }
 
     #[test]
