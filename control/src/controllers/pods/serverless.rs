@@ -25,29 +25,28 @@ use crate::kinds::networking::serverless_service::{
 };
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::settings::SERVING;
-use crate::kinds::shared::{Status, name, namespace};
+use crate::kinds::shared::{Condition, Status, Verdict, name, namespace};
 use crate::runtime::{deployment_name, pod_name};
 
 /// Who takes requests in, as upstream calls it.
 const ACTIVATOR: &str = "activator-service";
 const PORT_NAME: &str = "http";
 
-/// Brings them to what `seen` says. An instance that comes or goes costs one write.
+/// Brings them to what `seen` says. An instance that comes or goes costs one write, the first and the last one more.
 pub(super) async fn keep(world: &World, revision: &Revision, seen: &[Seen]) -> Result<(), Error> {
     let meta = &revision.metadata;
     let (ns, own) = (namespace(meta), name(meta));
     let serves = world.fleet.observe(&format!("{ns}/{own}")).roomy;
-    let wanted = serverless(revision, serves);
+    let backends = ready_pods(ns, own, seen);
+    let wanted = serverless(revision, serves, !backends.is_empty());
     match world.api::<ServerlessService>(ns).get_opt(own).await? {
         None => drop(world.create(&wanted).await?),
-        Some(there) if there.spec.mode != wanted.spec.mode => {
-            drop(world.replace(&turned(there, wanted)).await?)
-        }
+        Some(there) if !says_the_same(&there, &wanted) => drop(world.replace(&turned(there, wanted)).await?),
         Some(_) => {}
     }
     let mut public = taken_in(world, metadata(revision, "-public", own));
     if serves {
-        public.endpoints = in_front(&public.endpoints, &ready_pods(ns, own, seen));
+        public.endpoints = in_front(&public.endpoints, &backends);
     }
     settle(world, public).await?;
     keep_ready(world, revision, seen).await
@@ -110,17 +109,42 @@ async fn settle(world: &World, wanted: EndpointSlice) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether there are instances behind it, as it says itself.
+fn has_backends(service: &ServerlessService) -> bool {
+    let conditions = service.status.iter().flat_map(|status| &status.base.conditions);
+    conditions.into_iter().any(|one| one.kind == ENDPOINTS_POPULATED && one.status == Verdict::True)
+}
+
+fn says_the_same(there: &ServerlessService, wanted: &ServerlessService) -> bool {
+    there.spec.mode == wanted.spec.mode && has_backends(there) == has_backends(wanted)
+}
+
 /// With the mode that is wanted, and a status that says so.
 fn turned(there: ServerlessService, wanted: ServerlessService) -> ServerlessService {
+    let has_backends = has_backends(&wanted);
     let mut status = there.status.or(wanted.status);
-    if let Some(status) = &mut status {
-        status.base.observed_generation = there.metadata.generation.map(|before| before + 1);
+    if let Some(Status { observed_generation, conditions, .. }) = status.as_mut().map(|all| &mut all.base) {
+        let steps = i64::from(there.spec.mode != wanted.spec.mode);
+        *observed_generation = there.metadata.generation.map(|before| before + steps);
+        *conditions = judged(conditions, has_backends);
     }
     let spec = ServerlessServiceSpec { mode: wanted.spec.mode, ..there.spec };
     ServerlessService { spec, status, ..there }
 }
 
-fn serverless(revision: &Revision, serves: bool) -> ServerlessService {
+/// As upstream has it, one without instances is not ready, though requests wait for it all the same.
+fn judged(before: &[Condition], has_backends: bool) -> Vec<Condition> {
+    let mut conditions = CONDITIONS.manage(before, now());
+    if has_backends {
+        conditions.mark_true(ENDPOINTS_POPULATED);
+    } else {
+        conditions.mark_unknown(ENDPOINTS_POPULATED, "NoHealthyBackends", "K8s Service is not ready");
+    }
+    conditions.mark_true(ACTIVATOR_ENDPOINTS_POPULATED);
+    conditions.finish()
+}
+
+fn serverless(revision: &Revision, serves: bool, has_backends: bool) -> ServerlessService {
     let meta = &revision.metadata;
     let own = name(meta);
     let spec = ServerlessServiceSpec {
@@ -133,11 +157,9 @@ fn serverless(revision: &Revision, serves: bool) -> ServerlessService {
         protocol_type: if revision.spec.speaks_h2c() { "h2c" } else { "http1" }.to_owned(),
         num_activators: 1,
     };
-    let mut conditions = CONDITIONS.manage(&[], now());
-    conditions.mark_true(ENDPOINTS_POPULATED);
-    conditions.mark_true(ACTIVATOR_ENDPOINTS_POPULATED);
+    let conditions = judged(&[], has_backends);
     let status = ServerlessServiceStatus {
-        base: Status { observed_generation: Some(1), conditions: conditions.finish(), ..Status::default() },
+        base: Status { observed_generation: Some(1), conditions, ..Status::default() },
         service_name: own.to_owned(),
         private_service_name: private_name(own),
     };
@@ -237,12 +259,37 @@ mod tests {
 
     #[test]
     fn it_says_by_which_name_instances_are_found() {
-        let made = serverless(&Revision::new("ns", "hello-00001", RevisionSpec::default()), false);
-        let status = made.status.unwrap();
+        let status = made(false).status.unwrap();
         assert_eq!(
             (&*status.service_name, &*status.private_service_name),
             ("hello-00001", "hello-00001-private")
         );
-        assert!(status.base.conditions.iter().all(|one| one.status == crate::kinds::shared::Verdict::True));
+    }
+
+    fn made(has_backends: bool) -> ServerlessService {
+        serverless(&Revision::new("ns", "hello-00001", RevisionSpec::default()), false, has_backends)
+    }
+
+    fn ready_of(service: &ServerlessService) -> (Verdict, String) {
+        let status = service.status.as_ref().unwrap();
+        let ready = status.base.conditions.iter().find(|one| one.kind == "Ready").unwrap();
+        (ready.status, ready.reason.clone())
+    }
+
+    /// Upstream's words: of a Revision that is asleep, or never came up, `kubectl get sks` says so.
+    #[test]
+    fn one_without_instances_is_not_ready() {
+        let (asleep, awake) =
+            ((Verdict::Unknown, "NoHealthyBackends".to_owned()), (Verdict::True, String::new()));
+        assert_eq!(ready_of(&made(false)), asleep);
+        let mut there = made(true);
+        there.metadata.generation = Some(4);
+        assert_eq!(ready_of(&there), awake);
+        assert!(says_the_same(&there, &made(true)) && !says_the_same(&there, &made(false)));
+
+        let there = turned(there, made(false));
+        assert_eq!(ready_of(&there), asleep);
+        assert_eq!(there.status.as_ref().unwrap().base.observed_generation, Some(4), "its spec stayed");
+        assert_eq!(ready_of(&turned(there, made(true))), awake);
     }
 }

@@ -11,9 +11,9 @@ use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::Status;
 use crate::kinds::{READY, REASON, column, kind};
 
-/// Requests are taken in.
+/// There are instances.
 pub const ENDPOINTS_POPULATED: &str = "EndpointsPopulated";
-/// ... and wait for instances where there are none.
+/// Requests are taken in, and wait for instances where there are none.
 pub const ACTIVATOR_ENDPOINTS_POPULATED: &str = "ActivatorEndpointsPopulated";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[ENDPOINTS_POPULATED] };
 
