@@ -254,6 +254,9 @@ pub(super) fn prepare_status(
     if requester.internal && entry.custom.is_none() {
         return Ok(finish(before, object));
     }
+    if customs::is_definition(meta) {
+        check_definition_status(meta, &object)?;
+    }
     if meta.is_of_knative() && !requester.is_controller() && object.get("status").is_some() {
         let wrong = custom::wrong_status(&object["status"], &before.value["status"], &entry.shape());
         if !wrong.is_empty() {
@@ -323,10 +326,18 @@ fn establish(meta: &KindMeta, object: &mut Value) -> Result<(), Refusal> {
     if !customs::is_definition(meta) || object["metadata"]["deletionTimestamp"].is_string() {
         return Ok(());
     }
+    check_stored_versions(meta, object)?;
     let since = object["metadata"]["creationTimestamp"].clone();
     let stored = object["status"]["storedVersions"].clone();
+    object["status"] = seed::definition_status(&object["spec"], &stored, &since);
+    Ok(())
+}
+
+/// None in which objects may be stored may go.
+fn check_stored_versions(meta: &KindMeta, object: &Value) -> Result<(), Refusal> {
+    let stored = object["status"]["storedVersions"].as_array();
     let versions = object["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
-    for (index, name) in stored.as_array().into_iter().flatten().enumerate() {
+    for (index, name) in stored.into_iter().flatten().enumerate() {
         if !versions.iter().any(|version| version["name"] == *name) {
             let version = name.as_str().unwrap_or("");
             let why = format!(
@@ -338,8 +349,24 @@ fn establish(meta: &KindMeta, object: &mut Value) -> Result<(), Refusal> {
             return Err(Refusal::invalid_field(meta, owner, &format!("status.storedVersions[{index}]"), why));
         }
     }
-    object["status"] = seed::definition_status(&object["spec"], &stored, &since);
     Ok(())
+}
+
+/// A status that somebody writes names the version in which objects are stored now, and no version that is no more.
+fn check_definition_status(meta: &KindMeta, object: &Value) -> Result<(), Refusal> {
+    let stored = object["status"]["storedVersions"].as_array().map_or(&[][..], Vec::as_slice);
+    let versions = object["spec"]["versions"].as_array().into_iter().flatten();
+    let mut present = versions.filter(|version| version["storage"] == true).map(|version| &version["name"]);
+    let why = match present.find(|name| !stored.contains(name)) {
+        Some(_) if stored.is_empty() => "Invalid value: []: must have at least one stored version".to_owned(),
+        Some(name) => {
+            let name = name.as_str().unwrap_or("");
+            format!("Invalid value: {name:?}: must have the storage version {name}")
+        }
+        None => return check_stored_versions(meta, object),
+    };
+    let owner = object["metadata"]["name"].as_str().unwrap_or("");
+    Err(Refusal::invalid_field(meta, owner, "status.storedVersions", why))
 }
 
 fn restore_status(meta: &KindMeta, before: &Opened, object: &mut Value) {

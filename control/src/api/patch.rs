@@ -28,6 +28,7 @@ const DEPTH_MAX: usize = 128;
 
 const ACCEPTED: &str =
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+const ACCEPTED_SCALE: &str = "application/json-patch+json, application/merge-patch+json";
 const ACCEPTED_CORE: &str = "application/json-patch+json, application/merge-patch+json, \
      application/strategic-merge-patch+json, application/apply-patch+yaml";
 
@@ -91,6 +92,15 @@ pub(super) fn is_core(entry: &Entry) -> bool {
 }
 
 pub(super) fn parse(entry: &Entry, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
+    parse_of(entry, media, bytes, if is_core(entry) { ACCEPTED_CORE } else { ACCEPTED })
+}
+
+/// Of what is not an object of its own, so nothing can be applied to it.
+pub(super) fn parse_of_scale(entry: &Entry, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
+    parse_of(entry, media, bytes, ACCEPTED_SCALE)
+}
+
+fn parse_of(entry: &Entry, media: &str, bytes: &[u8], accepted: &str) -> Result<Patch, Refusal> {
     let core = is_core(entry);
     match media {
         "application/merge-patch+json" => one_object(bytes).map(Patch::Merge),
@@ -105,7 +115,7 @@ pub(super) fn parse(entry: &Entry, media: &str, bytes: &[u8]) -> Result<Patch, R
             let patch = patch.map_err(|why| Refusal::unfit_patch(&why.to_string()))?;
             Ok(Patch::Json(json_patch::Patch(patch)))
         }
-        _ => Err(Refusal::unsupported_media_type(if core { ACCEPTED_CORE } else { ACCEPTED })),
+        _ => Err(Refusal::unsupported_media_type(accepted)),
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) async fn answer(
         }
         Method::PATCH => {
             let media = body::content_type(&call.headers).unwrap_or_default();
-            let patch = patch::parse(&call.target.entry, &media, bytes)?;
+            let patch = patch::parse_of_scale(&call.target.entry, &media, bytes)?;
             write(call, scale, move |before| patch::lay(&patch, before)).await
         }
         _ => Err(Refusal::method_not_allowed()),

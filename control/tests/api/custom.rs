@@ -248,6 +248,9 @@ async fn a_kind_that_says_how_is_scaled() {
     let (code, more) = house.ask(Method::PATCH, &path, &json!({ "spec": { "replicas": 3 } })).await;
     assert_eq!((code, &more["spec"]["replicas"]), (200, &json!(3)), "{more}");
     assert_eq!(house.get(&format!("{CRONS}/a")).await.1["spec"]["replicas"], 3);
+    let applied = house.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", scale.to_string()).await;
+    let (code, refusal) = (applied.0, applied.1["message"].to_string());
+    assert!(code == 415 && refusal.contains("merge-patch") && !refusal.contains("apply-patch"), "{refusal}");
     let (code, refusal) = house.ask(Method::PUT, &path, &scale).await;
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "an older version: {refusal}");
     for (number, field) in [(-1, "spec.replicas"), (9, "spec.replicas"), (4, "spec")] {

@@ -85,6 +85,15 @@ async fn a_kind_is_served_in_all_its_versions_and_moves_from_one_to_the_next() {
     let (code, refusal) = house.ask(Method::PATCH, &path, &alone).await;
     let cause = &refusal["details"]["causes"][0];
     assert_eq!((code, &cause["field"]), (422, &json!("status.storedVersions[0]")), "{refusal}");
+    for (versions, field) in [
+        (json!([]), "status.storedVersions"),
+        (json!(["v1alpha1"]), "status.storedVersions"),
+        (json!(["v1", "v2"]), "status.storedVersions[1]"),
+    ] {
+        let wrong = json!({ "status": { "storedVersions": versions } });
+        let (code, refusal) = house.ask(Method::PATCH, &format!("{path}/status"), &wrong).await;
+        assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!(field)), "{refusal}");
+    }
     let migrated = json!({ "status": { "storedVersions": ["v1"] } });
     assert_eq!(house.ask(Method::PATCH, &format!("{path}/status"), &migrated).await.0, 200);
     assert_eq!(house.ask(Method::PATCH, &path, &alone).await.0, 200);
