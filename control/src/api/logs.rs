@@ -80,8 +80,9 @@ pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) ->
     let container = container(&value, wanted).ok_or_else(|| {
         Refusal::bad_request(format!("container {} is not valid for pod {name}", wanted.unwrap_or("")))
     })?;
-    let id = &if asked.previous { &container["lastState"]["terminated"] } else { container }["containerID"];
-    let (Some((id, sidecar)), Some(folder)) = (number(id), &server.instances) else {
+    let id = if asked.previous { previous(&value, container) } else { text(&container["containerID"]) };
+    let found = id.as_deref().and_then(number);
+    let (Some((id, sidecar)), Some(folder)) = (found, &server.instances) else {
         let which = if asked.previous { "previous terminated container" } else { "container" };
         let called = container["name"].as_str().unwrap_or("");
         return Err(Refusal::bad_request(format!("{which} {called:?} in pod {name:?} not found")));
@@ -112,13 +113,27 @@ fn container<'a>(pod: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
     all.find(|one| match name {
         Some(name) => one["name"] == name,
-        None => number(&one["containerID"]).is_some_and(|(_, sidecar)| sidecar.is_none()),
+        None => one["containerID"].as_str().and_then(number).is_some_and(|(_, sidecar)| sidecar.is_none()),
+    })
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// The id that `this` had in the instance before. Only of the container that serves a Pod says how it ended.
+fn previous(pod: &Value, this: &Value) -> Option<String> {
+    let serving = container(pod, None)?;
+    let id = serving["lastState"]["terminated"]["containerID"].as_str()?;
+    Some(match this["name"].as_str() {
+        Some(name) if this["name"] != serving["name"] => format!("{id}/{name}"),
+        _ => id.to_owned(),
     })
 }
 
 /// The instance behind `RUNTIME://NUMBER`, or its sidecar behind `RUNTIME://NUMBER/NAME`.
-fn number(container_id: &Value) -> Option<(u64, Option<&str>)> {
-    let (_, id) = container_id.as_str()?.split_once("://")?;
+fn number(container_id: &str) -> Option<(u64, Option<&str>)> {
+    let (_, id) = container_id.split_once("://")?;
     let (number, sidecar) = id.split_once('/').map_or((id, None), |(number, name)| (number, Some(name)));
     Some((number.parse().ok()?, sidecar))
 }
@@ -141,7 +156,10 @@ struct Followed {
 impl Followed {
     fn goes_on(&self) -> bool {
         let memory = self.server.store.read();
-        let id = |pod: &Stored| number(&container(&pod.value(), None)?["containerID"]).map(|(id, _)| id);
+        let id = |pod: &Stored| {
+            let pod = pod.value();
+            number(container(&pod, None)?["containerID"].as_str()?).map(|(id, _)| id)
+        };
         memory.get(&self.pod).and_then(|pod| id(&pod)) == Some(self.id)
     }
 }
@@ -164,5 +182,37 @@ impl Reading {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// `kubectl logs -p -c NAME`: all containers start anew with their instance, so each has a log in the one before.
+    #[test]
+    fn every_container_has_a_log_in_the_instance_before() {
+        let pod = |last: Value| {
+            json!({ "status": {
+                "containerStatuses": [
+                    { "name": "beside", "containerID": "process://71/beside" },
+                    { "name": "app", "containerID": "process://71", "lastState": last },
+                ],
+                "initContainerStatuses": [{ "name": "before", "containerID": "process://71/before" }],
+            } })
+        };
+        let asked = |pod: &Value, name: Option<&str>| previous(pod, container(pod, name).unwrap());
+        let failed = pod(json!({ "terminated": { "containerID": "process://70" } }));
+        for (name, wanted) in [
+            (None, "process://70"),
+            (Some("app"), "process://70"),
+            (Some("beside"), "process://70/beside"),
+            (Some("before"), "process://70/before"),
+        ] {
+            assert_eq!(asked(&failed, name).as_deref(), Some(wanted));
+        }
+        assert_eq!(asked(&pod(Value::Null), Some("beside")), None);
     }
 }

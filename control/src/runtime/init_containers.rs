@@ -5,6 +5,7 @@
 
 use std::io;
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -48,7 +49,8 @@ impl InitContainers {
     ) -> Result<(), Gone> {
         for post in &self.posts {
             let name = &post.sidecar.name;
-            self.seen.push(Beside { name: name.clone(), ready: false, restarts: 0 });
+            let began = Some(Timestamp::now());
+            self.seen.push(Beside { name: name.clone(), ready: false, restarts: 0, began, ended: None });
             reporter.beside(self.seen.clone());
             let ended =
                 run(post, orders, deadline, &starved).await.unwrap_or_else(|why| Err(not_started(&why)));
@@ -56,7 +58,9 @@ impl InitContainers {
                 message: format!("init container {name}: {}", gone.message),
                 ..gone
             })?;
-            self.seen.iter_mut().for_each(|one| one.ready = true); // the last is the only one that was not
+            if let Some(last) = self.seen.last_mut() {
+                (last.ready, last.ended) = (true, Some(Timestamp::now()));
+            }
         }
         if !self.seen.is_empty() {
             reporter.beside(self.seen.clone());

@@ -54,6 +54,7 @@ use std::time::Duration;
 
 use capabilities::Capabilities;
 use dataplane::table::Protocol;
+use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use volumes::{Mount, Volume};
@@ -258,6 +259,9 @@ pub struct Beside {
     pub name: String,
     pub ready: bool,
     pub restarts: u32,
+    /// Of one that runs before the others.
+    pub began: Option<Timestamp>,
+    pub ended: Option<Timestamp>,
 }
 
 /// What an instance's runtime tells.

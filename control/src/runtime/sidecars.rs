@@ -334,7 +334,8 @@ impl Post {
 
     fn seen(&self) -> Beside {
         let State { ready, restarts, .. } = &self.state;
-        Beside { name: self.sidecar.name.clone(), ready: ready.get(), restarts: restarts.get() }
+        let (ready, restarts) = (ready.get(), restarts.get());
+        Beside { name: self.sidecar.name.clone(), ready, restarts, began: None, ended: None }
     }
 }
 

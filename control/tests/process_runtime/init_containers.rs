@@ -18,9 +18,18 @@ fn after(house: &House, scripts: &[&str]) -> InstanceSpec {
     InstanceSpec { init_containers: each.collect(), ..listener() }
 }
 
-fn told(done: &[(&str, bool)]) -> Report {
-    let one = |(name, ready): &(&str, bool)| Beside { name: (*name).into(), ready: *ready, restarts: 0 };
-    Report::Beside(done.iter().map(one).collect())
+/// What a report tells of them, each of which says when it began, and when it ended if it did.
+fn told(report: Report) -> Vec<(String, bool)> {
+    let Report::Beside(all) = report else { panic!("{report:?}") };
+    let one = |Beside { name, ready, began, ended, .. }: Beside| {
+        assert!(began.is_some() && ended.is_some() == ready && (!ready || ended >= began), "{name}");
+        (name, ready)
+    };
+    all.into_iter().map(one).collect()
+}
+
+fn done(all: &[(&str, bool)]) -> Vec<(String, bool)> {
+    all.iter().map(|(name, ready)| ((*name).to_owned(), *ready)).collect()
 }
 
 fn log_of(house: &House, name: &str) -> String {
@@ -36,8 +45,8 @@ async fn they_run_one_after_the_other_and_then_the_instance_does() {
         "grep -q 1 $FILE && echo second",
     ];
     let mut guest = house.start(1, after(&house, &scripts));
-    for done in [&[("one", false)][..], &[("one", true), ("two", false)], &[("one", true), ("two", true)]] {
-        assert_eq!(guest.report().await, told(done));
+    for all in [&[("one", false)][..], &[("one", true), ("two", false)], &[("one", true), ("two", true)]] {
+        assert_eq!(told(guest.report().await), done(all));
     }
     guest.ready().await;
     assert!(
@@ -55,7 +64,7 @@ async fn they_run_one_after_the_other_and_then_the_instance_does() {
 async fn one_that_fails_ends_the_instance_and_says_why() {
     let house = House::new();
     let mut guest = house.start(1, after(&house, &["echo no key >&2; exit 3", "echo ran > $FILE"]));
-    assert_eq!(guest.report().await, told(&[("one", false)]));
+    assert_eq!(told(guest.report().await), done(&[("one", false)]));
     let gone = guest.gone().await;
     assert_eq!(gone.cause, Cause::Exited(3));
     assert!(
@@ -75,14 +84,14 @@ async fn one_that_does_not_end_is_ended() {
     let slow = "sleep 1000 & echo $! > $FILE; wait";
     let spec = InstanceSpec { startup_max: Duration::from_millis(300), ..after(&house, &[slow]) };
     let mut late = house.start(1, spec);
-    assert_eq!(late.report().await, told(&[("one", false)]));
+    assert_eq!(told(late.report().await), done(&[("one", false)]));
     let gone = late.gone().await;
     assert_eq!(gone.cause, Cause::NotReady, "{}", gone.message);
 
     let file = house.dir.path().join("file");
     fs::remove_file(&file).unwrap_or_default(); // a slow machine ended it before it wrote that
     let mut unwanted = house.start(2, after(&house, &[slow]));
-    assert_eq!(unwanted.report().await, told(&[("one", false)]));
+    assert_eq!(told(unwanted.report().await), done(&[("one", false)]));
     let pid = loop {
         match fs::read_to_string(&file) {
             Ok(pid) if pid.ends_with('\n') => break pid.trim().parse().unwrap(),
@@ -100,7 +109,7 @@ async fn what_failing_ones_wrote_makes_room() {
     let house = House::new();
     for id in 1..=8 {
         let mut guest = house.start(id, after(&house, &["echo no; exit 1"]));
-        assert_eq!(guest.report().await, told(&[("one", false)]));
+        assert_eq!(told(guest.report().await), done(&[("one", false)]));
         guest.gone().await;
     }
     let logs = fs::read_dir(house.folder()).unwrap().flatten().map(|entry| entry.file_name());

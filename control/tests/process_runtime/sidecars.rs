@@ -14,7 +14,7 @@ fn with(sidecar: Sidecar) -> InstanceSpec {
 }
 
 fn told(ready: bool, restarts: u32) -> Report {
-    Report::Beside(vec![Beside { name: NAME.into(), ready, restarts }])
+    Report::Beside(vec![Beside { name: NAME.into(), ready, restarts, began: None, ended: None }])
 }
 
 fn log(house: &House) -> String {

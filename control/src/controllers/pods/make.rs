@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, Pod, PodCondition, PodIP, PodSecurityContext, PodSpec, PodStatus,
@@ -195,17 +196,19 @@ fn of_sidecar(container: &Container, seen: &Seen, state: ContainerState) -> Cont
 fn of_init(container: &Container, seen: &Seen) -> ContainerStatus {
     let found = seen.beside.iter().find(|one| one.name == container.name);
     let has_run = found.is_some_and(|one| one.ready);
+    // Without one clients show the year 1.
+    let at = |time: Option<Timestamp>| Time(time.map_or(seen.started, whole));
     let state = match found {
-        _ if has_run => ContainerState {
+        Some(one) if one.ready => ContainerState {
             terminated: Some(ContainerStateTerminated {
                 reason: Some("Completed".into()),
-                started_at: Some(Time(seen.started)),
-                finished_at: Some(Time(seen.started)), // not known better; without one clients show the year 1
+                started_at: Some(at(one.began)),
+                finished_at: Some(at(one.ended)),
                 ..ContainerStateTerminated::default()
             }),
             ..ContainerState::default()
         },
-        Some(_) => running(seen),
+        Some(one) => running(at(one.began)),
         None if seen.stage == Stage::Waiting => waiting(BACK_OFF, seen.last.as_ref()),
         None => waiting(BEGINNING, None),
     };
@@ -238,7 +241,7 @@ fn state(revision: &Revision, seen: &Seen) -> (ContainerState, Option<String>) {
         Stage::Frozen => Some("Frozen".to_owned()),
         _ => None,
     };
-    (running(seen), reason)
+    (running(Time(seen.started)), reason)
 }
 
 fn waiting(reason: &str, last: Option<&Last>) -> ContainerState {
@@ -247,8 +250,13 @@ fn waiting(reason: &str, last: Option<&Last>) -> ContainerState {
     ContainerState { waiting: Some(waiting), ..ContainerState::default() }
 }
 
-fn running(seen: &Seen) -> ContainerState {
-    let running = ContainerStateRunning { started_at: Some(Time(seen.started)) };
+/// Whole seconds, as Kubernetes' times are.
+fn whole(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn running(since: Time) -> ContainerState {
+    let running = ContainerStateRunning { started_at: Some(since) };
     ContainerState { running: Some(running), ..ContainerState::default() }
 }
 
@@ -279,8 +287,6 @@ fn terminated(last: &Last) -> ContainerStateTerminated {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
     use crate::kinds::serving::annotations::{CONFIGURATION_UID, SERVICE};
     use crate::kinds::serving::template::RevisionSpec;
@@ -377,10 +383,8 @@ mod tests {
         let named = |name: &str| Container { name: name.into(), ..Container::default() };
         revision.spec.init_containers = ["one", "two"].map(named).to_vec();
         let words = |told: &[(&str, bool)]| {
-            let beside =
-                told.iter().map(|(name, ready)| Beside { name: (*name).into(), ready: *ready, restarts: 0 });
-            let status =
-                pod(&revision, &Seen { beside: beside.collect(), ..seen(Stage::Starting, 0) }).status;
+            let beside = told.iter().map(|(name, ready)| beside(name, *ready)).collect();
+            let status = pod(&revision, &Seen { beside, ..seen(Stage::Starting, 0) }).status;
             let status = status.unwrap();
             let word = |one: &ContainerStatus| match one.state.clone().unwrap() {
                 ContainerState { waiting: Some(waiting), .. } => waiting.reason.unwrap(),
@@ -402,6 +406,24 @@ mod tests {
         ] {
             assert_eq!(words(told), (begun.to_owned(), wanted), "{told:?}");
         }
+    }
+
+    /// It began and ended at these seconds after the instance began.
+    fn beside(name: &str, ready: bool) -> Beside {
+        let after = |ms| Timestamp::from_millisecond(ms).ok();
+        let (began, ended) = (after(1_500), after(4_500).filter(|_| ready));
+        Beside { name: name.into(), ready, restarts: 0, began, ended }
+    }
+
+    /// `kubectl describe pod` shows both times.
+    #[test]
+    fn an_init_container_that_is_over_tells_when_it_ran() {
+        let container = Container { name: "one".into(), ..Container::default() };
+        let status =
+            of_init(&container, &Seen { beside: vec![beside("one", true)], ..seen(Stage::Ready, 0) });
+        let over = status.state.unwrap().terminated.unwrap();
+        let second = |time: Option<Time>| time.unwrap().0.as_millisecond();
+        assert_eq!((second(over.started_at), second(over.finished_at)), (1_000, 4_000));
     }
 
     /// `kubectl logs --previous` asks there, also while nothing runs.
