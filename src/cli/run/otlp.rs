@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -82,7 +82,8 @@ impl Work {
             let batch: Vec<Span> = std::iter::from_fn(|| self.queue.take()).take(BATCH_MAX).collect();
             wait = if batch.len() == BATCH_MAX { Duration::ZERO } else { SEND_EVERY };
             let taken = batch.is_empty() || self.send(&batch, if stops { 1 } else { ATTEMPTS_MAX });
-            // A collector that does not answer must not hold the end up for each batch that is left.
+            // A collector that does not answer must not hold the end up for each batch that is left, nor for one more.
+            let stops = stops || !matches!(self.stopped.try_recv(), Err(TryRecvError::Empty));
             if stops && (!taken || self.queue.is_empty()) {
                 self.tally.failed.fetch_add(self.queue.len() as u64, Relaxed);
                 return;
