@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use control::access::selfmade::SERVER_NAME;
 use serde_json::{Value, json};
 
@@ -52,8 +52,14 @@ fn decide(args: &Args) -> Result<String> {
         Some(ca) => Authority::File(std::fs::canonicalize(ca).context("--ca")?),
         None => Authority::Plain,
     };
-    let left = args.data.as_deref().filter(|_| args.ca.is_none()).map(left_by).transpose()?.flatten();
-    let Some(left) = left else {
+    let data = args.data.as_deref().filter(|_| args.ca.is_none());
+    let Some(left) = data.map(left_by).transpose()?.flatten() else {
+        if let Some(data) = data.filter(|_| args.api.is_none()) {
+            bail!(
+                "no appliance with an API of its own has run on --data {}; --api says where else one is",
+                data.display()
+            );
+        }
         return Ok(text(args.api.unwrap_or(default), &authority, args.token.as_deref()));
     };
     // The appliance's own token is for this host; who asks for another address means others.
@@ -162,6 +168,18 @@ mod tests {
         assert_eq!(cluster["certificate-authority"], "/a \"b\".pem");
         assert!(cluster["insecure-skip-tls-verify"].is_null());
         assert_eq!(parsed["users"][0]["user"]["token"], "t");
+    }
+
+    /// A mistyped folder must not lead to whoever listens at the usual address.
+    #[test]
+    fn a_folder_on_which_nothing_ran_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let asked = |api: Option<SocketAddr>| {
+            let data = Some(folder.path().join("none"));
+            decide(&Args { data, api, ca: None, token: None })
+        };
+        assert!(asked(None).unwrap_err().to_string().contains("none"));
+        assert!(asked("127.0.0.1:7".parse().ok()).unwrap().contains("http://127.0.0.1:7"));
     }
 
     #[test]

@@ -34,12 +34,21 @@ where
 {
     serde_path_to_error::deserialize(input).map_err(|why| match why.path().to_string().as_str() {
         "." => one_line(why.inner()),
-        key => format!("{key}: {}", one_line(why.inner())),
+        key => {
+            let told = one_line(why.inner());
+            // YAML's errors name it themselves.
+            if told.starts_with(&format!("{key}: ")) { told } else { format!("{key}: {told}") }
+        }
     })
 }
 
+/// Without the lines of the file that TOML's errors show: `2 | http = 5`, and what points at it.
 fn one_line(why: &impl fmt::Display) -> String {
-    why.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    let is_shown =
+        |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|');
+    let text = why.to_string();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_shown(line));
+    lines.collect::<Vec<_>>().join(": ")
 }
 
 /// A list, or one value in its place: `route = "a=1.2.3.4:80"`.
@@ -92,7 +101,8 @@ mod tests {
     fn a_bad_value_is_named_by_its_key_in_one_line() {
         for (name, text) in [("c.toml", "workers = 2\nhttp = \"nowhere\"\n"), ("c.yaml", "http: nowhere\n")] {
             let why = read_text(name, text).unwrap_err();
-            assert!(why.contains("http: ") && !why.contains('\n'), "{why}");
+            assert!(!why.contains('\n') && !why.contains('|'), "{why}");
+            assert_eq!(why.matches("http: ").count(), 1, "{why}");
         }
     }
 
