@@ -258,6 +258,31 @@ impl Drop for Killed {
     }
 }
 
+/// Too few descriptors ended in a panic of a thread, or in an error that named no cause.
+#[test]
+fn too_few_descriptors_are_told() {
+    for few in ["12", "20", "40"] {
+        let setup = Setup::new(BIN);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n $0; exec \"$@\"", few, BIN]).args(setup.command().get_args());
+        let ended = shell.output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{told}");
+        assert!(told.starts_with("error: ") && told.contains("ulimit -n") && told.contains(few), "{told}");
+    }
+}
+
+/// Other servers open their logs anew, or start a successor, at these.
+#[test]
+fn signals_that_mean_nothing_here_do_not_end_it() {
+    let mut appliance = Setup::new(BIN).start();
+    for signal in [Signal::USR1, Signal::USR2] {
+        let pid = i32::try_from(appliance.pid()).ok().and_then(Pid::from_raw).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+    assert_eq!(appliance.terminate().code(), Some(0));
+}
+
 #[test]
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -29,7 +29,7 @@ use ::control::controllers::duty;
 use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use dataplane::core::{CoreLimits, Stop};
 use dataplane::events::relay::Ways;
 use dataplane::publish::Tables;
@@ -38,7 +38,7 @@ use dataplane::spans::Queue;
 use dataplane::table::Table;
 use dataplane::tls::Certificates;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admin::Health;
@@ -56,6 +56,10 @@ use takeover::{Door, Estate, Predecessor, Request, Successor};
 
 /// How long a start is silent while it waits.
 const START_TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// Descriptors without which nothing starts: listeners, rings, logs and objects, and a few for connections.
+const DESCRIPTORS_MIN: u64 = 48;
+const DESCRIPTORS_PER_CORE: u64 = 16;
 
 /// As shells have it: ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -217,7 +221,7 @@ struct Arrival {
 }
 
 fn arrive(config: &Config) -> Result<Arrival> {
-    raise_descriptor_limit();
+    raise_descriptor_limit(config.workers)?;
     if config.takeover
         && let Some((predecessor, inherited)) = takeover::begin(config)?
     {
@@ -414,11 +418,20 @@ fn control_config(
 
 /// A proxied request holds a descriptor on either side; the usual soft limit of 1,024 is for programs that
 /// use select(2), and the hard one is what the administrator allows.
-fn raise_descriptor_limit() {
+fn raise_descriptor_limit(workers: usize) -> Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(why) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%why, "the limit of open files stays as it is");
+    }
+    let needed = DESCRIPTORS_MIN + DESCRIPTORS_PER_CORE * workers as u64;
+    match getrlimit(Resource::Nofile).current {
+        Some(allowed) if allowed < needed => {
+            bail!(
+                "this process may open {allowed} files (ulimit -n), and needs {needed} to start on {workers} cores"
+            )
+        }
+        _ => Ok(()),
     }
 }
 
@@ -432,8 +445,11 @@ fn announce(ready: &str) -> Result<()> {
 /// the process at once. Instances die with their parent. What has not arrived yet, and may be waiting for another process, has
 /// nothing to drain.
 fn listen_to_signals(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Result<()> {
-    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process.
-    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("no signal handler")?;
+    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process; and whoever sends what other
+    // servers open their logs anew at does not mean the end either.
+    for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::default()).context("no signal handler")?;
+    }
     let mut signals =
         signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
     std::thread::Builder::new()
