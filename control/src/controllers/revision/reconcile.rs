@@ -40,6 +40,7 @@ pub fn status(
         image_digest: digest(container.image.as_deref().unwrap_or_default()).to_owned(),
     };
     status.container_statuses = revision.spec.containers.iter().map(told).collect();
+    status.init_container_statuses = revision.spec.init_containers.iter().map(told).collect();
     status.actual_replicas = i32::try_from(observed.actual).ok();
     status.desired_replicas = i32::try_from(observed.desired).ok();
     status.base = Status {
@@ -159,11 +160,14 @@ mod tests {
         let images = [("ghcr.io/acme/hello:v1", ""), (by_digest.as_str(), by_digest.as_str())];
         let container =
             |image: &str| Container { image: Some(image.to_owned()), name: "c".into(), ..Default::default() };
-        let containers = images.iter().map(|(image, _)| container(image)).collect();
-        let revision = Revision::new("ns", "a", RevisionSpec { containers, ..RevisionSpec::default() });
-        let told = after(&revision, None, State::Ready).status.unwrap().container_statuses;
-        let digests: Vec<_> = told.iter().map(|status| status.image_digest.as_str()).collect();
-        assert_eq!(digests, images.map(|(_, digest)| digest));
+        let containers: Vec<_> = images.iter().map(|(image, _)| container(image)).collect();
+        let spec =
+            RevisionSpec { init_containers: containers.clone(), containers, ..RevisionSpec::default() };
+        let told = after(&Revision::new("ns", "a", spec), None, State::Ready).status.unwrap();
+        for statuses in [told.container_statuses, told.init_container_statuses] {
+            let digests: Vec<_> = statuses.iter().map(|status| status.image_digest.as_str()).collect();
+            assert_eq!(digests, images.map(|(_, digest)| digest));
+        }
     }
 
     #[test]

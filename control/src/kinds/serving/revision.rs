@@ -33,6 +33,9 @@ pub struct RevisionStatus {
     /// What the images turned out to be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
+    /// ... of those that run before the others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_container_statuses: Vec<ContainerStatus>,
     /// Instances that run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actual_replicas: Option<i32>,
