@@ -428,7 +428,8 @@ fn raise_descriptor_limit(workers: usize) -> Result<()> {
     match getrlimit(Resource::Nofile).current {
         Some(allowed) if allowed < needed => {
             bail!(
-                "this process may open {allowed} files (ulimit -n), and needs {needed} to start on {workers} cores"
+                "this process may open {allowed} files, and needs {needed} to start on {workers} cores: raise the limit \
+                 (ulimit -n, LimitNOFILE=) or start fewer --workers"
             )
         }
         _ => Ok(()),
