@@ -199,11 +199,17 @@ fn await_objects(
         drop(tell.send(Event::Synced(outcome))); // nobody hears it when this process is ending anyway
     };
     std::thread::Builder::new().name("start".to_owned()).spawn(wait).context("no thread")?;
+    let mut reloads = false;
     loop {
         match hear.recv_timeout(START_TOLD_EVERY) {
-            Ok(Event::Synced(outcome)) => return outcome.map(|()| true),
+            Ok(Event::Synced(outcome)) => {
+                if reloads {
+                    drop(say.send(Event::Reload)); // to ourselves: what was read before the signal may be out of date
+                }
+                return outcome.map(|()| true);
+            }
             Ok(Event::Told) => return Ok(false),
-            Ok(_) => {} // there is nothing yet that could be read again
+            Ok(event) => reloads |= matches!(event, Event::Reload),
             Err(_) => {
                 tracing::info!("still waiting for the objects; nothing is served before they are there")
             }
@@ -474,4 +480,20 @@ fn listen_to_signals(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Resu
         })
         .context("no thread for signals")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SIGHUP is for what was read at the start too, which may take long.
+    #[test]
+    fn a_reload_that_comes_during_the_start_is_carried_out_after_it() {
+        let (say, hear) = mpsc::channel();
+        let (synced, waits) = oneshot::channel();
+        say.send(Event::Reload).unwrap();
+        synced.send(Ok(())).unwrap();
+        assert!(await_objects(waits, (&hear, &say)).unwrap());
+        assert!(matches!(hear.try_recv(), Ok(Event::Reload)));
+    }
 }
