@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 pub(crate) use many::Many;
 pub(crate) use value::{
-    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, address,
+    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, Wait, address,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -172,6 +172,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
     pub(crate) log_bytes: Option<Bytes>,
 
+    /// A core that has done nothing for so long is stalled: /healthz and /readyz fail and say at what (2s, 500ms; 0 = never)
+    /// [default: 2s]
+    #[arg(long, value_name = "DURATION", env = "SLUICEGATE_CORE_STALL_TIMEOUT")]
+    pub(crate) core_stall_timeout: Option<Wait>,
+
     /// Undelivered events of all namespaces together; beyond it senders are answered 429 [default: none]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_EVENT_QUOTA")]
     pub(crate) event_quota: Option<Bytes>,
@@ -255,6 +260,7 @@ pub(crate) struct Config {
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
     pub(crate) log: wal::Options,
+    pub(crate) core_stall_timeout: Wait,
     pub(crate) quotas: QuotaRules,
     pub(crate) kubeconfig: Option<PathBuf>,
 }
@@ -306,6 +312,7 @@ impl Config {
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
+            core_stall_timeout: given.core_stall_timeout.or(file.core_stall_timeout).unwrap_or_default(),
             quotas: quota_rules(
                 given.event_quota.or(file.event_quota),
                 either(given.namespace_event_quota, file.namespace_event_quota),
@@ -316,6 +323,11 @@ impl Config {
             !config.api.ip().is_loopback() || config.api_tls_cert.is_some() || config.api_client_ca.is_some();
         config.check()?;
         Ok(config)
+    }
+
+    /// `None`: no core counts as stalled.
+    pub(crate) fn stall_timeout(&self) -> Option<std::time::Duration> {
+        Some(self.core_stall_timeout.0).filter(|timeout| !timeout.is_zero())
     }
 
     fn check(&self) -> Result<(), String> {

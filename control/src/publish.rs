@@ -102,7 +102,9 @@ pub struct Dropped {
     /// `NAMESPACE/NAME`.
     pub label: String,
     /// By reason, as in [`dataplane::load::SubscriberTally::DROP_REASONS`].
-    pub events: [u64; 4],
+    pub events: [u64; 5],
+    /// Events at which its filter used up its steps: not dropped, but withheld.
+    pub over_budget: u64,
 }
 
 impl Publisher {

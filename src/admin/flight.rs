@@ -22,6 +22,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use dataplane::events::delivery::PostError;
+use dataplane::events::filter::steps::Steps;
 use dataplane::events::filter::wants;
 use dataplane::events::journal::{self, What};
 use dataplane::events::record::{Place, Record};
@@ -259,7 +260,7 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], known: &Know
         }
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
-        let is_wanted = || addressee.is_some() || wants(&subscriber.filter, &seen);
+        let is_wanted = || addressee.is_some() || wants(&subscriber.filter, &seen, &Steps::default());
         let verdict = verdict(place, event, &subscriber.name, &notes, known, is_wanted);
         if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(place, &subscriber.name))
             && notes.iter().all(|(.., end)| end.is_none())

@@ -5,6 +5,7 @@ mod api;
 mod certificates;
 mod control;
 mod cores;
+mod descriptors;
 mod doors;
 mod events_tls;
 pub(super) mod folder;
@@ -15,6 +16,7 @@ mod otlp;
 mod outward;
 mod sockets;
 mod takeover;
+mod watchdog;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,7 +31,7 @@ use ::control::controllers::duty;
 use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Stop};
 use dataplane::events::relay::Ways;
 use dataplane::publish::Tables;
@@ -37,7 +39,6 @@ use dataplane::signal::Signals;
 use dataplane::spans::Queue;
 use dataplane::table::Table;
 use dataplane::tls::Certificates;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use tokio::sync::{Notify, oneshot};
 
@@ -56,10 +57,6 @@ use takeover::{Door, Estate, Predecessor, Request, Successor};
 
 /// How long a start is silent while it waits.
 const START_TOLD_EVERY: Duration = Duration::from_secs(10);
-
-/// Descriptors without which nothing starts: listeners, rings, logs and objects, and a few for connections.
-const DESCRIPTORS_MIN: u64 = 48;
-const DESCRIPTORS_PER_CORE: u64 = 16;
 
 /// As shells have it: ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -146,6 +143,7 @@ fn serve(config: Config) -> Result<()> {
     let Sockets { http, https, private, private_https, events, events_https, .. } = sockets;
     let doors = Doors { http, https, private, private_https, inside, events, events_https, events_tls };
     let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans), say.clone())?;
+    watchdog::start(&config, &cores, &tables, &health)?;
     drop((ways.set(cores.ways()), admin.send(Arc::new(cores.admin(tables, &health)))));
     open_door(&config, say.clone());
     announce(&ready)?;
@@ -227,7 +225,7 @@ struct Arrival {
 }
 
 fn arrive(config: &Config) -> Result<Arrival> {
-    raise_descriptor_limit(config.workers)?;
+    descriptors::raise_limit(config.workers)?;
     if config.takeover
         && let Some((predecessor, inherited)) = takeover::begin(config)?
     {
@@ -349,7 +347,10 @@ fn start_cores(
 ) -> Result<Cores> {
     let places = doors.places(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
-    let limits = CoreLimits { access: Some(access), tells_timing, spans, ..CoreLimits::default() };
+    let stall_timeout = config.stall_timeout();
+    let mut limits =
+        CoreLimits { access: Some(access), tells_timing, spans, stall_timeout, ..CoreLimits::default() };
+    limits.ring.sockets_max = descriptors::sockets_max();
     Cores::start(shared, &limits, places.into_iter(), move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })
@@ -420,26 +421,6 @@ fn control_config(
         pings: Arc::clone(&health.pings),
         ways: Arc::clone(ways),
     })
-}
-
-/// A proxied request holds a descriptor on either side; the usual soft limit of 1,024 is for programs that
-/// use select(2), and the hard one is what the administrator allows.
-fn raise_descriptor_limit(workers: usize) -> Result<()> {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(why) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%why, "the limit of open files stays as it is");
-    }
-    let needed = DESCRIPTORS_MIN + DESCRIPTORS_PER_CORE * workers as u64;
-    match getrlimit(Resource::Nofile).current {
-        Some(allowed) if allowed < needed => {
-            bail!(
-                "this process may open {allowed} files, and needs {needed} to start on {workers} cores: raise the limit \
-                 (ulimit -n, LimitNOFILE=) or start fewer --workers"
-            )
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The line that tells a supervisor, a script or a test that everything listens, and where.

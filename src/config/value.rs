@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use control::kinds::names::is_dns1123_label;
 use control::kinds::quantity;
@@ -65,6 +66,34 @@ pub(crate) struct CertificateRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Bytes(pub(crate) u64);
+
+/// A time to wait, like `2s` or `500ms`; 0: for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Wait(pub(crate) Duration);
+
+impl Default for Wait {
+    /// Of `core-stall-timeout`: a thousand times what the slowest filter takes, and less than a liveness probe waits.
+    fn default() -> Self {
+        Self(Duration::from_secs(2))
+    }
+}
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, of): (&str, fn(u64) -> Duration) =
+            match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+                (Some(number), _) => (number, Duration::from_millis),
+                (None, Some(number)) => (number, Duration::from_secs),
+                (None, None) if text == "0" => (text, Duration::from_secs),
+                (None, None) => ("", Duration::from_secs),
+            };
+        let number: Option<u64> = number.parse().ok();
+        number.map(|number| Self(of(number))).ok_or_else(|| format!("{text:?} is no time, like 2s or 500ms"))
+    }
+}
 
 /// `NAMESPACE=BYTES`: how much of its events may wait.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -259,7 +288,7 @@ macro_rules! from_string {
     )+};
 }
 
-from_string!(RouteRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule);
+from_string!(RouteRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule, Wait);
 
 #[cfg(test)]
 mod tests {
@@ -272,6 +301,16 @@ mod tests {
         }
         for bad in ["", "nobody", "-1", "1:", ":1", "1:2:3", "4294967295"] {
             assert!(bad.parse::<UserRule>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn wait_is_seconds_or_milliseconds() {
+        for (text, ms) in [("2s", 2000), ("500ms", 500), ("0", 0), ("0s", 0)] {
+            assert_eq!(text.parse(), Ok(Wait(Duration::from_millis(ms))), "{text}");
+        }
+        for bad in ["", "2", "s", "-1s", "1.5s", "2m", "2 s"] {
+            assert!(bad.parse::<Wait>().is_err(), "{bad:?}");
         }
     }
 

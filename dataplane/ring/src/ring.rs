@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::driver::{Driver, Patience};
 use crate::executor::Executor;
+use crate::heartbeat::Heartbeat;
 use crate::kernel::{self, Unsupported};
 use crate::limits::{Options, POLLS_PER_TURN};
 use crate::lull::Lulls;
@@ -147,6 +148,18 @@ impl Ring {
         .await;
     }
 
+    /// The same for a task that has taken long: completions and timers come first too.
+    pub async fn yield_turn(&self) {
+        self.core.executor.end_turn();
+        self.yield_now().await;
+    }
+
+    /// What others may know of this loop while it runs.
+    #[must_use]
+    pub fn heartbeat(&self) -> &Heartbeat {
+        &self.core.options.heartbeat
+    }
+
     /// A bell for other threads; see [`Ring::woken`].
     #[must_use]
     pub fn remote(&self) -> Remote {
@@ -226,6 +239,7 @@ impl Core {
             self.slab.borrow_mut().orphan(key); // nobody waits for it, and it must not be cancelled
         }
         let mut answers = self.answers.take();
+        self.options.heartbeat.beat();
         self.driver.borrow_mut().turn(patience, &mut answers);
         self.advance();
         for answer in answers.drain(..) {

@@ -72,9 +72,18 @@ impl Stream {
         let address = Box::new(Address::new(address));
         let handle = core.driver.borrow_mut().socket(&address)?;
         let socket = Socket::new(handle, &core.closing);
+        if handle.0 >= core.options.sockets_max {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         let (result, _) = core.start(Op::Connect(Rc::clone(&socket), address)).outcome().await;
         checked(result)?;
         Ok(Self::new(core, socket))
+    }
+
+    /// Whether it has a descriptor that is kept for files, see [`crate::Options::sockets_max`].
+    #[must_use]
+    pub fn is_beyond_limit(&self) -> bool {
+        self.socket.handle.0 >= self.core.options.sockets_max
     }
 
     /// The next bytes, as they come. Empty: the peer has finished. A call that is dropped loses no

@@ -15,6 +15,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
+use super::filter::steps::Steps;
 use super::filter::wants;
 use super::ingress::Entering;
 use super::limits::{TOKEN_BYTES_MAX, TOKENS_KNOWN_MAX};
@@ -144,11 +145,12 @@ impl Admission {
         if filters.is_empty() {
             return false;
         }
+        let steps = Steps::default(); // for the whole request: a batch has a thousand events
         events.iter().all(|entering| {
             let mut bytes = entering.head(&[]);
             bytes.extend_from_slice(entering.event.data.bytes()); // a record is whole, or none
             Record::decode(bytes.into())
-                .is_ok_and(|record| filters.iter().any(|filter| wants(filter, &record)))
+                .is_ok_and(|record| filters.iter().any(|filter| wants(filter, &record, &steps)))
         })
     }
 }

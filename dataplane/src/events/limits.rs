@@ -5,6 +5,13 @@ use std::time::Duration;
 /// Attributes in one event. Real ones have about ten; every one is looked at for every filter.
 pub const ATTRIBUTES_MAX: usize = 256;
 
+/// Steps that one filter may take for one event: four times through the largest event's attributes character by
+/// character, and some 10 ms of a core. Usual filters take some tens.
+pub const FILTER_STEPS_MAX: usize = 4 << 20;
+
+/// Steps of filters after which the core does something else first: about a millisecond.
+pub const TURN_STEPS_MAX: usize = 512 << 10;
+
 /// Attributes up to which an event goes out in binary mode, each as a header field: there are some more fields, and many servers
 /// (we too) take a hundred. One with more goes in an envelope, whatever was asked for.
 pub const BINARY_ATTRIBUTES_MAX: usize = 80;

@@ -27,6 +27,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task;
 
 use super::api::{self as entrance, Entrances, Given};
+use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
 use crate::admin::{self, Admin, Health, Scaler};
 use crate::cli::reach;
@@ -381,7 +382,7 @@ async fn cluster(file: &Path) -> Result<kube::Client> {
 /// Serves `until` then; requests under way still end.
 async fn serve(listener: TcpListener, router: Router, until: impl Future<Output = ()> + Send + 'static) {
     let served = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => axum::serve(listener, router).with_graceful_shutdown(until).await,
+        Ok(listener) => axum::serve(Guarded::new(listener), router).with_graceful_shutdown(until).await,
         Err(why) => Err(why),
     };
     if let Err(why) = served {

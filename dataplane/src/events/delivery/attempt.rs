@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use ring::Tick;
 use wal::{AppendError, Position};
 
+use super::aside::STALLED;
 use super::end::End;
 use super::post::{Post, PostError};
 use super::pump::{Job, Leg, Order, Pump};
@@ -32,6 +33,7 @@ use crate::events::journal::{Note, What};
 use crate::events::keeper::Claim;
 use crate::events::limits::ROOM_AGAIN;
 use crate::events::record::Record;
+use crate::events::stalled::Phase;
 use crate::outcomes::Key;
 use crate::table::{Delivery, Hold, Reply, Target};
 
@@ -59,6 +61,7 @@ impl<P: Post> Pump<P> {
                 let Some(record) = self.look_up(job.position) else {
                     return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
                 };
+                let _working = self.working(Phase::Request, job.position);
                 let Ok(sight) = Sight::of(record, arrives) else { return }; // decoded once before: cannot be
                 Rc::new(sight)
             }
@@ -81,6 +84,7 @@ impl<P: Post> Pump<P> {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != Reply::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
+        let working = self.working(Phase::Request, job.position);
         let mut out = sight.write(mode);
         let record = &sight.record;
         {
@@ -90,6 +94,7 @@ impl<P: Post> Pump<P> {
         if is_asked {
             request::ask_for_reply(&mut out);
         }
+        drop(working);
         order.subscriber.tally.processed(self.shop.ring.now() - began);
         let outcome = self.post(order, target, out, &job, What::Asked).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
@@ -112,13 +117,19 @@ impl<P: Post> Pump<P> {
     }
 
     async fn take_reply(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, answer: &Answer) {
-        let passed = match request::carried(answer) {
+        let working = self.working(Phase::Reply, job.position);
+        let carried = request::carried(answer);
+        drop(working);
+        let passed = match carried {
             Ok(Carried::Nothing) => Passed::On,
             Ok(Carried::NoEvent) => {
                 tracing::debug!(subscriber = %order.subscriber.label, "body of a 200 dropped: not an event");
                 Passed::Nowhere
             }
             Ok(Carried::Event(reply)) => {
+                if request::is_latin1(answer) {
+                    order.stream.tally.latin1.fetch_add(1, Relaxed);
+                }
                 if let Some(types) = &order.stream.types {
                     note_type(types, &reply, &order.subscriber.name);
                 }
@@ -270,12 +281,15 @@ impl<P: Post> Pump<P> {
             if self.holds(Hold::DeadLetters) {
                 return self.keep_letter(job);
             }
-            return self.drop_event(order, &sight.record, &job, &failure, End::Sinkless);
+            let end = if failure.reason == STALLED { End::Stalled } else { End::Sinkless };
+            return self.drop_event(order, &sight.record, &job, &failure, end);
         };
         let rng = &self.shop.rng;
         let key = Arc::clone(&self.shop.inside_key.borrow());
         let sender = sender(order, &key);
+        let working = self.working(Phase::Request, job.position);
         let out = request::to_dead_letter_sink(sight, &failure, sink, &sender, &mut rng.borrow_mut());
+        drop(working);
         let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done | Verdict::Reply => {
