@@ -16,9 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 const DESCRIPTORS_MIN: u64 = 48;
 const DESCRIPTORS_PER_CORE: u64 = 16;
 
-/// The share (1/4) of the descriptors that is kept for files and instances, and the most that it comes to: a log of
-/// 8 GiB has 128 segments, and an instance takes some ten.
+/// The share (1/4) of the descriptors that is kept for files and instances.
 const RESERVED_SHARE: u64 = 4;
+/// The most that this share comes to: a log of 8 GiB has 128 segments, and an instance takes some ten descriptors.
 const RESERVED_MAX: u64 = 4096;
 
 /// After a failed accept: long enough not to spin.
@@ -46,16 +46,18 @@ pub(super) fn raise_limit(workers: usize) -> Result<()> {
 
 /// Sockets of requests have descriptors below this number.
 pub(super) fn sockets_max() -> i32 {
-    sockets_of(getrlimit(Resource::Nofile).current)
+    sockets_of(getrlimit(Resource::Nofile).current, 1)
 }
 
-fn sockets_of(allowed: Option<u64>) -> i32 {
+/// What is kept goes to files and instances, `part` of it.
+fn sockets_of(allowed: Option<u64>, part: u64) -> i32 {
     let allowed = allowed.unwrap_or(u64::MAX);
-    let sockets = allowed - (allowed / RESERVED_SHARE).min(RESERVED_MAX);
+    let sockets = allowed - (allowed / RESERVED_SHARE).min(RESERVED_MAX) / part;
     i32::try_from(sockets).unwrap_or(i32::MAX)
 }
 
-/// A listener that closes connections whose descriptors are kept for files.
+/// A listener for operators: while clients have all the sockets that they may have, it still takes half of what is kept, so that
+/// health checks and scrapes are answered. Beyond that it closes connections.
 pub(super) struct Guarded {
     listener: TcpListener,
     sockets_max: i32,
@@ -63,7 +65,7 @@ pub(super) struct Guarded {
 
 impl Guarded {
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, sockets_max: sockets_max() }
+        Self { listener, sockets_max: sockets_of(getrlimit(Resource::Nofile).current, 2) }
     }
 }
 
@@ -93,8 +95,9 @@ mod tests {
     #[test]
     fn sockets_leave_descriptors_for_files() {
         for (allowed, sockets) in [(80, 60), (1024, 768), (1 << 20, (1 << 20) - 4096)] {
-            assert_eq!(sockets_of(Some(allowed)), sockets);
+            assert_eq!(sockets_of(Some(allowed), 1), sockets);
         }
-        assert_eq!(sockets_of(None), i32::MAX);
+        assert_eq!(sockets_of(Some(1024), 2), 896, "operators get in when clients do not");
+        assert_eq!(sockets_of(None, 1), i32::MAX);
     }
 }

@@ -140,7 +140,7 @@ fn skip<'t>(text: &'t str, count: usize, steps: &Steps) -> Result<Option<&'t str
     }
     steps.take(count)?;
     let mut characters = text.chars();
-    Ok((0..count).all(|_| characters.next().is_some()).then(|| characters.as_str()))
+    Ok((0..count).all(|_| characters.next().is_some()).then_some(characters.as_str()))
 }
 
 impl Piece {
