@@ -158,6 +158,12 @@ impl Stream {
         checked(result).map(drop)
     }
 
+    /// Whether dropping the stream resets the connection (`SO_LINGER` with no time), so that the peer cannot take its end
+    /// for the end of what was sent. Holds also if the process ends. One system call.
+    pub fn set_reset_on_close(&self, resets: bool) -> io::Result<()> {
+        self.core.driver.borrow_mut().set_reset_on_close(self.socket.handle, resets)
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.core.driver.borrow().peer_address(self.socket.handle)
     }

@@ -137,7 +137,7 @@ impl Client {
         self.ring.spawn(async move {
             let connected = async {
                 let stream = Wire::connect(&ring, to, trust.as_deref()).await?;
-                let io = Io::new(&ring, stream, Chunk::empty(), limits.stall_max);
+                let io = Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout);
                 builder().handshake::<_, Bytes>(io).await.map_err(io::Error::other)
             };
             let connected = by(&ring, Some(ring.now() + limits.connect_max), connected).await;

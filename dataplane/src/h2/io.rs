@@ -35,8 +35,8 @@ pub struct Io {
     sending: Option<Send>,
     /// Our side was told to finish.
     shut: bool,
-    /// The longest time one send may take.
-    stall_max: Duration,
+    /// The longest time one send may take, if there is one.
+    stall_max: Option<Duration>,
 }
 
 /// What a connection's owner wants to know while h2 holds the [`Io`].
@@ -44,6 +44,8 @@ pub struct Io {
 pub struct Facts {
     pub received: Cell<u64>,
     pub sent: Cell<u64>,
+    /// A send is under way.
+    pub sending: Cell<bool>,
     /// Set once, and from then on nothing more is read.
     pub breach: Cell<Option<Breach>>,
     /// What it would be, if h2 found a flood now.
@@ -51,7 +53,7 @@ pub struct Facts {
 }
 
 impl Io {
-    /// `held` are bytes that came already.
+    /// `held` are bytes that came already. A send may take `stall_max`; zero: any time.
     #[must_use]
     pub fn new(ring: &Ring, stream: impl Into<Wire>, held: Chunk, stall_max: Duration) -> Self {
         Self {
@@ -63,8 +65,15 @@ impl Io {
             buffer: BytesMut::new(),
             sending: None,
             shut: false,
-            stall_max,
+            stall_max: (!stall_max.is_zero()).then_some(stall_max),
         }
+    }
+
+    /// A send may take any time: each stream has its own timeout, and what has no stream is its owner's to end. So a client that
+    /// reads nothing for a while loses the streams that it does not read, and not its connection.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { stall_max: None, ..self }
     }
 
     /// Notices floods and frames of no good length, and tells of itself in `facts`.
@@ -78,6 +87,7 @@ impl Io {
         let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
         let Poll::Ready(result) = sending.as_mut().poll(cx) else { return Poll::Pending };
         self.sending = None;
+        self.facts.sending.set(false);
         Poll::Ready(result)
     }
 
@@ -88,9 +98,10 @@ impl Io {
             meter.sent(bytes.len() as u64);
         }
         let (ring, stream) = (self.ring.clone(), Rc::clone(&self.stream));
-        let due = ring.now() + self.stall_max;
+        let due = self.stall_max.map(|wait| ring.now() + wait);
+        self.facts.sending.set(true);
         self.sending = Some(Box::pin(async move {
-            by(&ring, Some(due), stream.send(bytes.into()))
+            by(&ring, due, stream.send(bytes.into()))
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         }));

@@ -72,7 +72,7 @@ pub async fn serve<F>(
     counters.http2_connections.fetch_add(1, Relaxed);
     let peer = stream.peer_addr().ok();
     let meter = Meter::new(PREFACE.len(), ring.now());
-    let io = Io::new(&ring, stream, held, limits.stall_max).metered(meter, &facts);
+    let io = Io::new(&ring, stream, held, limits.stall_max).patient().metered(meter, &facts);
     let due = ring.now() + limits.head_max;
     if let Ok(Ok(connection)) = by(&ring, Some(due), builder(tunnels).handshake::<_, Bytes>(io)).await {
         let idle_since = Cell::new(ring.now());
@@ -108,7 +108,7 @@ impl Host {
     ) where
         F: Future<Output = ()> + 'static,
     {
-        let mut leaving = false;
+        let (mut leaving, mut stuck) = (false, Stuck::default());
         loop {
             let event =
                 by(&self.ring, Some(self.next_look(leaving)), self.event(&mut connection, facts, leaving));
@@ -122,7 +122,11 @@ impl Host {
                     });
                 }
                 Event::Breach(breach) => return self.cut(connection, breach).await,
-                Event::Quiet if self.open.get() > 0 => {}
+                // Its last stream may have ended since the wait began.
+                Event::Quiet if self.ring.now() < self.next_look(leaving) => {}
+                Event::Quiet if stuck.is_patient(facts, &self.limits, self.ring.now()) => {
+                    self.idle_since.set(self.ring.now());
+                }
                 Event::Quiet if leaving => return, // the client does not care
                 Event::Quiet | Event::Drain => {
                     leaving = true;
@@ -188,6 +192,24 @@ impl Host {
     fn next_look(&self, leaving: bool) -> Tick {
         let wait = if leaving { self.limits.linger_max } else { self.limits.idle_max };
         if self.open.get() == 0 { self.idle_since.get() + wait } else { self.ring.now() + wait }
+    }
+}
+
+/// Whether a connection without streams still has something to send: the end of an answer that its client reads slowly.
+#[derive(Default)]
+struct Stuck {
+    /// Bytes sent when it was last looked at, and since when there are no more.
+    seen: Option<(u64, Tick)>,
+}
+
+impl Stuck {
+    /// A client may be as slow with the rest of an answer as with the answer.
+    fn is_patient(&mut self, facts: &Facts, limits: &HttpLimits, now: Tick) -> bool {
+        let sent = facts.sent.get();
+        let since = self.seen.filter(|(seen, _)| *seen == sent).map_or(now, |(_, since)| since);
+        self.seen = Some((sent, since));
+        let timeout = limits.stream_idle_timeout;
+        facts.sending.get() && (timeout.is_zero() || now - since < timeout)
     }
 }
 

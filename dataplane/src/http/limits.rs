@@ -47,8 +47,14 @@ pub struct HttpLimits {
     pub head_max: Duration,
     /// A connection without a request is closed after this.
     pub idle_max: Duration,
-    /// Longest silence inside a request's body, and the longest time one send to a peer may take.
+    /// Longest silence inside a request's body while there is no response, and the longest time that an answer of our own
+    /// may take to leave: as nginx (`client_body_timeout`).
     pub stall_max: Duration,
+    /// A request whose response has begun ends when neither direction has carried a byte for this long while its client has
+    /// more to send, and any request when a peer has not taken what it was sent for this long. Zero: never. As long as Envoy's
+    /// `stream_idle_timeout`: a video that is paused over a telephone call goes on, and what a reader that never comes back
+    /// holds (a receive buffer, or 128 KiB in HTTP/2) is held for minutes and not for hours.
+    pub stream_idle_timeout: Duration,
     /// A WebSocket on which nothing passes either way is closed after this: an hour, because many send
     /// nothing but news and leave it to the network to notice who is gone.
     pub tunnel_idle_max: Duration,
@@ -86,6 +92,7 @@ impl Default for HttpLimits {
             head_max: Duration::from_secs(15),
             idle_max: Duration::from_secs(180),
             stall_max: Duration::from_secs(60),
+            stream_idle_timeout: Duration::from_secs(300),
             tunnel_idle_max: Duration::from_secs(3600),
             half_closed_silence_max: Duration::from_secs(10),
             connect_max: Duration::from_secs(5),

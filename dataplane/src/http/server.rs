@@ -147,10 +147,12 @@ impl Downstream {
         self.flush().await
     }
 
-    /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client.
+    /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client. A client that reads
+    /// slowly may be as slow with the end of its answer as with the rest.
     pub async fn close(&self) {
-        let due = self.ring.now() + self.limits.linger_max;
-        let _ = by(&self.ring, Some(due), self.stream.finish()).await; // however it ends, the connection goes
+        let wait = self.limits.stream_idle_timeout;
+        let due = (!wait.is_zero()).then(|| self.ring.now() + wait);
+        let _ = by(&self.ring, due, self.stream.finish()).await; // however it ends, the connection goes
     }
 
     /// Ends a connection on which the client may still be sending: if we just closed, the kernel would

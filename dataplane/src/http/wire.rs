@@ -64,7 +64,17 @@ impl Inflow {
     pub async fn head(
         &mut self,
         stream: &impl Pipe,
+        parse: impl FnMut(&[u8]) -> Parsed,
+    ) -> Result<Chunk, HeadFault> {
+        self.head_noting(stream, parse, || ()).await
+    }
+
+    /// The same; `incomplete` is called for bytes that came and were not the head's last.
+    pub async fn head_noting(
+        &mut self,
+        stream: &impl Pipe,
         mut parse: impl FnMut(&[u8]) -> Parsed,
+        incomplete: impl Fn(),
     ) -> Result<Chunk, HeadFault> {
         loop {
             if !self.fill(stream).await.map_err(HeadFault::Broken)? {
@@ -90,6 +100,7 @@ impl Inflow {
             if self.pieces.is_empty() {
                 self.pieces.extend_from_slice(&std::mem::take(&mut self.held));
             }
+            incomplete();
         }
     }
 

@@ -71,6 +71,15 @@ impl Wire {
         }
     }
 
+    /// Whether dropping the connection resets it: for a message whose end is the connection's. With TLS a connection that
+    /// ends without `close_notify` shows that already.
+    pub fn set_reset_on_close(&self, resets: bool) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.set_reset_on_close(resets),
+            Self::Tls(_) => Ok(()),
+        }
+    }
+
     /// The name that a client asked for by TLS.
     #[must_use]
     pub fn server_name(&self) -> Option<Box<str>> {

@@ -5,6 +5,7 @@ mod afresh;
 mod answers;
 mod bodies;
 mod house;
+mod idle;
 mod judged;
 mod life;
 mod manners;
