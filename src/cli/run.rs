@@ -13,6 +13,7 @@ mod logging;
 mod logs;
 mod otlp;
 mod outward;
+mod routes;
 mod sockets;
 mod takeover;
 
@@ -349,7 +350,8 @@ fn start_cores(
 ) -> Result<Cores> {
     let places = doors.places(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
-    let limits = CoreLimits { access: Some(access), tells_timing, spans, ..CoreLimits::default() };
+    let http = config.http_limits;
+    let limits = CoreLimits { http, access: Some(access), tells_timing, spans, ..CoreLimits::default() };
     Cores::start(shared, &limits, places.into_iter(), move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })
@@ -366,12 +368,10 @@ fn publisher(config: &Config, tables: &Arc<Tables>, certificates: Certificates) 
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
     }));
-    for rule in &config.routes {
-        let trust = certificates::trust(rule)?;
-        publisher.set_static_route(&rule.host, rule.protocol, trust, &rule.addresses);
-    }
     publisher.set_certificates(certificates);
-    Ok(Arc::new(publisher))
+    let publisher = Arc::new(publisher);
+    routes::publish(&config.routes, &publisher)?;
+    Ok(publisher)
 }
 
 /// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse

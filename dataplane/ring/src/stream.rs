@@ -144,6 +144,15 @@ impl Stream {
         Ok(())
     }
 
+    /// Receives nothing more before the next [`recv`](Self::recv), and gives the receive buffers back, which are few: what came
+    /// is copied.
+    pub fn suspend(&self) {
+        if let Some(ticket) = &self.receive.borrow().ticket {
+            ticket.detach();
+            ticket.cancel();
+        }
+    }
+
     /// Tells the peer that nothing more will come. Receiving goes on.
     pub async fn shutdown_write(&self) -> io::Result<()> {
         self.settled().await?;

@@ -2,7 +2,7 @@
 //!
 //! What h2 writes is gathered until it flushes, so that the frames of many streams leave in one send.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use ring::{Chunk, Ring};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::limits::WRITE_BYTES_MAX;
+use super::limits::{STREAMS_MAX, WRITE_BYTES_MAX};
 use super::meter::{Breach, Flood, Meter};
 use crate::http::wire::by;
 use crate::tls::{Pipe, Wire};
@@ -50,6 +50,26 @@ pub struct Facts {
     pub breach: Cell<Option<Breach>>,
     /// What it would be, if h2 found a flood now.
     pub suspect: Cell<Flood>,
+    /// Streams whose trailers are malformed, and whose requests have not been told so yet.
+    malformed: RefCell<Vec<u32>>,
+}
+
+impl Facts {
+    /// Streams that were reset meanwhile do not ask; the oldest are forgotten for later ones.
+    fn note_malformed(&self, stream: u32) {
+        let mut malformed = self.malformed.borrow_mut();
+        if malformed.len() == STREAMS_MAX as usize {
+            malformed.remove(0);
+        }
+        malformed.push(stream);
+    }
+
+    /// Whether the stream, whose trailers have come, is malformed by them. To be asked once.
+    pub fn has_malformed_trailers(&self, stream: u32) -> bool {
+        let mut malformed = self.malformed.borrow_mut();
+        let at = malformed.iter().position(|known| *known == stream);
+        at.map(|at| malformed.swap_remove(at)).is_some()
+    }
 }
 
 impl Io {
@@ -137,6 +157,7 @@ impl AsyncRead for Io {
                 }
             }
             this.facts.suspect.set(meter.suspect());
+            meter.take_malformed().for_each(|stream| this.facts.note_malformed(stream));
         }
         into.put_slice(&this.held[..taken]);
         this.held.advance(taken);

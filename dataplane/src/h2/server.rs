@@ -74,20 +74,22 @@ pub async fn serve<F>(
     let meter = Meter::new(PREFACE.len(), ring.now());
     let io = Io::new(&ring, stream, held, limits.stall_max).patient().metered(meter, &facts);
     let due = ring.now() + limits.head_max;
-    if let Ok(Ok(connection)) = by(&ring, Some(due), builder(tunnels).handshake::<_, Bytes>(io)).await {
+    if let Ok(Ok(connection)) =
+        by(&ring, Some(due), builder(tunnels, &limits).handshake::<_, Bytes>(io)).await
+    {
         let idle_since = Cell::new(ring.now());
         let host = Host { ring, limits, counters, peer, seat, open: Cell::new(0), idle_since };
         Rc::new(host).attend(connection, &facts, exchange).await;
     }
 }
 
-fn builder(tunnels: bool) -> Builder {
+fn builder(tunnels: bool, http: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits::STREAMS_MAX)
         .initial_window_size(limits::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
+        .max_header_list_size(limits::header_list_bytes_max(http.head))
         .max_pending_accept_reset_streams(limits::RESET_BEFORE_ACCEPT_MAX)
         .max_local_error_reset_streams(Some(limits::RESET_BY_US_MAX))
         .max_concurrent_reset_streams(limits::RESET_KNOWN_MAX)

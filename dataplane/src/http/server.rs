@@ -64,7 +64,7 @@ impl Downstream {
             stream: stream.into(),
             inflow: Inflow::default(),
             outflow: Outflow::default(),
-            head: RequestHead::default(),
+            head: RequestHead::within(limits.head),
             seat,
             limits: Rc::clone(limits),
         }
@@ -143,7 +143,12 @@ impl Downstream {
     /// Sends a whole answer of ours.
     pub async fn answer(&mut self, answer: &Answer, close: bool) -> io::Result<()> {
         let (to_head, date) = (self.head.method == Method::Head, date::at(self.ring.now()));
-        answer.put(&mut self.outflow.buffer, to_head, close, &date);
+        let connection = match (close, self.head.version) {
+            (true, _) => Some("close"),
+            (false, Version::Http10) => Some("keep-alive"),
+            (false, Version::Http11) => None,
+        };
+        answer.put(&mut self.outflow.buffer, to_head, connection, &date);
         self.flush().await
     }
 

@@ -72,7 +72,7 @@ impl Answering<'_> {
             return Attempt::Cut; // the client is gone
         }
         let date = Some(date::at(self.ring.now()));
-        let client = ForClient { chunked, close, websocket: false, date };
+        let client = ForClient { chunked, close, keep_alive: !modern && !close, websocket: false, date };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
         self.put_cookie();
         self.tell_timing();
@@ -183,7 +183,7 @@ impl Answering<'_> {
     }
 
     async fn body(&mut self, chunked: bool) -> Result<(), Stop> {
-        let mut reader = BodyReader::new(self.head.framing);
+        let mut reader = BodyReader::of_response(self.head.framing);
         loop {
             let step = relay::step(self.inflow, &mut reader, chunked, &mut self.out.buffer);
             match step.map_err(|_| Stop::Instance)? {

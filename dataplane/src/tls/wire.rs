@@ -55,6 +55,14 @@ impl Wire {
         }
     }
 
+    /// Receives nothing more before the next `recv`, and holds none of the receive buffers.
+    pub fn suspend(&self) {
+        match self {
+            Self::Plain(stream) => stream.suspend(),
+            Self::Tls(stream) => stream.suspend(),
+        }
+    }
+
     /// Resolves once the peer has finished, or the connection is broken, whatever of it has still to be received.
     pub async fn hung_up(&self) -> io::Result<()> {
         match self {

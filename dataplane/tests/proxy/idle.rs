@@ -1,8 +1,6 @@
 //! Streams on which one side is silent, or does not read. On simulated machines, whose minutes take no time.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -260,34 +258,4 @@ fn stalled_stream_never_ends_its_connection() {
             assert_eq!(whole(body).await.unwrap().len(), LARGE, "{protocol:?}");
         });
     }
-}
-
-/// A client that reads nothing from its socket at all: its connection waits with it, and goes on with it.
-#[test]
-fn connection_that_is_not_read_goes_on_when_it_is_read() {
-    simulated(|house| async move {
-        publish(&house, Protocol::Http1, large(&house.ring, Protocol::Http1), Timeouts::NONE);
-        let reads = Rc::new(Cell::new(true));
-        let stream = Stream::connect(&house.ring, house.address).await.unwrap();
-        let io = Io::new(&house.ring, stream, Chunk::empty(), Duration::ZERO);
-        let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(64 << 20).initial_connection_window_size(64 << 20);
-        let (sender, mut connection) = builder.handshake::<_, Bytes>(io).await.unwrap();
-        let told = Rc::clone(&reads);
-        house.ring.spawn(std::future::poll_fn(move |cx| {
-            if !told.get() {
-                return std::task::Poll::Pending; // woken by whoever sends the next request
-            }
-            std::pin::Pin::new(&mut connection).poll(cx).map(drop)
-        }));
-        let (response, _) = sender.clone().send_request(post("/"), true).unwrap();
-        let body = response.await.unwrap().into_body();
-        reads.set(false);
-        house.ring.sleep(LONG).await;
-        reads.set(true);
-        let (response, _) = sender.clone().send_request(post("/"), true).unwrap();
-        assert!(whole(body).await.is_err(), "read too late");
-        let body = response.await.unwrap().into_body();
-        assert_eq!(whole(body).await.unwrap().len(), LARGE);
-    });
 }

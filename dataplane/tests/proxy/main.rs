@@ -4,6 +4,7 @@
 mod afresh;
 mod answers;
 mod bodies;
+mod cut;
 mod house;
 mod idle;
 mod judged;

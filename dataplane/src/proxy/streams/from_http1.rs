@@ -64,7 +64,7 @@ pub(in crate::proxy) async fn exchange(
     };
     job.course.request_read.set(reader.is_done());
     let tape = Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &job.written, job.written.len());
-    let mut body = Incoming { ring, limits, stream, inflow, reader, course: &job.course };
+    let mut body = Incoming { ring, limits, stream, inflow, reader, course: &course };
     let mut body = Taped { body: &mut body, tape, chunked: head.framing == Framing::Chunked };
     let mut reply = Outgoing {
         ring,
@@ -193,7 +193,8 @@ impl Reply for Outgoing<'_> {
             || !self.course.request_read.get()
             || self.until_close;
         let date = Some(date::at(self.ring.now()));
-        let client = ForClient { chunked: self.chunked, close: self.close, websocket: false, date };
+        let (chunked, close) = (self.chunked, self.close);
+        let client = ForClient { chunked, close, keep_alive: !modern && !close, websocket: false, date };
         heads::put_answer(&mut self.out.buffer, &answer, client);
         put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::h2::grpc;
 use crate::h2::heads::Translated;
+use crate::h2::io::Facts;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
 use crate::http::codec::{Framing, Malformed};
@@ -43,10 +44,13 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
     let is_head = parts.method == ::http::Method::HEAD;
     let is_grpc = grpc::is_asked(&parts);
     let course = Course::new(&proxy.limits);
-    let mut body = Incoming { stream: incoming, proxy, course: &course };
+    let mut body = Incoming { stream: incoming, proxy, course: &course, facts: &shared.facts };
     let mut reply = Outgoing::new(respond, proxy, &course);
 
-    let translated = heads::from_client(&parts, ends);
+    let translated = match parts.headers.len() > proxy.limits.head.fields_max {
+        true => Err(Malformed::TooManyFields),
+        false => heads::from_client(&parts, ends),
+    };
     drop(parts);
     let mut note = Note::default();
     note.begin(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
@@ -170,6 +174,7 @@ struct Incoming<'a> {
     stream: RecvStream,
     proxy: &'a Proxy,
     course: &'a Course,
+    facts: &'a Facts,
 }
 
 impl Body for Incoming<'_> {
@@ -180,6 +185,9 @@ impl Body for Incoming<'_> {
                 Some(Err(_)) => Err(Fault::Gone),
                 None => {
                     let fields = self.stream.trailers().await.map_err(|_| Fault::Gone)?;
+                    if self.facts.has_malformed_trailers(self.stream.stream_id().as_u32()) {
+                        return Err(Fault::Malformed(Malformed::Trailer));
+                    }
                     if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
                         return Err(Fault::Malformed(Malformed::FieldValue));
                     }

@@ -137,7 +137,7 @@ impl<R: Reply> Answering<'_, R> {
         };
         drop(bytes); // the receive buffer goes back
 
-        let reader = BodyReader::new(self.head.framing);
+        let reader = BodyReader::of_response(self.head.framing);
         let answer = self.job.answered(answer);
         let ends = reader.is_done();
         if self.reply.head(answer, ends).await.is_err() {
