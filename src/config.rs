@@ -4,24 +4,28 @@
 //! environment variable `SLUICEGATE_…`. A name nobody knows or a value that does not parse is one
 //! line on stderr that names it, and exit status 2.
 
+mod choice;
 mod environment;
 mod file;
+mod http;
 mod many;
 mod program;
+mod route;
 mod value;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use control::publish::QuotaRules;
+use dataplane::http::limits::HttpLimits;
 use serde::Deserialize;
 
+pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
 pub(crate) use many::Many;
-pub(crate) use value::{
-    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, Wait, address,
-};
+pub(crate) use route::{RouteRule, RouteTarget};
+pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, UserRule, Wait, address};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -162,11 +166,33 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) host_devices: bool,
 
-    /// Send a host's requests straight to these addresses (`*` = any host), by http://, h2c://, https:// or h2://;
-    /// the last two need `?ca=FILE` behind them, and take `&name=NAME`; may be given more than once
+    /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT), by http://, h2c://,
+    /// https:// or h2://; options stand behind `?` with `&` between them: ca=FILE (the last two need it), name=NAME,
+    /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) route: Vec<Many<RouteRule>>,
+
+    /// End a request whose body brings nothing for so long while there is no response (408) [default: 60s]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_REQUEST_BODY_TIMEOUT")]
+    pub(crate) request_body_timeout: Option<Wait>,
+
+    /// Cut a stream on which nothing passes either way, or whose reader takes nothing, for so long; 0 = never [default: 5m]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_STREAM_IDLE_TIMEOUT")]
+    pub(crate) stream_idle_timeout: Option<Wait>,
+
+    /// Let a client of HTTP/1 that has ended its side wait so long for the next bytes of its response; one that has closed
+    /// its connection looks the same [default: 100ms]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_HALF_CLOSE_TIMEOUT")]
+    pub(crate) half_close_timeout: Option<Wait>,
+
+    /// Fields that the head of a request or a response may have [default: 256]
+    #[arg(long, value_name = "N", env = "SLUICEGATE_MAX_HEADER_FIELDS")]
+    pub(crate) max_header_fields: Option<usize>,
+
+    /// Size of the head of a request or a response [default: 64Ki]
+    #[arg(long, value_name = "BYTES", env = "SLUICEGATE_MAX_HEADER_BYTES")]
+    pub(crate) max_header_bytes: Option<Bytes>,
 
     /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
@@ -189,38 +215,6 @@ pub(crate) struct Settings {
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
     pub(crate) kubeconfig: Option<PathBuf>,
-}
-
-/// How a line of the access log looks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum AccessFormat {
-    #[default]
-    Off,
-    Common,
-    Json,
-}
-
-/// Which answers carry `Server-Timing`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ServerTiming {
-    /// Those to requests that waited for an instance.
-    #[default]
-    Cold,
-    Off,
-}
-
-/// A version of TLS, by its number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-pub(crate) enum TlsVersion {
-    #[default]
-    #[value(name = "1.2")]
-    #[serde(rename = "1.2")]
-    V12,
-    #[value(name = "1.3")]
-    #[serde(rename = "1.3")]
-    V13,
 }
 
 /// All settings, decided.
@@ -259,6 +253,8 @@ pub(crate) struct Config {
     pub(crate) instance_user: Option<UserRule>,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
+    /// Timeouts and sizes of messages.
+    pub(crate) http_limits: HttpLimits,
     pub(crate) log: wal::Options,
     pub(crate) core_stall_timeout: Wait,
     pub(crate) quotas: QuotaRules,
@@ -280,6 +276,7 @@ impl Config {
             None => Settings::default(),
         };
 
+        let http_limits = http::limits(&given, &file)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
@@ -311,6 +308,7 @@ impl Config {
             instance_user: given.instance_user.or(file.instance_user),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
+            http_limits,
             log: log_options(given.log_bytes.or(file.log_bytes))?,
             core_stall_timeout: given.core_stall_timeout.or(file.core_stall_timeout).unwrap_or_default(),
             quotas: quota_rules(

@@ -121,31 +121,40 @@ impl Publisher {
         }
     }
 
-    /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host.
-    /// With `trust` the addresses are reached by TLS.
+    /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host. With `trust` the addresses are
+    /// reached by TLS. A host that has such a route gets other addresses; those that stay keep their connections. Published
+    /// at once, unless there is no table yet.
     pub fn set_static_route(
         &self,
         host: &str,
-        protocol: Protocol,
+        (protocol, timeouts): (Protocol, Timeouts),
         trust: Option<Arc<Trust>>,
         addresses: &[SocketAddr],
     ) {
         let mut model = self.lock();
+        let host = host.to_ascii_lowercase();
+        let before = model.fixed.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
+        let known = before.as_ref().map_or(&[][..], |backend| &backend.endpoints);
+        let endpoint = |address: &SocketAddr| known.iter().find(|endpoint| endpoint.address == *address);
+        let endpoints = addresses
+            .iter()
+            .map(|address| endpoint(address).map_or_else(|| model.endpoint(*address), Arc::clone))
+            .collect();
         let backend = Backend {
             key: format!("static/{host}").into(),
-            endpoints: addresses.iter().map(|&address| model.endpoint(address)).collect(),
+            endpoints,
             concurrency_max: 0,
             when_empty: WhenEmpty::Refuse,
             protocol,
             trust,
-            timeouts: Timeouts::NONE,
-            load: Arc::new(BackendLoad::default()),
+            timeouts,
+            load: before.as_ref().map_or_else(Arc::default, |backend| Arc::clone(&backend.load)),
         };
         let route = Arc::new(Route::of(vec![Split::new(WEIGHT_WHOLE, Arc::new(backend))]));
-        let host = host.to_ascii_lowercase();
         compile::put(&mut model.table, &host, Some(Arc::clone(&route)));
         model.fixed.insert(host, route);
         model.changes += 1;
+        self.hand_down(&mut model);
     }
 
     /// A backend that is given addresses and not instances of ours. It goes with the last rule that names it.

@@ -14,6 +14,7 @@ mod logging;
 mod logs;
 mod otlp;
 mod outward;
+mod routes;
 mod sockets;
 mod takeover;
 mod watchdog;
@@ -347,9 +348,10 @@ fn start_cores(
 ) -> Result<Cores> {
     let places = doors.places(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
+    let http = config.http_limits;
     let stall_timeout = config.stall_timeout();
     let mut limits =
-        CoreLimits { access: Some(access), tells_timing, spans, stall_timeout, ..CoreLimits::default() };
+        CoreLimits { http, access: Some(access), tells_timing, spans, stall_timeout, ..CoreLimits::default() };
     limits.ring.sockets_max = descriptors::sockets_max();
     Cores::start(shared, &limits, places.into_iter(), move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
@@ -367,12 +369,10 @@ fn publisher(config: &Config, tables: &Arc<Tables>, certificates: Certificates) 
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
     }));
-    for rule in &config.routes {
-        let trust = certificates::trust(rule)?;
-        publisher.set_static_route(&rule.host, rule.protocol, trust, &rule.addresses);
-    }
     publisher.set_certificates(certificates);
-    Ok(Arc::new(publisher))
+    let publisher = Arc::new(publisher);
+    routes::publish(&config.routes, &publisher)?;
+    Ok(publisher)
 }
 
 /// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse

@@ -6,8 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use control::kinds::names::is_dns1123_label;
-use control::kinds::quantity;
-use dataplane::table::Protocol;
+use control::kinds::{duration, quantity};
 use serde::Deserialize;
 use ureq::http::Uri;
 
@@ -31,27 +30,6 @@ pub(crate) struct UserRule {
 /// A user id has 31 bits (Kubernetes' bound).
 const ID_MAX: u32 = 2_147_483_647;
 
-/// `HOST=[SCHEME://]ADDR[,ADDR...][?ca=FILE[&name=NAME]]`: a host whose requests go to given addresses.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) struct RouteRule {
-    /// Lower case; `*.` and a parent for every name right below it, `*` for any host.
-    pub(crate) host: String,
-    /// What all of the addresses speak.
-    pub(crate) protocol: Protocol,
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// They speak it by TLS.
-    pub(crate) tls: Option<TlsRule>,
-}
-
-/// Whom the addresses of a route have to prove to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TlsRule {
-    /// PEM, with the authorities that are believed.
-    pub(crate) authorities: PathBuf,
-    pub(crate) name: String,
-}
-
 /// `HOST=CERT,KEY`: the files that prove who we are.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -67,7 +45,7 @@ pub(crate) struct CertificateRule {
 #[serde(try_from = "String")]
 pub(crate) struct Bytes(pub(crate) u64);
 
-/// A time to wait, like `2s` or `500ms`; 0: for ever.
+/// A time to wait, like `90s` or `1h30m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Wait(pub(crate) Duration);
@@ -83,15 +61,8 @@ impl FromStr for Wait {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (number, of): (&str, fn(u64) -> Duration) =
-            match (text.strip_suffix("ms"), text.strip_suffix('s')) {
-                (Some(number), _) => (number, Duration::from_millis),
-                (None, Some(number)) => (number, Duration::from_secs),
-                (None, None) if text == "0" => (text, Duration::from_secs),
-                (None, None) => ("", Duration::from_secs),
-            };
-        let number: Option<u64> = number.parse().ok();
-        number.map(|number| Self(of(number))).ok_or_else(|| format!("{text:?} is no time, like 2s or 500ms"))
+        let wait = duration::parse_go(text);
+        wait.map(Self).ok_or_else(|| format!("{text:?} is no duration like 90s, 5m or 0"))
     }
 }
 
@@ -175,64 +146,6 @@ impl FromStr for UserRule {
     }
 }
 
-impl FromStr for RouteRule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (host, list) =
-            text.split_once('=').ok_or_else(|| format!("{text:?} is not HOST=[SCHEME://]ADDR[,ADDR...]"))?;
-        let host = host.to_ascii_lowercase();
-        if host != "*" && !is_domain(host.strip_prefix("*.").unwrap_or(&host)) {
-            return Err(format!("{host:?} is neither a DNS name nor *.PARENT nor *"));
-        }
-        let (scheme, list) = list.split_once("://").unwrap_or(("http", list));
-        let (protocol, by_tls) = match scheme {
-            "http" => (Protocol::Http1, false),
-            "h2c" => (Protocol::H2c, false),
-            "https" => (Protocol::Http1, true),
-            "h2" => (Protocol::H2c, true),
-            other => return Err(format!("{other:?} is neither http, https, h2c nor h2")),
-        };
-        let (list, options) = list.split_once('?').unwrap_or((list, ""));
-        let tls = tls_rule(&host, by_tls, options)?;
-        let addresses = list
-            .split(',')
-            .map(|one| match one.trim().parse::<SocketAddr>() {
-                Ok(address) if address.port() != 0 => Ok(address),
-                _ => Err(format!("{one:?} is not an address like 127.0.0.1:9100")),
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self { host, protocol, addresses, tls })
-    }
-}
-
-/// `ca=FILE&name=NAME`. The name is the host's, unless that is none.
-fn tls_rule(host: &str, by_tls: bool, options: &str) -> Result<Option<TlsRule>, String> {
-    let (mut authorities, mut name) = (None, None);
-    for option in options.split('&').filter(|option| !option.is_empty()) {
-        match option.split_once('=') {
-            Some(("ca", file)) if !file.is_empty() => authorities = Some(PathBuf::from(file)),
-            Some(("name", given)) if !given.is_empty() => name = Some(given.to_owned()),
-            _ => return Err(format!("{option:?} is neither ca=FILE nor name=NAME")),
-        }
-    }
-    if !by_tls {
-        return match options {
-            "" => Ok(None),
-            _ => Err(format!("{options:?} is for https:// and h2://")),
-        };
-    }
-    let authorities = authorities.ok_or("TLS to an address needs ?ca=FILE: whose word counts")?;
-    let name = match name {
-        Some(name) => name,
-        None if host.starts_with('*') => {
-            return Err(format!("{host:?} is no server's name; give &name=NAME"));
-        }
-        None => host.to_owned(),
-    };
-    Ok(Some(TlsRule { authorities, name }))
-}
-
 impl FromStr for CertificateRule {
     type Err = String;
 
@@ -288,7 +201,7 @@ macro_rules! from_string {
     )+};
 }
 
-from_string!(RouteRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule, Wait);
+from_string!(CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule, Wait);
 
 #[cfg(test)]
 mod tests {
@@ -319,44 +232,6 @@ mod tests {
         assert!(is_http_url("http://127.0.0.1:4318/v1/traces") && is_http_url("http://collector"));
         for bad in ["", "http://", "http:///v1", "http://a b/", "https://a/", "a:4318", "/v1/traces"] {
             assert!(!is_http_url(bad), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_route_names_a_host_and_its_addresses() {
-        let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
-        assert_eq!((rule.host.as_str(), rule.addresses.len()), ("app.example.com", 2));
-        assert_eq!(rule.protocol, Protocol::Http1);
-        assert!("*.example.com=127.0.0.1:1".parse::<RouteRule>().is_ok());
-        let rule: RouteRule = "a=h2c://127.0.0.1:1,127.0.0.1:2".parse().unwrap();
-        assert_eq!((rule.protocol, rule.addresses.len(), rule.tls), (Protocol::H2c, 2, None));
-        let rule: RouteRule = "a.test=https://127.0.0.1:1?ca=/ca.pem".parse().unwrap();
-        let tls = rule.tls.unwrap();
-        assert_eq!((rule.protocol, tls.name.as_str()), (Protocol::Http1, "a.test"));
-        let rule: RouteRule = "*=h2://127.0.0.1:1,127.0.0.1:2?ca=/ca.pem&name=b.test".parse().unwrap();
-        let tls = rule.tls.unwrap();
-        assert_eq!((rule.protocol, rule.addresses.len(), tls.name.as_str()), (Protocol::H2c, 2, "b.test"));
-        assert_eq!(tls.authorities.to_str(), Some("/ca.pem"));
-        for bad in [
-            "",
-            "a",
-            "a=",
-            "a=host:1",
-            "a=h2c://",
-            "a=ftp://127.0.0.1:1",
-            "a=https://127.0.0.1:1",
-            "*=https://127.0.0.1:1?ca=/f",
-            "a=https://127.0.0.1:1?ca=",
-            "a=https://127.0.0.1:1?ca=/f&what=x",
-            "a=h2c://127.0.0.1:1?ca=/f",
-            "a=127.0.0.1:1?ca=/f",
-            "a=127.0.0.1",
-            "a b=127.0.0.1:1",
-            "-a=127.0.0.1:1",
-            "*.=127.0.0.1:1",
-            "a.*=127.0.0.1:1",
-        ] {
-            assert!(bad.parse::<RouteRule>().is_err(), "{bad:?}");
         }
     }
 

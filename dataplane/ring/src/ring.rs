@@ -371,6 +371,11 @@ impl Ticket {
         self.core.slab.borrow().peek(self.key)
     }
 
+    /// Copies what it brought, and what it still brings, out of the receive buffers.
+    pub(crate) fn detach(&self) {
+        self.core.slab.borrow_mut().detach(self.key);
+    }
+
     /// Asks it to end; its answers still come.
     pub(crate) fn cancel(&self) {
         if self.core.slab.borrow_mut().cancel(self.key) {

@@ -153,6 +153,15 @@ impl Stream {
         Ok(())
     }
 
+    /// Receives nothing more before the next [`recv`](Self::recv), and gives the receive buffers back, which are few: what came
+    /// is copied.
+    pub fn suspend(&self) {
+        if let Some(ticket) = &self.receive.borrow().ticket {
+            ticket.detach();
+            ticket.cancel();
+        }
+    }
+
     /// Tells the peer that nothing more will come. Receiving goes on.
     pub async fn shutdown_write(&self) -> io::Result<()> {
         self.settled().await?;
@@ -165,6 +174,12 @@ impl Stream {
     pub async fn hung_up(&self) -> io::Result<()> {
         let (result, _) = self.core.start(Op::Hangup(Rc::clone(&self.socket))).outcome().await;
         checked(result).map(drop)
+    }
+
+    /// Whether dropping the stream resets the connection (`SO_LINGER` with no time), so that the peer cannot take its end
+    /// for the end of what was sent. Holds also if the process ends. One system call.
+    pub fn set_reset_on_close(&self, resets: bool) -> io::Result<()> {
+        self.core.driver.borrow_mut().set_reset_on_close(self.socket.handle, resets)
     }
 
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {

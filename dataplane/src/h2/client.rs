@@ -137,8 +137,8 @@ impl Client {
         self.ring.spawn(async move {
             let connected = async {
                 let stream = Wire::connect(&ring, to, trust.as_deref()).await?;
-                let io = Io::new(&ring, stream, Chunk::empty(), limits.stall_max);
-                builder().handshake::<_, Bytes>(io).await.map_err(io::Error::other)
+                let io = Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout);
+                builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)
             };
             let connected = by(&ring, Some(ring.now() + limits.connect_max), connected).await;
             match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -232,13 +232,13 @@ impl Drop for Dialling {
 
 /// An instance's faults concern the requests that met them: others share the connection, so nothing of one is counted up
 /// until it ends. What an instance sends for requests that were taken back meanwhile is no fault at all.
-fn builder() -> Builder {
+fn builder(http: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(limits::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits::INSTANCE_WINDOW_BYTES)
-        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
+        .max_header_list_size(limits::header_list_bytes_max(http.head))
         .initial_max_send_streams(limits::FIRST_STREAMS_MAX)
         .max_concurrent_reset_streams(limits::INSTANCE_RESET_KNOWN_MAX)
         .max_local_error_reset_streams(None)

@@ -106,7 +106,11 @@ impl Client {
     ) -> io::Result<Box<Upstream>> {
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
         match by(&self.ring, at, Wire::connect(&self.ring, to, trust)).await {
-            Ok(wire) => Ok(Upstream::new(wire?)),
+            Ok(wire) => {
+                let mut upstream = Upstream::new(wire?);
+                upstream.head.limits = self.limits.head;
+                Ok(upstream)
+            }
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
@@ -190,7 +194,7 @@ async fn converse(
     let mut answer = Answer { status: head.status, headers, body: Bytes::new() };
     drop(bytes);
 
-    let mut reader = BodyReader::new(head.framing);
+    let mut reader = BodyReader::of_response(head.framing);
     let mut body = BytesMut::new();
     loop {
         match reader.next(&inflow.held).map_err(ExchangeError::Malformed)? {

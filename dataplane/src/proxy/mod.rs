@@ -4,6 +4,7 @@
 //! [`pick`] a backend and an instance, or wait for one ([`waiting`], `place`), send, answer, streaming
 //! both ways. Reasons for an answer of our own are in [`refusal`](Refusal).
 
+mod activity;
 mod afresh;
 mod answering;
 mod beside;

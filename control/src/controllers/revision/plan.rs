@@ -18,8 +18,8 @@ use crate::kinds::serving::annotations::{
 };
 use crate::kinds::serving::autoscaler::Autoscaler;
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::spares::spares;
 use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
+use crate::kinds::serving::{spares::spares, stream_timeouts::stream_timeouts};
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use crate::runtime::volumes::{Mount, is_inside};
@@ -180,8 +180,7 @@ fn timeout(revision: &Revision) -> Duration {
 pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
     let seconds =
         |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
-    let spec = &revision.spec;
-    let total = timeout(revision);
+    let (spec, total) = (&revision.spec, timeout(revision));
     BackendSpec {
         protocol: if spec.speaks_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
@@ -191,6 +190,7 @@ pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
             total,
             response_start: seconds(spec.response_start_timeout_seconds),
             idle: seconds(spec.idle_timeout_seconds),
+            ..stream_timeouts(&revision.metadata)
         },
     }
 }
