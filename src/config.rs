@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 pub(crate) use many::Many;
 pub(crate) use value::{
-    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, address,
+    AllowedTargetRule, Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, address,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -168,6 +168,12 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) route: Vec<Many<RouteRule>>,
 
+    /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
+    /// with their port), link-local and metadata addresses; may be given more than once
+    #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allow_target: Vec<Many<AllowedTargetRule>>,
+
     /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
     pub(crate) log_bytes: Option<Bytes>,
@@ -254,6 +260,7 @@ pub(crate) struct Config {
     pub(crate) instance_user: Option<UserRule>,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
+    pub(crate) allowed_targets: Vec<AllowedTargetRule>,
     pub(crate) log: wal::Options,
     pub(crate) quotas: QuotaRules,
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -305,6 +312,7 @@ impl Config {
             instance_user: given.instance_user.or(file.instance_user),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
+            allowed_targets: either(given.allow_target, file.allow_target),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
             quotas: quota_rules(
                 given.event_quota.or(file.event_quota),

@@ -5,6 +5,7 @@ mod cold;
 mod eventing;
 mod histogram;
 mod serving;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,6 +31,7 @@ use prometheus_client::registry::Registry;
 use super::{Admin, SpanTally};
 use eventing::Eventing;
 use serving::Serving;
+use targets::RefusedTargets;
 
 /// The scaler, and the way on which cores report to it.
 #[derive(Debug, Clone)]
@@ -45,6 +47,7 @@ pub(super) fn render(admin: &Admin, scaler: &Scaler) -> Result<String, fmt::Erro
     registry.register_collector(Box::new(Served(Arc::clone(&admin.tables))));
     registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
     registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
+    registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);

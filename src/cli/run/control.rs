@@ -296,6 +296,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         gateway: parts.gateway.clone(),
         seats: runtime::limits::SEATS_MAX,
         host_devices: parts.config.host_devices,
+        targets: Arc::clone(&parts.health.targets),
     };
     let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;
