@@ -3,6 +3,7 @@
 mod access;
 mod api;
 mod certificates;
+mod cluster;
 mod control;
 mod control_config;
 mod cores;

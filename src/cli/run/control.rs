@@ -4,7 +4,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -27,9 +26,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task;
 
 use super::api::{self as entrance, Entrances, Given};
+use super::cluster;
 use super::events_tls::EventsTls;
 use crate::admin::{self, Admin, Health, Scaler};
-use crate::cli::reach;
 use crate::config::Config;
 
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
@@ -286,7 +285,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
                 api::router_in(store, Arc::clone(&registry), surroundings),
             )
         }
-        Some(file) => (None, None, cluster(file).await?, Router::new()),
+        Some(file) => (None, None, cluster::client(file).await?, Router::new()),
     };
 
     let data = &parts.config.data;
@@ -371,12 +370,6 @@ fn control_ports(parts: &Parts) -> Vec<u16> {
     let addresses = listeners.filter_map(|listener| listener.local_addr().ok());
     let trusting = |address: &SocketAddr| address.ip().is_loopback() || address.ip().is_unspecified();
     addresses.filter(trusting).map(|address| address.port()).collect()
-}
-
-/// A client for somebody else's API.
-async fn cluster(file: &Path) -> Result<kube::Client> {
-    let config = reach::config(file).await?;
-    kube::Client::try_from(config).with_context(|| format!("--kubeconfig {}", file.display()))
 }
 
 /// Serves `until` then; requests under way still end.
