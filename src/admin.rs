@@ -22,6 +22,7 @@ use dataplane::events::relay::Ways;
 use dataplane::inquiry;
 use dataplane::publish::Tables;
 use serde::Deserialize;
+use dataplane::target_policy::TargetPolicy;
 
 pub(crate) use flight::Turns;
 use metrics::Detail;
@@ -54,6 +55,8 @@ pub(crate) struct Health {
     pub(crate) stalls: Stalls,
     /// A takeover failed late: API, events and logs are gone, and requests go on.
     pub(crate) orphaned: AtomicBool,
+    /// Which addresses objects may name, and how many connects were refused.
+    pub(crate) targets: Arc<TargetPolicy>,
     /// What became of spans that were to be sent.
     pub(crate) spans: Arc<SpanTally>,
     /// How the files of `--manifests` are.

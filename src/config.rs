@@ -25,7 +25,9 @@ use serde::Deserialize;
 pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
 pub(crate) use many::Many;
 pub(crate) use route::{RouteRule, RouteTarget};
-pub(crate) use value::{Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, UserRule, Wait, address};
+pub(crate) use value::{
+    AllowedTargetRule, Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, UserRule, Wait, address,
+};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -193,6 +195,11 @@ pub(crate) struct Settings {
     /// Size of the head of a request or a response [default: 64Ki]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_MAX_HEADER_BYTES")]
     pub(crate) max_header_bytes: Option<Bytes>,
+    /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
+    /// with their port), link-local and metadata addresses; may be given more than once
+    #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allow_target: Vec<Many<AllowedTargetRule>>,
 
     /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
@@ -255,6 +262,7 @@ pub(crate) struct Config {
     pub(crate) routes: Vec<RouteRule>,
     /// Timeouts and sizes of messages.
     pub(crate) http_limits: HttpLimits,
+    pub(crate) allowed_targets: Vec<AllowedTargetRule>,
     pub(crate) log: wal::Options,
     pub(crate) core_stall_timeout: Wait,
     pub(crate) quotas: QuotaRules,
@@ -309,6 +317,7 @@ impl Config {
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
             http_limits,
+            allowed_targets: either(given.allow_target, file.allow_target),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
             core_stall_timeout: given.core_stall_timeout.or(file.core_stall_timeout).unwrap_or_default(),
             quotas: quota_rules(

@@ -8,6 +8,7 @@ pub mod api;
 pub mod bounded;
 mod cel;
 mod child_name;
+pub mod clock;
 pub mod controllers;
 pub mod events_recorder;
 mod fingerprint;

@@ -27,6 +27,7 @@ use crate::proxy::{Parts, Proxy, serve, serve_inside};
 use crate::publish::Tables;
 use crate::signal::Signals;
 use crate::spans;
+use crate::target_policy::TargetPolicy;
 use crate::tls::{Door, Terms, TlsLimits, Wire};
 
 use leaving::Leaving;
@@ -109,6 +110,8 @@ pub struct Inside {
 pub struct CoreLimits {
     pub tls: TlsLimits,
     pub http: HttpLimits,
+    /// Which addresses users may have requests sent to.
+    pub targets: Arc<TargetPolicy>,
     pub room: RoomLimits,
     pub ring: Options,
     /// Requests in flight may take this long after a stop, then they are cut.
@@ -127,6 +130,7 @@ impl Default for CoreLimits {
     fn default() -> Self {
         Self {
             http: HttpLimits::default(),
+            targets: Arc::default(),
             tls: TlsLimits::default(),
             room: RoomLimits::default(),
             ring: Options::default(),
@@ -194,6 +198,7 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         signals: config.signals,
         counters: config.counters,
         limits: config.limits.http,
+        targets: config.limits.targets,
         room: config.limits.room,
         seed: config.seed,
     });
@@ -437,6 +442,7 @@ mod tests {
             signals: Signals::new(|| {}),
             counters: Arc::default(),
             limits: HttpLimits::default(),
+            targets: Arc::default(),
             room: RoomLimits::default(),
             seed: 1,
         });

@@ -6,6 +6,7 @@ mod delivery;
 mod eventing;
 mod histogram;
 mod serving;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +33,7 @@ use super::{Admin, SpanTally};
 pub(super) use delivery::Detail;
 use eventing::Eventing;
 use serving::Serving;
+use targets::RefusedTargets;
 
 /// The scaler, and the way on which cores report to it.
 #[derive(Debug, Clone)]
@@ -47,6 +49,7 @@ pub(super) fn render(admin: &Admin, scaler: &Scaler, detail: Detail) -> Result<S
     registry.register_collector(Box::new(Served(Arc::clone(&admin.tables), detail)));
     registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
     registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
+    registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);

@@ -3,7 +3,9 @@
 mod access;
 mod api;
 mod certificates;
+mod cluster;
 mod control;
+mod control_config;
 mod cores;
 mod descriptors;
 mod doors;
@@ -17,28 +19,26 @@ mod outward;
 mod routes;
 mod sockets;
 mod takeover;
+mod targets;
 mod watchdog;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ::control::controllers::ControlConfig;
-use ::control::controllers::duty;
-use ::control::controllers::ingress::Listeners;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
 use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Stop};
-use dataplane::events::relay::Ways;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::spans::Queue;
 use dataplane::table::Table;
+use dataplane::target_policy::TargetPolicy;
 use dataplane::tls::Certificates;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use tokio::sync::{Notify, oneshot};
@@ -46,6 +46,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::admin::Health;
 use crate::config::{Config, ServerTiming, Settings};
 use control::{Control, Parts, Reins};
+use control_config::control_config;
 use cores::{Cores, Shared};
 use doors::Doors;
 use events_tls::EventsTls;
@@ -113,7 +114,8 @@ fn serve(config: Config) -> Result<()> {
     let tables = Tables::new(Table::default());
     let publisher = publisher(&config, &tables, certificates)?;
     let Inside { doors: inside, gateway } = inside::open(&config, &tables);
-    let (health, ways) = (Arc::new(Health::default()), Arc::default());
+    let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
+    let (health, ways) = (Arc::new(Health { targets, ..Health::default() }), Arc::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
     let (reins, steered) = control::reins();
@@ -143,7 +145,8 @@ fn serve(config: Config) -> Result<()> {
     }
     let Sockets { http, https, private, private_https, events, events_https, .. } = sockets;
     let doors = Doors { http, https, private, private_https, inside, events, events_https, events_tls };
-    let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans), say.clone())?;
+    let targets = Arc::clone(&health.targets);
+    let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans, targets), say.clone())?;
     watchdog::start(&config, &cores, &tables, &health)?;
     drop((ways.set(cores.ways()), admin.send(Arc::new(cores.admin(tables, &health)))));
     open_door(&config, say.clone());
@@ -343,15 +346,22 @@ fn start_cores(
     shared: &Shared,
     doors: Doors,
     logs: Vec<Logs>,
-    (access, spans): (dataplane::access::Setup, Option<Queue>),
+    (access, spans, targets): (dataplane::access::Setup, Option<Queue>, Arc<TargetPolicy>),
     say: mpsc::Sender<Event>,
 ) -> Result<Cores> {
     let places = doors.places(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let http = config.http_limits;
     let stall_timeout = config.stall_timeout();
-    let mut limits =
-        CoreLimits { http, access: Some(access), tells_timing, spans, stall_timeout, ..CoreLimits::default() };
+    let mut limits = CoreLimits {
+        http,
+        access: Some(access),
+        tells_timing,
+        spans,
+        stall_timeout,
+        targets,
+        ..CoreLimits::default()
+    };
     limits.ring.sockets_max = descriptors::sockets_max();
     Cores::start(shared, &limits, places.into_iter(), move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
@@ -388,39 +398,6 @@ fn reload(config: &Config, publisher: &Publisher) {
     }
 }
 
-fn control_config(
-    config: &Config,
-    sockets: &Sockets,
-    events_tls: Option<&EventsTls>,
-    health: &Health,
-    ways: &Arc<OnceLock<Ways>>,
-) -> Result<ControlConfig> {
-    let events = outward::met_at(sockets.events[0].local_addr()?);
-    Ok(ControlConfig {
-        domain: config.domain.clone(),
-        http_port: sockets.http[0].local_addr()?.port(),
-        listeners: Listeners {
-            public: Some(sockets.http[0].local_addr()?),
-            private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
-            private_https: sockets
-                .private_https
-                .first()
-                .map(std::net::TcpListener::local_addr)
-                .transpose()?,
-            https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
-        },
-        events_url_base: format!("http://{events}"),
-        events_tls: events_tls.map(EventsTls::told),
-        shows_pods: config.kubeconfig.is_none(),
-        holder: config.kubeconfig.is_some().then(duty::holder),
-        images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
-        instance_user: config.instance_user.map(|rule| (rule.user, rule.group)),
-        host_devices: config.host_devices,
-        quotas: config.quotas.clone(),
-        store: Weak::new(), // it is opened later
-        pings: Arc::clone(&health.pings),
-        ways: Arc::clone(ways),
-    })
 }
 
 /// The line that tells a supervisor, a script or a test that everything listens, and where.

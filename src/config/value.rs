@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use control::kinds::names::is_dns1123_label;
 use control::kinds::{duration, quantity};
+use dataplane::target_policy::AllowedTarget;
 use serde::Deserialize;
 use ureq::http::Uri;
 
@@ -17,6 +18,19 @@ pub(crate) struct ImageRule {
     pub(crate) image: String,
     /// Program and arguments, split as a shell splits words.
     pub(crate) command: Vec<String>,
+}
+
+/// `CIDR[:PORT]`: addresses that users may name as targets although the target policy refuses them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct AllowedTargetRule(pub(crate) AllowedTarget);
+
+impl FromStr for AllowedTargetRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
 }
 
 /// `UID[:GID]`: who instances are. Without a group it has the user's number.
@@ -201,7 +215,7 @@ macro_rules! from_string {
     )+};
 }
 
-from_string!(CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule, Wait);
+from_string!(AllowedTargetRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule, Wait);
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::serve::Listener;
 use futures_util::StreamExt as _;
@@ -24,6 +24,7 @@ use tokio_rustls::server::TlsStream;
 use crate::access::selfmade::SelfMade;
 use crate::access::{AUTHENTICATED, User};
 use crate::bounded;
+use crate::clock::{Deadline, WallClock};
 
 use super::identity::Peer;
 
@@ -49,7 +50,8 @@ pub struct Door {
     acceptor: TlsAcceptor,
     handshakes: FuturesUnordered<Handshake>,
     papers: Papers,
-    looked_at: Instant,
+    /// When the certificate's end is looked at again.
+    look_again: Deadline,
 }
 
 /// What proves who we are, and who may prove who he is.
@@ -73,16 +75,18 @@ impl Door {
         let acceptor = TlsAcceptor::from(Arc::new(config(&papers)?));
         let is_on_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let handshakes = FuturesUnordered::new();
-        Ok(Self { listener, is_on_loopback, acceptor, handshakes, papers, looked_at: Instant::now() })
+        let look_again = Deadline::new(WallClock::default().both(), RENEWAL_EVERY);
+        Ok(Self { listener, is_on_loopback, acceptor, handshakes, papers, look_again })
     }
 
     /// Takes a new certificate before the old one ends.
     fn renew(&mut self) {
         let Some(maker) = &self.papers.made_by else { return };
-        if self.looked_at.elapsed() < RENEWAL_EVERY {
+        let now = WallClock::default().both();
+        if !self.look_again.has_passed(now) {
             return;
         }
-        self.looked_at = Instant::now();
+        self.look_again = Deadline::new(now, RENEWAL_EVERY);
         let renewed = match maker.renew(jiff::Timestamp::now()) {
             Ok(false) => return,
             Ok(true) => config(&self.papers),

@@ -10,6 +10,7 @@ pub mod broker;
 pub mod cache;
 pub mod certificate;
 pub mod channel;
+mod clock_steps;
 pub mod configuration;
 pub mod core_names;
 pub mod domain_mapping;
@@ -52,12 +53,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use dataplane::events::relay::Ways;
+use dataplane::target_policy::TargetPolicy;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
+use crate::clock::WallClock;
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
@@ -102,6 +105,10 @@ pub struct ControlConfig {
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
     pub quotas: QuotaRules,
+    /// Which addresses objects may name as targets.
+    pub targets: Arc<TargetPolicy>,
+    /// By which tokens end.
+    pub clock: WallClock,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub shows_pods: bool,
     /// Who we are among the appliances that follow one API server; `None`: the API is our own.
@@ -166,6 +173,7 @@ pub async fn run(
     tasks.push(Box::pin(event_type::auto_create::tend(&world)));
     tasks.push(Box::pin(keys::tend(&world)));
     tasks.push(Box::pin(passes::tend(&world)));
+    tasks.push(Box::pin(clock_steps::tend(&world)));
     tasks.push(Box::pin(sugar::tend(&world)));
     tasks.push(Box::pin(rest::tend(&world)));
     if let Some(me) = &world.config.holder {

@@ -164,7 +164,7 @@ impl Crew {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
                 let born = Some(member.born(found, now));
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born }));
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born, unrestricted: false }));
                 member.phase = Phase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");

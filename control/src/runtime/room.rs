@@ -6,8 +6,10 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dataplane::group_port::GroupPort;
+use dataplane::target_policy::TargetPolicy;
 
 use super::InstanceSpec;
 use super::cgroups::{Cgroups, Group};
@@ -30,6 +32,8 @@ pub struct Surroundings {
     pub seats: usize,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
+    /// Where probes may connect.
+    pub targets: Arc<TargetPolicy>,
 }
 
 impl Surroundings {
@@ -37,7 +41,7 @@ impl Surroundings {
     #[must_use]
     pub fn bare() -> Self {
         let gateway = Err("nobody answers for names".to_owned());
-        Self { closed: Vec::new(), gateway, seats: 0, host_devices: false }
+        Self { closed: Vec::new(), gateway, seats: 0, host_devices: false, targets: Arc::default() }
     }
 }
 
@@ -111,6 +115,10 @@ impl Room {
         let rule = GroupPort { named, real, closed, gateway: gateway.map(|gateway| gateway.real) };
         let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
+    }
+
+    pub(super) fn targets(&self) -> Arc<TargetPolicy> {
+        Arc::clone(&self.around.targets)
     }
 
     /// Where a process in `group` is, whatever it becomes.

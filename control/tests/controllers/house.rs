@@ -13,6 +13,7 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sluicegate_control::clock::WallClock;
 use sluicegate_control::controllers::{self, ControlConfig};
 use sluicegate_control::fleet::Fleet;
 use sluicegate_control::kinds::shared::{HasConditions, Verdict};
@@ -109,6 +110,8 @@ impl House {
             instance_user: None,
             host_devices: false,
             quotas: QuotaRules::default(),
+            targets: Arc::default(),
+            clock: WallClock::default(),
             store,
             pings: Arc::default(),
             ways: Arc::default(),

@@ -215,5 +215,16 @@ pub const TOKENS_KNOWN_MAX: usize = 4096;
 /// renew one.
 pub const PASS_LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// A token that is refused with 401 is renewed if it is older: a newer one is refused for another reason, and a receiver
+/// that refuses everything causes no more than one request for a token in this time.
+pub const REFUSED_TOKEN_AGE_MIN: Duration = Duration::from_secs(10);
+
+/// How long a delivery waits for the token that replaces a refused one: many times what a request for one takes.
+pub const TOKEN_RENEWAL_MAX: Duration = Duration::from_secs(2);
+
+/// Between two attempts of a delivery that one of our own streams refuses with 401 or 403: a policy or a token is mended
+/// in minutes, and one request in this time for each event costs nothing that counts.
+pub const REFUSED_RETRY_EVERY: Duration = Duration::from_secs(5);
+
 /// Deleted streams and subscribers with a backlog that wait to be told of. They are fetched every two seconds.
 pub const LEFT_TOLD_MAX: usize = 256;

@@ -18,12 +18,15 @@ use super::io::Io;
 use super::limits;
 use crate::http::limits::HttpLimits;
 use crate::http::wire::{by, earlier};
+use crate::table::Endpoint;
+use crate::target_policy::TargetPolicy;
 use crate::tls::{Trust, Wire};
 
 /// One core's connections, by the instance's id.
 pub struct Client {
     ring: Ring,
     limits: HttpLimits,
+    targets: Arc<TargetPolicy>,
     lines: RefCell<HashMap<u64, Rc<Line>, RandomState>>,
 }
 
@@ -90,8 +93,8 @@ impl Drop for Turn {
 
 impl Client {
     #[must_use]
-    pub fn new(ring: &Ring, limits: &HttpLimits) -> Self {
-        Self { ring: ring.clone(), limits: *limits, lines: RefCell::default() }
+    pub fn new(ring: &Ring, limits: &HttpLimits, targets: Arc<TargetPolicy>) -> Self {
+        Self { ring: ring.clone(), limits: *limits, targets, lines: RefCell::default() }
     }
 
     /// A connection with room for one more request, or the least busy one when there are as many as may
@@ -102,15 +105,18 @@ impl Client {
         Some(self.turn(link))
     }
 
-    /// The same, or a new connection, within `connect_max` and before `due`.
+    /// The same, or a new connection, within `connect_max` and before `due`; the target policy is asked first.
     pub async fn open(
         &self,
-        endpoint: u64,
-        to: SocketAddr,
+        endpoint: &Endpoint,
         trust: Option<&Arc<Trust>>,
         due: Option<Tick>,
     ) -> io::Result<Turn> {
-        let line = Rc::clone(self.lines.borrow_mut().entry(endpoint).or_default());
+        let to = endpoint.address;
+        if !endpoint.unrestricted {
+            self.targets.admit_connect(to)?;
+        }
+        let line = Rc::clone(self.lines.borrow_mut().entry(endpoint.id).or_default());
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
         loop {
             if let Some(link) = line.link() {

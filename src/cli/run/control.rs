@@ -4,7 +4,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -28,9 +27,9 @@ use tokio::task;
 
 use super::api::{self as entrance, Entrances, Given};
 use super::descriptors::Guarded;
+use super::cluster;
 use super::events_tls::EventsTls;
 use crate::admin::{self, Admin, Health, Scaler};
-use crate::cli::reach;
 use crate::config::Config;
 
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
@@ -287,7 +286,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
                 api::router_in(store, Arc::clone(&registry), surroundings),
             )
         }
-        Some(file) => (None, None, cluster(file).await?, Router::new()),
+        Some(file) => (None, None, cluster::client(file).await?, Router::new()),
     };
 
     let data = &parts.config.data;
@@ -297,6 +296,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         gateway: parts.gateway.clone(),
         seats: runtime::limits::SEATS_MAX,
         host_devices: parts.config.host_devices,
+        targets: Arc::clone(&parts.health.targets),
     };
     let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;
@@ -371,12 +371,6 @@ fn control_ports(parts: &Parts) -> Vec<u16> {
     let addresses = listeners.filter_map(|listener| listener.local_addr().ok());
     let trusting = |address: &SocketAddr| address.ip().is_loopback() || address.ip().is_unspecified();
     addresses.filter(trusting).map(|address| address.port()).collect()
-}
-
-/// A client for somebody else's API.
-async fn cluster(file: &Path) -> Result<kube::Client> {
-    let config = reach::config(file).await?;
-    kube::Client::try_from(config).with_context(|| format!("--kubeconfig {}", file.display()))
 }
 
 /// Serves `until` then; requests under way still end.

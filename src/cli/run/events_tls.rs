@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use control::access::selfmade::SelfMade;
+use control::clock::{Deadline, STEP_LOOK_EVERY, WallClock};
 use control::controllers;
 use dataplane::tls::{Identity, Own};
 use jiff::Timestamp;
@@ -56,8 +57,12 @@ impl EventsTls {
 
     /// Shows a new certificate before the old one ends.
     pub(super) async fn keep_fresh(self) {
+        let clock = WallClock::default();
         loop {
-            tokio::time::sleep(RENEWAL_EVERY).await;
+            let look_again = Deadline::new(clock.both(), RENEWAL_EVERY);
+            while !look_again.has_passed(clock.both()) {
+                tokio::time::sleep(STEP_LOOK_EVERY).await;
+            }
             let renewed = self.maker.renew(Timestamp::now()).map_err(|why| anyhow!(why));
             match renewed.and_then(|renewed| if renewed { self.show().map(|()| true) } else { Ok(false) }) {
                 Ok(false) => {}

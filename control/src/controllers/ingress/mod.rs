@@ -99,13 +99,23 @@ async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved
         let trust = |protocol| by_tls.then(|| inner_tls::trust(world, ns, protocol)).transpose();
         let shares = match backing(split, by_tls, world)? {
             Backing::Addresses { protocol, addresses } => {
-                world.publisher.set_addresses(&key, protocol, trust(protocol)?, &addresses);
+                let admitted = admitted(world, split, addresses);
+                let addresses = admitted.as_deref().unwrap_or_default();
+                world.publisher.set_addresses(&key, protocol, trust(protocol)?, addresses);
+                admitted?;
                 vec![(key.clone(), 1)]
             }
             Backing::Name { protocol, host, port } => {
                 loose = true;
-                let (trust, addresses) = (trust(protocol)?, named(world, &host, port).await?);
-                world.publisher.set_addresses(&key, protocol, trust, &addresses);
+                let trust = trust(protocol)?;
+                if let Some(listener) = gateway(world, &host)? {
+                    world.publisher.set_gateway(&key, protocol, trust, listener);
+                } else {
+                    let admitted = admitted(world, split, look_up(&host, port).await?);
+                    let addresses = admitted.as_deref().unwrap_or_default();
+                    world.publisher.set_addresses(&key, protocol, trust, addresses);
+                    admitted?;
+                }
                 vec![(key.clone(), 1)]
             }
             Backing::Revisions(shares) => {
@@ -153,15 +163,34 @@ fn owner(ns: &str, name: &str) -> String {
     format!("Ingress {ns}/{name}")
 }
 
-/// The addresses of a name: our own listeners' if a status of ours gave it, else what the system finds.
-async fn named(world: &World, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+/// The addresses that the target policy lets a split have. It is asked again where a connection is opened.
+fn admitted(world: &World, split: &Split, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Unresolved> {
+    let (mut targets, mut refused) = (Vec::with_capacity(addresses.len()), None);
+    for address in addresses {
+        match world.config.targets.check(address) {
+            Ok(()) => targets.push(address),
+            Err(why) => refused = Some(why),
+        }
+    }
+    let Some(refused) = refused else { return Ok(targets) };
+    let (ns, name) = (&split.service_namespace, &split.service_name);
+    tracing::warn!(service = format!("{ns}/{name}"), "address is not routed to: {refused}");
+    if targets.is_empty() {
+        let message = format!("Service \"{ns}/{name}\": {refused}.");
+        return Err(Unresolved { reason: "TargetRefused", message });
+    }
+    Ok(targets)
+}
+
+/// The listener of ours that a status of ours called `host`, if any.
+fn gateway(world: &World, host: &str) -> Result<Option<SocketAddr>, Unresolved> {
     match world.config.listeners.named(host) {
-        Some(Some(address)) => Ok(vec![address]),
+        Some(Some(address)) => Ok(Some(address)),
         Some(None) => Err(Unresolved {
             reason: "ListenerOff",
             message: format!("{host} is a listener that is off; start with --private ADDRESS."),
         }),
-        None => look_up(host, port).await,
+        None => Ok(None),
     }
 }
 

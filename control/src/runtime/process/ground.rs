@@ -73,7 +73,7 @@ impl Ground {
             others.iter().map(|one| post(room, one, id, place_of(&one.spec), own)).collect()
         };
         Ok(Self {
-            launcher: Launcher { init: room.init.clone(), place: place_of(spec) },
+            launcher: Launcher { init: room.init.clone(), place: place_of(spec), targets: room.targets() },
             environment: environment(spec, own),
             init_containers: InitContainers::new(posts(&spec.init_containers)),
             posts: posts(&spec.sidecars),
@@ -112,7 +112,7 @@ fn post(room: &Room, sidecar: &Sidecar, id: u64, place: Place, own: Own<'_>) -> 
     let log = InstanceLog::beside(&folder, id, &spec.revision, &sidecar.name);
     Post {
         sidecar: sidecar.clone(),
-        launcher: Launcher { init: room.init.clone(), place },
+        launcher: Launcher { init: room.init.clone(), place, targets: room.targets() },
         environment: environment(spec, Own { port: None, last_words: None, ..own }),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
         log: Rc::new(RefCell::new(log)),

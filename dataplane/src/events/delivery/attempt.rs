@@ -31,7 +31,7 @@ use crate::events::house::note_type;
 use crate::events::ingress::HOPS_ATTRIBUTE;
 use crate::events::journal::{Note, What};
 use crate::events::keeper::Claim;
-use crate::events::limits::ROOM_AGAIN;
+use crate::events::limits::{REFUSED_RETRY_EVERY, ROOM_AGAIN};
 use crate::events::record::Record;
 use crate::events::stalled::Phase;
 use crate::outcomes::Key;
@@ -97,6 +97,10 @@ impl<P: Post> Pump<P> {
         drop(working);
         order.subscriber.tally.processed(self.shop.ring.now() - began);
         let outcome = self.post(order, target, out, &job, What::Asked).await;
+        let has_sink = order.subscriber.dead_letter.is_some();
+        if is_held(target, outcome.as_ref().ok(), has_sink) {
+            return self.retry_refused(job);
+        }
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done => self.settle(job.position, End::Delivered),
             // Whatever a reply target says in its 200 is nobody's business (AMB-21, DP-REPLY-08).
@@ -250,7 +254,13 @@ impl<P: Post> Pump<P> {
             let out = request::to_reply_target(reply, target, &sender(order, &key), &mut rng.borrow_mut());
             let sending = Job { attempt, ..job.clone() };
             let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
-            match judge(heard(&outcome), attempt, &order.subscriber.delivery) {
+            let has_sink = order.subscriber.dead_letter.is_some();
+            let verdict = if is_held(target, outcome.as_ref().ok(), has_sink) {
+                Verdict::RetryAt(REFUSED_RETRY_EVERY)
+            } else {
+                judge(heard(&outcome), attempt, &order.subscriber.delivery)
+            };
+            match verdict {
                 Verdict::Done | Verdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
                 Verdict::GiveUp(reason) => {
                     return Passed::Refused(Failure::of(&target.url, &outcome, reason.as_str()));
@@ -291,6 +301,9 @@ impl<P: Post> Pump<P> {
         let out = request::to_dead_letter_sink(sight, &failure, sink, &sender, &mut rng.borrow_mut());
         drop(working);
         let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
+        if is_held(sink, outcome.as_ref().ok(), false) {
+            return self.retry_refused(job);
+        }
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done | Verdict::Reply => {
                 self.note(What::DeadLettered, &job, None, Duration::ZERO);
@@ -325,6 +338,12 @@ impl<P: Post> Pump<P> {
     fn retry_after(&self, wait: Duration, job: Job) {
         let at = self.shop.ring.now() + spread(wait, &mut self.shop.rng.borrow_mut());
         self.retry(at, Job { attempt: job.attempt + 1, ..job });
+    }
+
+    /// The event stays where it is, and the attempt does not count.
+    fn retry_refused(&self, job: Job) {
+        let at = self.shop.ring.now() + spread(REFUSED_RETRY_EVERY, &mut self.shop.rng.borrow_mut());
+        self.retry(at, job);
     }
 
     /// Tells the flight recorder.
@@ -363,6 +382,11 @@ impl<P: Post> Pump<P> {
                 tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
             }
         }
+        if let Err(PostError::Refused(why)) = &outcome
+            && job.attempt == 0
+        {
+            tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
+        }
         let status = outcome.as_ref().ok().map(|answer| answer.status);
         let took = self.shop.ring.now() - began;
         if what == What::Asked && outcome.is_ok() {
@@ -377,6 +401,18 @@ impl<P: Post> Pump<P> {
         );
         outcome
     }
+}
+
+/// A stream of ours refuses our own delivery. With 401 it does not accept the token, which is ours to renew; with 403 a policy
+/// keeps the sender out, which an operator mends or means. Neither is a reason to lose the event: it waits, unless it was
+/// refused by a policy and there is a dead letter sink.
+fn is_held(target: &Target, answer: Option<&Answer>, has_sink: bool) -> bool {
+    target.is_stream
+        && match answer.map(|answer| answer.status) {
+            Some(401) => true,
+            Some(403) => !has_sink,
+            _ => false,
+        }
 }
 
 fn heard(outcome: &Result<Answer, PostError>) -> Heard {
