@@ -4,6 +4,7 @@
 //! environment variable `SLUICEGATE_…`. A name nobody knows or a value that does not parse is one
 //! line on stderr that names it, and exit status 2.
 
+mod choice;
 mod environment;
 mod file;
 mod many;
@@ -14,13 +15,14 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use control::publish::QuotaRules;
 use serde::Deserialize;
 
+pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
 pub(crate) use many::Many;
 pub(crate) use value::{
-    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, address,
+    Bytes, CertificateRule, FilePair, HostRule, ImageRule, QuotaRule, RouteRule, UserRule, address,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -105,6 +107,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
     pub(crate) api_tokens: Option<PathBuf>,
 
+    /// Trust no caller for coming over loopback: every request to the API by TCP needs a token or a client certificate. The one in
+    /// DATA/api/kubeconfig is the operator's
+    #[arg(long, env = "SLUICEGATE_API_AUTHENTICATE")]
+    #[serde(default)]
+    pub(crate) api_authenticate: bool,
+
     /// Append a line of JSON to this file for every request to the API; opened again at SIGHUP
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
     pub(crate) api_audit_log: Option<PathBuf>,
@@ -112,6 +120,12 @@ pub(crate) struct Settings {
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_ADMIN")]
     pub(crate) admin: Option<SocketAddr>,
+
+    /// Name by which clients may call API and admin, beside localhost and addresses; `*.PARENT` is for every name one label below; may
+    /// be given more than once
+    #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allowed_host: Vec<Many<HostRule>>,
 
     /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
     #[arg(long, value_name = "FORMAT", value_enum, env = "SLUICEGATE_ACCESS_LOG")]
@@ -186,38 +200,6 @@ pub(crate) struct Settings {
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
-/// How a line of the access log looks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum AccessFormat {
-    #[default]
-    Off,
-    Common,
-    Json,
-}
-
-/// Which answers carry `Server-Timing`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ServerTiming {
-    /// Those to requests that waited for an instance.
-    #[default]
-    Cold,
-    Off,
-}
-
-/// A version of TLS, by its number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-pub(crate) enum TlsVersion {
-    #[default]
-    #[value(name = "1.2")]
-    #[serde(rename = "1.2")]
-    V12,
-    #[value(name = "1.3")]
-    #[serde(rename = "1.3")]
-    V13,
-}
-
 /// All settings, decided.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -239,8 +221,11 @@ pub(crate) struct Config {
     pub(crate) api_tls_cert: Option<FilePair>,
     pub(crate) api_client_ca: Option<PathBuf>,
     pub(crate) api_tokens: Option<PathBuf>,
+    /// Coming over loopback says nothing.
+    pub(crate) api_authenticate: bool,
     pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
+    pub(crate) allowed_hosts: Vec<HostRule>,
     pub(crate) access_log: AccessFormat,
     /// Never without `access_log`.
     pub(crate) access_log_file: Option<PathBuf>,
@@ -293,7 +278,9 @@ impl Config {
             api_client_ca: given.api_client_ca.or(file.api_client_ca),
             api_tokens: given.api_tokens.or(file.api_tokens),
             api_audit_log: given.api_audit_log.or(file.api_audit_log),
+            api_authenticate: given.api_authenticate || file.api_authenticate,
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
+            allowed_hosts: either(given.allowed_host, file.allowed_host),
             access_log: given.access_log.or(file.access_log).unwrap_or_default(),
             access_log_file: given.access_log_file.or(file.access_log_file),
             otlp: given.otlp.or(file.otlp),

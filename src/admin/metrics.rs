@@ -3,6 +3,7 @@
 mod answers;
 mod cold;
 mod eventing;
+mod guarded;
 mod histogram;
 mod serving;
 
@@ -45,6 +46,8 @@ pub(super) fn render(admin: &Admin, scaler: &Scaler) -> Result<String, fmt::Erro
     registry.register_collector(Box::new(Served(Arc::clone(&admin.tables))));
     registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
     registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
+    registry.register_collector(Box::new(guarded::Rejected(Arc::clone(&admin.health.rejections))));
+    registry.register_collector(Box::new(guarded::InUse(Arc::clone(&admin.health.expiries))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);

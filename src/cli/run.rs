@@ -8,6 +8,7 @@ mod cores;
 mod doors;
 mod events_tls;
 pub(super) mod folder;
+mod hosts;
 mod inside;
 mod logging;
 mod logs;
@@ -27,6 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ::control::controllers::ControlConfig;
 use ::control::controllers::duty;
 use ::control::controllers::ingress::Listeners;
+use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
 use anyhow::{Context, Result, anyhow, bail};
@@ -105,7 +107,9 @@ fn serve(config: Config) -> Result<()> {
     let arrived = Arc::new(AtomicBool::new(false));
     listen_to_signals(say.clone(), Arc::clone(&arrived))?;
     // What is wrong with the files must show before another process gives way.
-    let (certificates, given) = (certificates::load(&config.certificates)?, api::Given::read(&config)?);
+    let health = Arc::new(Health::default());
+    let certificates = certificates::load(&config.certificates, &health.expiries)?;
+    let given = api::Given::read(&config)?;
     let (access, hand) = access::start(&config)?;
     let Arrival { folder, logs, sockets, predecessor } = arrive(&config)?;
     arrived.store(true, Relaxed);
@@ -113,9 +117,9 @@ fn serve(config: Config) -> Result<()> {
     let events_tls = EventsTls::open(&config, &sockets)?;
 
     let tables = Tables::new(Table::default());
-    let publisher = publisher(&config, &tables, certificates)?;
+    let publisher = publisher(&config, &tables, certificates, &health.expiries)?;
     let Inside { doors: inside, gateway } = inside::open(&config, &tables);
-    let (health, ways) = (Arc::new(Health::default()), Arc::default());
+    let ways = Arc::default();
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
     let (reins, steered) = control::reins();
@@ -256,7 +260,7 @@ fn live(
     loop {
         match hear.recv().context("nobody is left to tell anything")? {
             Event::Reload => {
-                reload(config, publisher);
+                certificates::reload(config, publisher, &estate.health.expiries);
                 access.reopen();
                 given.reopen();
             }
@@ -361,30 +365,22 @@ fn signals() -> (Arc<Notify>, Signals) {
     (bell, Signals::new(move || rung.notify_one()))
 }
 
-fn publisher(config: &Config, tables: &Arc<Tables>, certificates: Certificates) -> Result<Arc<Publisher>> {
+fn publisher(
+    config: &Config,
+    tables: &Arc<Tables>,
+    certificates: Certificates,
+    expiries: &Expiries,
+) -> Result<Arc<Publisher>> {
     let tables = Arc::clone(tables);
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
     }));
     for rule in &config.routes {
-        let trust = certificates::trust(rule)?;
+        let trust = certificates::trust(rule, expiries)?;
         publisher.set_static_route(&rule.host, rule.protocol, trust, &rule.addresses);
     }
     publisher.set_certificates(certificates);
     Ok(Arc::new(publisher))
-}
-
-/// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse
-/// than none.
-fn reload(config: &Config, publisher: &Publisher) {
-    match certificates::load(&config.certificates) {
-        Ok(certificates) => {
-            let count = certificates.len();
-            publisher.set_certificates(certificates);
-            tracing::info!(count, "certificates read again");
-        }
-        Err(why) => tracing::error!(why = format!("{why:#}"), "the certificates stay as they were"),
-    }
 }
 
 fn control_config(
@@ -418,6 +414,7 @@ fn control_config(
         quotas: config.quotas.clone(),
         store: Weak::new(), // it is opened later
         pings: Arc::clone(&health.pings),
+        expiries: Arc::clone(&health.expiries),
         ways: Arc::clone(ways),
     })
 }

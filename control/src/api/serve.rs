@@ -22,6 +22,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt as _;
 
+use crate::cross_origin::CrossOriginProtection;
+
 use super::body::BODY_BYTES_MAX;
 use super::errors::Refusal;
 use super::identity::Peer;
@@ -37,14 +39,17 @@ pub const REST_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a request's head, and of what is read ahead of it. kubectl's largest selectors are some KiB.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Serves `until` then, and ends with the last request.
+/// Serves `until` then, and ends with the last request. What `protection` rejects is answered by the router all the same, so that
+/// the audit log has it.
 pub async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
+    protection: CrossOriginProtection,
     peer: impl Fn(&L::Io, &L::Addr) -> Peer,
     until: impl Future<Output = ()>,
 ) {
     let mut until = pin!(until);
+    let protection = Arc::new(protection);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
     let (leave, leaving) = watch::channel(false);
     let mut http = http1::Builder::new();
@@ -59,8 +64,10 @@ pub async fn serve<L: Listener>(
             () = &mut until => break,
         };
         let (who, router) = (ConnectInfo(peer(&stream, &address)), router.clone());
+        let protection = Arc::clone(&protection);
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(who.clone());
+            request.extensions_mut().insert(Arc::clone(&protection));
             answer(router.clone(), request)
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);

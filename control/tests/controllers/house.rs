@@ -111,6 +111,7 @@ impl House {
             quotas: QuotaRules::default(),
             store,
             pings: Arc::default(),
+            expiries: Arc::default(),
             ways: Arc::default(),
         };
         let (client_inside, fleet_inside) = (client.clone(), fleet.clone());
