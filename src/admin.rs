@@ -4,27 +4,29 @@
 //! Runs on the control thread; the cores write counters, which are read here, and answer questions.
 
 mod flight;
+mod health;
 mod look;
 mod metrics;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use control::cross_origin::CrossOriginProtection;
 use dataplane::counters::CoreCounters;
 use dataplane::events::relay::Ways;
 use dataplane::inquiry;
 use dataplane::publish::Tables;
 use serde::Deserialize;
-use dataplane::target_policy::TargetPolicy;
 
 pub(crate) use flight::Turns;
+pub(crate) use health::Health;
 use metrics::Detail;
 pub(crate) use metrics::Scaler;
 
@@ -44,48 +46,6 @@ pub(crate) struct Admin {
     pub(crate) redrives: Arc<Turns>,
 }
 
-/// What else would make a load balancer stop sending.
-#[derive(Debug, Default)]
-pub(crate) struct Health {
-    /// The stop was said; requests in flight end.
-    pub(crate) draining: AtomicBool,
-    /// A core's log failed: events are refused until a restart.
-    pub(crate) log_failed: AtomicBool,
-    /// Cores that do not turn.
-    pub(crate) stalls: Stalls,
-    /// A takeover failed late: API, events and logs are gone, and requests go on.
-    pub(crate) orphaned: AtomicBool,
-    /// Which addresses objects may name, and how many connects were refused.
-    pub(crate) targets: Arc<TargetPolicy>,
-    /// What became of spans that were to be sent.
-    pub(crate) spans: Arc<SpanTally>,
-    /// How the files of `--manifests` are.
-    pub(crate) manifests: Arc<control::manifests::Tally>,
-    /// What the events of PingSources came to.
-    pub(crate) pings: Arc<control::controllers::sources::Tally>,
-}
-
-/// What is known of cores that do not turn: a sentence for each.
-#[derive(Debug, Default)]
-pub(crate) struct Stalls(Mutex<BTreeMap<usize, String>>);
-
-impl Stalls {
-    /// Says it of a core, or takes it back.
-    pub(crate) fn set(&self, core: usize, what: Option<String>) {
-        let mut stalls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match what {
-            Some(what) => drop(stalls.insert(core, what)),
-            None => drop(stalls.remove(&core)),
-        }
-    }
-
-    /// All of them, a line each; `None`: every core turns.
-    fn told(&self) -> Option<String> {
-        let stalls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (!stalls.is_empty()).then(|| stalls.values().map(|what| format!("{what}\n")).collect())
-    }
-}
-
 /// Spans that left the cores' queue.
 #[derive(Debug, Default)]
 pub(crate) struct SpanTally {
@@ -94,8 +54,8 @@ pub(crate) struct SpanTally {
     pub(crate) failed: AtomicU64,
 }
 
-/// The listener's routes.
-pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler) -> Router {
+/// The listener's routes, behind `protection`.
+pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler, protection: CrossOriginProtection) -> Router {
     Router::new()
         .route(
             "/metrics",
@@ -115,6 +75,20 @@ pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler) -> Router {
             (StatusCode::NOT_FOUND, there)
         })
         .with_state(admin)
+        .layer(middleware::from_fn_with_state(Arc::new(protection), protect))
+}
+
+/// Answers what a web page may have sent with why not.
+async fn protect(
+    State(protection): State<Arc<CrossOriginProtection>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    match protection.check(&head) {
+        Ok(()) => next.run(Request::from_parts(head, body)).await,
+        Err(rejection) => (rejection.status(), format!("{rejection}\n")).into_response(),
+    }
 }
 
 /// What a scrape asks for.
@@ -140,11 +114,8 @@ fn show_metrics(admin: &Admin, scaler: &Scaler, detail: Detail) -> impl IntoResp
     }
 }
 
-/// Why nobody should count on a process that a takeover left behind.
-const ORPHANED: (StatusCode, &str) = (
-    StatusCode::SERVICE_UNAVAILABLE,
-    "a takeover failed: requests go on, API and events do not; run --takeover again, or restart\n",
-);
+/// The answer of a process that a takeover left behind.
+const ORPHANED: (StatusCode, &str) = (StatusCode::SERVICE_UNAVAILABLE, health::ORPHANED);
 
 /// Whoever restarts what is not well has to restart a process that cannot get well by itself.
 async fn show_health(State(admin): State<Arc<Admin>>) -> Response {
@@ -154,25 +125,9 @@ async fn show_health(State(admin): State<Arc<Admin>>) -> Response {
     if admin.health.orphaned.load(Relaxed) { ORPHANED } else { (StatusCode::OK, "ok\n") }.into_response()
 }
 
-async fn show_readiness(State(admin): State<Arc<Admin>>) -> Response {
-    match admin.health.stalls.told() {
-        Some(stalls) => (StatusCode::SERVICE_UNAVAILABLE, stalls).into_response(),
-        None => readiness(&admin.health).into_response(),
+async fn show_readiness(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
+    match admin.health.verdict() {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     }
-}
-
-fn readiness(health: &Health) -> (StatusCode, &'static str) {
-    if health.draining.load(Relaxed) {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n");
-    }
-    if health.orphaned.load(Relaxed) {
-        return ORPHANED;
-    }
-    if health.log_failed.load(Relaxed) {
-        return (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "an event log failed: see the process's log, then restart it\n",
-        );
-    }
-    (StatusCode::OK, "ok\n")
 }

@@ -26,7 +26,7 @@ pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
 pub(crate) use many::Many;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use value::{
-    AllowedTargetRule, Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, UserRule, Wait, address,
+    AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, QuotaRule, UserRule, Wait, address,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -111,6 +111,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
     pub(crate) api_tokens: Option<PathBuf>,
 
+    /// Trust no caller for coming over loopback: every request to the API by TCP needs a token or a client certificate. The one in
+    /// DATA/api/kubeconfig is the operator's
+    #[arg(long, env = "SLUICEGATE_API_AUTHENTICATE")]
+    #[serde(default)]
+    pub(crate) api_authenticate: bool,
+
     /// Append a line of JSON to this file for every request to the API; opened again at SIGHUP
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
     pub(crate) api_audit_log: Option<PathBuf>,
@@ -118,6 +124,12 @@ pub(crate) struct Settings {
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_ADMIN")]
     pub(crate) admin: Option<SocketAddr>,
+
+    /// Name by which clients may call API and admin, beside localhost and addresses; `*.PARENT` is for every name one label below; may
+    /// be given more than once
+    #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allowed_host: Vec<Many<HostRule>>,
 
     /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
     #[arg(long, value_name = "FORMAT", value_enum, env = "SLUICEGATE_ACCESS_LOG")]
@@ -245,8 +257,11 @@ pub(crate) struct Config {
     pub(crate) api_tls_cert: Option<FilePair>,
     pub(crate) api_client_ca: Option<PathBuf>,
     pub(crate) api_tokens: Option<PathBuf>,
+    /// Coming over loopback says nothing.
+    pub(crate) api_authenticate: bool,
     pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
+    pub(crate) allowed_hosts: Vec<HostRule>,
     pub(crate) access_log: AccessFormat,
     /// Never without `access_log`.
     pub(crate) access_log_file: Option<PathBuf>,
@@ -304,7 +319,9 @@ impl Config {
             api_client_ca: given.api_client_ca.or(file.api_client_ca),
             api_tokens: given.api_tokens.or(file.api_tokens),
             api_audit_log: given.api_audit_log.or(file.api_audit_log),
+            api_authenticate: given.api_authenticate || file.api_authenticate,
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
+            allowed_hosts: either(given.allowed_host, file.allowed_host),
             access_log: given.access_log.or(file.access_log).unwrap_or_default(),
             access_log_file: given.access_log_file.or(file.access_log_file),
             otlp: given.otlp.or(file.otlp),

@@ -4,6 +4,7 @@ mod answers;
 mod cold;
 mod delivery;
 mod eventing;
+mod guarded;
 mod histogram;
 mod serving;
 mod targets;
@@ -50,6 +51,8 @@ pub(super) fn render(admin: &Admin, scaler: &Scaler, detail: Detail) -> Result<S
     registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
     registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
     registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
+    registry.register_collector(Box::new(guarded::Rejected(Arc::clone(&admin.health.rejections))));
+    registry.register_collector(Box::new(guarded::InUse(Arc::clone(&admin.health.expiries))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);

@@ -11,6 +11,7 @@ mod descriptors;
 mod doors;
 mod events_tls;
 pub(super) mod folder;
+mod hosts;
 mod inside;
 mod logging;
 mod logs;
@@ -30,6 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
 use anyhow::{Context, Result, anyhow};
@@ -104,7 +106,9 @@ fn serve(config: Config) -> Result<()> {
     let arrived = Arc::new(AtomicBool::new(false));
     listen_to_signals(say.clone(), Arc::clone(&arrived))?;
     // What is wrong with the files must show before another process gives way.
-    let (certificates, given) = (certificates::load(&config.certificates)?, api::Given::read(&config)?);
+    let expiries = Arc::<Expiries>::default();
+    let certificates = certificates::load(&config.certificates, &expiries)?;
+    let given = api::Given::read(&config)?;
     let (access, hand) = access::start(&config)?;
     let Arrival { folder, logs, sockets, predecessor } = arrive(&config)?;
     arrived.store(true, Relaxed);
@@ -112,10 +116,11 @@ fn serve(config: Config) -> Result<()> {
     let events_tls = EventsTls::open(&config, &sockets)?;
 
     let tables = Tables::new(Table::default());
-    let publisher = publisher(&config, &tables, certificates)?;
+    let publisher = publisher(&config, &tables, certificates, &expiries)?;
     let Inside { doors: inside, gateway } = inside::open(&config, &tables);
     let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
-    let (health, ways) = (Arc::new(Health { targets, ..Health::default() }), Arc::default());
+    let health = Arc::new(Health { targets, expiries, ..Health::default() });
+    let ways = Arc::default();
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
     let (reins, steered) = control::reins();
@@ -258,7 +263,7 @@ fn live(
     loop {
         match hear.recv().context("nobody is left to tell anything")? {
             Event::Reload => {
-                reload(config, publisher);
+                certificates::reload(config, publisher, &estate.health.expiries);
                 access.reopen();
                 given.reopen();
             }
@@ -374,30 +379,20 @@ fn signals() -> (Arc<Notify>, Signals) {
     (bell, Signals::new(move || rung.notify_one()))
 }
 
-fn publisher(config: &Config, tables: &Arc<Tables>, certificates: Certificates) -> Result<Arc<Publisher>> {
+fn publisher(
+    config: &Config,
+    tables: &Arc<Tables>,
+    certificates: Certificates,
+    expiries: &Expiries,
+) -> Result<Arc<Publisher>> {
     let tables = Arc::clone(tables);
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
     }));
     publisher.set_certificates(certificates);
     let publisher = Arc::new(publisher);
-    routes::publish(&config.routes, &publisher)?;
+    routes::publish(&config.routes, &publisher, expiries)?;
     Ok(publisher)
-}
-
-/// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse
-/// than none.
-fn reload(config: &Config, publisher: &Publisher) {
-    match certificates::load(&config.certificates) {
-        Ok(certificates) => {
-            let count = certificates.len();
-            publisher.set_certificates(certificates);
-            tracing::info!(count, "certificates read again");
-        }
-        Err(why) => tracing::error!(why = format!("{why:#}"), "the certificates stay as they were"),
-    }
-}
-
 }
 
 /// The line that tells a supervisor, a script or a test that everything listens, and where.

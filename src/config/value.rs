@@ -1,6 +1,6 @@
 //! Settings with a grammar of their own, parsed once.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -179,6 +179,25 @@ impl FromStr for CertificateRule {
     }
 }
 
+/// A name by which clients may call a listener: a DNS name, `*.PARENT` or an address.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct HostRule(pub(crate) String);
+
+impl FromStr for HostRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self(address.to_string()));
+        }
+        if is_domain(text.strip_prefix("*.").unwrap_or(text)) {
+            return Ok(Self(text.to_ascii_lowercase()));
+        }
+        Err(format!("{text:?} is neither a DNS name nor *.PARENT nor an address; it has no port"))
+    }
+}
+
 /// Where something listens.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
@@ -215,11 +234,36 @@ macro_rules! from_string {
     )+};
 }
 
-from_string!(AllowedTargetRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule, Wait);
+from_string!(
+    AllowedTargetRule,
+    CertificateRule,
+    ImageRule,
+    Bytes,
+    QuotaRule,
+    FilePair,
+    UserRule,
+    Wait,
+    HostRule
+);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn allowed_host_is_a_name_a_wildcard_or_an_address() {
+        for (text, host) in [
+            ("Gate.example.com", "gate.example.com"),
+            ("*.lan", "*.lan"),
+            ("10.0.0.5", "10.0.0.5"),
+            ("2001:DB8:0::1", "2001:db8::1"),
+        ] {
+            assert_eq!(text.parse(), Ok(HostRule(host.to_owned())));
+        }
+        for bad in ["", "*", "*.", "gate:8001", "http://gate", "gate.", "a b", "[::1]"] {
+            assert!(bad.parse::<HostRule>().is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_user_is_a_number_and_has_a_group() {

@@ -7,6 +7,7 @@ mod accept;
 mod account_secrets;
 mod account_tokens;
 mod aggregate;
+mod allow;
 mod apply;
 mod audit;
 mod backup;
@@ -41,6 +42,7 @@ mod protobuf;
 mod protobuf_definition;
 mod protobuf_fields;
 mod protobuf_traffic;
+mod readiness;
 mod returning;
 mod reviews;
 mod rules;
@@ -70,6 +72,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, header};
 
 use crate::access::Action;
+use crate::cross_origin::CrossOriginProtection;
 use crate::kind::{Access, Registry, Requester};
 use crate::kinds::custom::Custom;
 use crate::store::{Change, Key, Store, Stored};
@@ -90,6 +93,7 @@ pub use body::{BODY_BYTES_MAX, BODY_MAX};
 pub use household::{collect, keep_house};
 pub use identity::{Believed, Peer, Signer};
 pub use naming::accept_names;
+pub use readiness::{Check, Readiness};
 pub use seed::{Definition, definitions, has_definitions, seed, seed_definitions, seed_objects};
 
 /// Whom requests from this host count as that do not say who they are.
@@ -111,6 +115,8 @@ pub struct Surroundings {
     /// Ways to be believed besides being local.
     pub believed: Believed,
     pub audit: Option<Audit>,
+    /// What `/readyz` depends on; without it on the store alone.
+    pub readiness: Option<Readiness>,
 }
 
 /// The API for everybody else.
@@ -148,6 +154,7 @@ fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, aroun
         instances: around.instances.map(Arc::from),
         believed: Arc::new(around.believed),
         audit: around.audit,
+        readiness: around.readiness,
         crowd: Arc::default(),
         customs: Arc::default(),
         shelf: Arc::default(),
@@ -166,6 +173,7 @@ struct Server {
     instances: Option<Arc<Path>>,
     believed: Arc<Believed>,
     audit: Option<Audit>,
+    readiness: Option<Readiness>,
     crowd: Arc<Crowd>,
     customs: Arc<Customs>,
     /// Documents about the kinds.
@@ -248,20 +256,15 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
     server.registry = server.customs.now(&server.store, &server.registry);
     let note = server.audit.as_ref().map(|audit| audit.note(&head));
     let (is_yaml, is_pretty) = (accept::is_yaml(&head.headers), accept::is_pretty(&head));
-    let believed = match identity::of(&server, &head) {
-        Ok(who) => {
-            server.requester = Arc::new(who);
-            Ok(())
-        }
-        Err(_) if grant::is_open(head.uri.path()) => Ok(()),
-        Err(refusal) => Err(refusal),
-    };
+    let admitted = admit(&mut server, &head);
     let who = Arc::clone(&server.requester);
-    let answered = match believed {
+    let (uri, registry) = (head.uri.clone(), Arc::clone(&server.registry));
+    let answered = match admitted {
         Ok(()) => dispatch(server, head, body).await,
         Err(refusal) => Err(refusal),
     };
     let mut response = answered.unwrap_or_else(Refusal::into_response);
+    allow::add(&mut response, &registry, uri.path());
     if is_yaml {
         response = accept::in_yaml(response).await;
     } else if is_pretty {
@@ -271,6 +274,20 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
         note.end(&who, response.status());
     }
     response
+}
+
+/// Rejects what a web page may have sent, and finds out who asks.
+fn admit(server: &mut Server, head: &Parts) -> Result<(), Refusal> {
+    // A request that came over no socket is from inside the process.
+    if let Some(protection) = head.extensions.get::<Arc<CrossOriginProtection>>() {
+        protection.check(head).map_err(|rejection| Refusal::cross_origin(&rejection))?;
+    }
+    match identity::of(server, head) {
+        Ok(who) => server.requester = Arc::new(who),
+        Err(_) if grant::is_open(head.uri.path()) => {}
+        Err(refusal) => return Err(refusal),
+    }
+    Ok(())
 }
 
 async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, Refusal> {
@@ -295,7 +312,7 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     }
     if path == backup::PATH {
         grant::check_path(&server, &who, if head.method == Method::GET { "get" } else { "put" }, path)?;
-        return backup::answer(&server, &head.method, body.unwrap_or_default()).await;
+        return backup::answer(&server, &head, body.unwrap_or_default()).await;
     }
     let target = path::parse(path, &server.registry)
         .or_else(|unknown| grant::check_unknown(&server, &who, &head.method, path).and(Err(unknown)))?;
@@ -405,7 +422,7 @@ async fn part(server: &Server, head: &Parts, body: &mut Option<Body>) -> Option<
         return Some(logs::answer(server, namespace, name, &head.uri));
     }
     Some(match body::read(body.take().unwrap_or_default()).await {
-        Ok(bytes) => account_tokens::answer(server, namespace, name, &head.headers, &bytes),
+        Ok(bytes) => account_tokens::answer(server, namespace, name, head, &bytes),
         Err(refusal) => Err(refusal),
     })
 }

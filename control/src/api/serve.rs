@@ -23,6 +23,8 @@ use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt as _;
 
+use crate::cross_origin::CrossOriginProtection;
+
 use super::body::BODY_BYTES_MAX;
 use super::errors::Refusal;
 use super::identity::Peer;
@@ -44,14 +46,17 @@ fn connections_max() -> usize {
     usize::try_from((allowed / 8).min(CONNECTIONS_MAX.into())).unwrap_or(usize::MAX)
 }
 
-/// Serves `until` then, and ends with the last request.
+/// Serves `until` then, and ends with the last request. What `protection` rejects is answered by the router all the same, so that
+/// the audit log has it.
 pub async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
+    protection: CrossOriginProtection,
     peer: impl Fn(&L::Io, &L::Addr) -> Peer,
     until: impl Future<Output = ()>,
 ) {
     let mut until = pin!(until);
+    let protection = Arc::new(protection);
     let places = Arc::new(Semaphore::new(connections_max()));
     let (leave, leaving) = watch::channel(false);
     let mut http = http1::Builder::new();
@@ -66,8 +71,10 @@ pub async fn serve<L: Listener>(
             () = &mut until => break,
         };
         let (who, router) = (ConnectInfo(peer(&stream, &address)), router.clone());
+        let protection = Arc::clone(&protection);
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(who.clone());
+            request.extensions_mut().insert(Arc::clone(&protection));
             answer(router.clone(), request)
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);

@@ -61,6 +61,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
 use crate::clock::WallClock;
+use crate::expiry::Expiries;
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
@@ -117,6 +118,8 @@ pub struct ControlConfig {
     pub store: Weak<Store>,
     /// What the events of PingSources come to.
     pub pings: Arc<sources::Tally>,
+    /// Told when certificates of Secrets and trust bundles expire.
+    pub expiries: Arc<Expiries>,
     /// By these the cores send them, once they run.
     pub ways: Arc<OnceLock<Ways>>,
 }

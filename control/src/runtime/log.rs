@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
@@ -190,7 +191,7 @@ impl InstanceLog {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
-                let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
                 self.bytes = file.metadata()?.len();
                 self.file.insert(file)
             }

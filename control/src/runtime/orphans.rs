@@ -4,8 +4,9 @@
 //! has a record, written before it starts: a random mark, which all its processes carry in their
 //! environment, and once known its process id with the start time that makes the number unmistakable.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -161,7 +162,9 @@ fn write(folder: &Path, name: &str, record: &Record) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     // Not synced: the page cache survives our death, and the machine's takes the instance with it.
     let (whole, part) = (folder.join(format!("{name}.{EXTENSION}")), folder.join(format!("{name}.part")));
-    fs::write(&part, serde_json::to_vec(record)?)?;
+    // The mark is for nobody else to know.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
     fs::rename(part, whole)
 }
 

@@ -114,6 +114,7 @@ impl House {
             clock: WallClock::default(),
             store,
             pings: Arc::default(),
+            expiries: Arc::default(),
             ways: Arc::default(),
         };
         let (client_inside, fleet_inside) = (client.clone(), fleet.clone());

@@ -2,7 +2,7 @@
 //!
 //! Never load-bearing for requests: should it end, the cores go on with the last table.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
@@ -13,6 +13,8 @@ use anyhow::{Context, Result, anyhow};
 use axum::Router;
 use control::api::Definition;
 use control::controllers::{self, ControlConfig};
+use control::cross_origin::{CrossOriginProtection, Listener, OwnHosts};
+use control::expiry::{self, Expiries};
 use control::fleet::Fleet;
 use control::kind::Registry;
 use control::manifests::Manifests;
@@ -25,10 +27,11 @@ use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task;
 
-use super::api::{self as entrance, Entrances, Given};
-use super::descriptors::Guarded;
+use super::api::{self as entrance, Entrances, Given, Reports};
 use super::cluster;
+use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
+use super::hosts;
 use crate::admin::{self, Admin, Health, Scaler};
 use crate::config::Config;
 
@@ -129,9 +132,11 @@ async fn live(
     say_synced: oneshot::Sender<Result<()>>,
     hear_admin: oneshot::Receiver<Arc<Admin>>,
 ) -> Result<()> {
-    let house = furnish(&parts).await;
-    let opened =
-        house.and_then(|house| Ok((house, Entrances::open(parts.api, parts.api_socket, &parts.config)?)));
+    let (house, protection) = (furnish(&parts).await, protection(&parts));
+    let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
+    let opened = house.and_then(|house| {
+        Ok((house, Entrances::open(parts.api, parts.api_socket, &parts.config, &reports)?))
+    });
     let (house, entrances) = match opened {
         Ok(opened) => opened,
         Err(why) => {
@@ -143,7 +148,8 @@ async fn live(
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
     let (publisher, admin_given) = (Arc::clone(&parts.publisher), parts.steered.admin_given);
     let scaler = Scaler { fleet: house.fleet.clone(), signals: parts.signals.clone() };
-    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler), publisher, admin_given));
+    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_given));
+    task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
@@ -268,6 +274,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
     let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
+            let _ = parts.health.store.set(Arc::downgrade(&store)); // it is set once
             defined_before = seed(&store, &registry).await?;
             task::spawn_local(api::aggregate(Arc::clone(&store)));
             task::spawn_local(api::accept_names(Arc::clone(&store)));
@@ -277,8 +284,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             let signer = entrance::signer(&parts.config)?;
             let client =
                 api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
-            let surroundings =
-                entrance::surroundings(&parts.config, Arc::clone(&signer), parts.given.clone());
+            let surroundings = entrance::surroundings(parts, Arc::clone(&signer));
             (
                 Some(Arc::clone(&store)),
                 Some(signer),
@@ -373,6 +379,21 @@ fn control_ports(parts: &Parts) -> Vec<u16> {
     addresses.filter(trusting).map(|address| address.port()).collect()
 }
 
+/// What the admin listener accepts.
+fn protection(parts: &Parts) -> CrossOriginProtection {
+    let bound = parts.admin.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    let hosts = OwnHosts::new(bound, hosts::own(&parts.config, bound));
+    CrossOriginProtection::new(Listener::Admin, false, hosts, Arc::clone(&parts.health.rejections))
+}
+
+/// Tells of certificates that expire while they are in use.
+async fn check_certificates(expiries: Arc<Expiries>) {
+    loop {
+        tokio::time::sleep(expiry::CHECK_INTERVAL).await;
+        expiries.check(jiff::Timestamp::now());
+    }
+}
+
 /// Serves `until` then; requests under way still end.
 async fn serve(listener: TcpListener, router: Router, until: impl Future<Output = ()> + Send + 'static) {
     let served = match tokio::net::TcpListener::from_std(listener) {
@@ -387,14 +408,14 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 /// Answers at the admin port, but for the time in which a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
-    (admin, scaler): (oneshot::Receiver<Arc<Admin>>, Scaler),
+    (admin, scaler, protection): (oneshot::Receiver<Arc<Admin>>, Scaler, CrossOriginProtection),
     publisher: Arc<Publisher>,
     mut given: watch::Receiver<bool>,
 ) {
     // An error: the start failed, and the process is about to end.
     let Ok(admin) = admin.await else { return };
     publisher.cores_run();
-    let router = admin::router(admin, scaler);
+    let router = admin::router(admin, scaler, protection);
     // An error of these: the main thread is gone.
     while given.wait_for(|given| !given).await.is_ok() {
         match listener.try_clone() {

@@ -47,6 +47,7 @@ pub(super) fn control_config(
         clock: WallClock::default(),
         store: Weak::new(), // it is opened later
         pings: Arc::clone(&health.pings),
+        expiries: Arc::clone(&health.expiries),
         ways: Arc::clone(ways),
     })
 }

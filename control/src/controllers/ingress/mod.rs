@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dataplane::tls::Identity;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Endpoints, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
@@ -20,6 +21,7 @@ use super::cache::Cache;
 use super::queue::{Item, Kind};
 use super::route;
 use super::world::{Error, World, now};
+use crate::expiry::{Expiries, Source};
 use crate::hand;
 use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
 use crate::kinds::serving::revision::Revision;
@@ -215,7 +217,8 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
 fn certificates(world: &World, ingress: &Ingress) -> Result<Shown, Unresolved> {
     let (mut shown, inside) = (Shown::default(), rules::inside_hosts(ingress));
     for tls in &ingress.spec.tls {
-        let identity = world.ingress.identity(&tls.secret_namespace, &tls.secret_name)?;
+        let expiries = &world.config.expiries;
+        let identity = world.ingress.identity(&tls.secret_namespace, &tls.secret_name, expiries)?;
         for host in tls.hosts.iter().map(|host| host.to_ascii_lowercase()) {
             let to = if inside.contains(&host) { &mut shown.inside } else { &mut shown.everybody };
             to.push((host, identity.clone()));
@@ -226,7 +229,7 @@ fn certificates(world: &World, ingress: &Ingress) -> Result<Shown, Unresolved> {
 
 impl Room {
     /// The certificate in a Secret.
-    pub(super) fn identity(&self, ns: &str, name: &str) -> Result<Identity, Unresolved> {
+    pub(super) fn identity(&self, ns: &str, name: &str, expiries: &Expiries) -> Result<Identity, Unresolved> {
         let secret = self.secrets.get(ns, name).ok_or_else(|| Unresolved {
             reason: "SecretNotFound",
             message: format!("Secret \"{ns}/{name}\" not found."),
@@ -244,12 +247,15 @@ impl Room {
             reason: "SecretInvalid",
             message: format!("Secret \"{ns}/{name}\": tls.crt and tls.key: {why}."),
         })?;
+        let chain = part("tls.crt").unwrap_or_default();
+        expiries.record(Source::Secret, &format!("{ns}/{name}"), chain, Timestamp::now());
         known.insert(key, (version, identity.clone()));
         Ok(identity)
     }
 
     /// The Secret is gone, and what was read from it.
-    fn forget_identity(&self, ns: &str, name: &str) {
+    fn forget_identity(&self, ns: &str, name: &str, expiries: &Expiries) {
+        expiries.forget(Source::Secret, &format!("{ns}/{name}"));
         let mut known = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
         known.remove(&(ns.to_owned(), name.to_owned()));
     }

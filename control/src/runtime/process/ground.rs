@@ -51,8 +51,11 @@ impl Ground {
         let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
         shelf.open(&spec.volumes, spec.mounts.iter().chain(others))?;
         let last_words = LastWords::new(&room.records.folder(&spec.namespace, &spec.revision), id);
-        let words_at =
-            spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;
+        let words_at = spec
+            .last_words
+            .as_ref()
+            .map(|_| last_words.open(&spec.identity).map(|()| last_words.path()))
+            .transpose()?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
         let group = waiting.as_mut().map_or_else(|| Group::named(id.to_string()), |it| it.leave_group());
         let seat = room.seat(group, has_port, spec, port);
