@@ -1,17 +1,35 @@
 //! The data folder: one process owns it.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
+
+/// A dying process lets go of its files within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
 
 /// Held as long as the process lives; the kernel lets go of it however the process ends.
 #[derive(Debug)]
 pub(in crate::cli) struct Folder {
     lock: File,
 }
+
+/// Another process has the folder.
+#[derive(Debug)]
+pub(in crate::cli) struct InUse(String);
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InUse {}
 
 impl Drop for Folder {
     /// Closing would not do: a child that is just being started has the descriptor as well, until its exec.
@@ -41,14 +59,32 @@ pub(in crate::cli) fn take(folder: &Path) -> Result<Folder> {
         let mut owner = String::new();
         drop(lock.read_to_string(&mut owner)); // only for the message
         let owner = owner.trim();
-        bail!(
+        let told = format!(
             "data folder {name} is in use by another sluicegate (process {owner}); \
-             stop it, or give this one a folder of its own with --data"
+             stop it, replace it with --hot-restart, or give this one a folder of its own with --data"
         );
+        return Err(InUse(told).into());
     }
     // Only for the message above: a disk without room for it keeps nobody from starting.
     drop(lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())));
     Ok(Folder { lock })
+}
+
+/// The same, for a start that follows another process: a killed one holds the lock until the kernel is done with it.
+///
+/// # Errors
+/// As [`take`].
+pub(in crate::cli) fn take_patiently(folder: &Path) -> Result<Folder> {
+    let begin = Instant::now();
+    loop {
+        match take(folder) {
+            Err(_) if begin.elapsed() < PATIENCE => {
+                #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
+                std::thread::sleep(STEP);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 #[cfg(test)]
