@@ -97,7 +97,7 @@ impl Records {
     }
 
     fn remove(folder: &Path) {
-        if let Err(why) = fs::remove_dir_all(&folder)
+        if let Err(why) = fs::remove_dir_all(folder)
             && why.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(folder = %folder.display(), %why, "a revision's logs stay behind");
