@@ -10,6 +10,7 @@ mod file;
 mod http;
 mod many;
 mod program;
+mod renamed;
 mod route;
 mod value;
 
@@ -27,6 +28,7 @@ pub(crate) use many::Many;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use value::{
     AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, QuotaRule, UserRule, Wait, address,
+    whole,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -43,7 +45,7 @@ pub(crate) struct Settings {
     pub(crate) data: Option<PathBuf>,
 
     /// Cores that serve traffic, one thread each [default: all]
-    #[arg(long, value_name = "N", env = "SLUICEGATE_WORKERS")]
+    #[arg(long, value_name = "N", value_parser = value::whole::<usize>, env = "SLUICEGATE_WORKERS")]
     pub(crate) workers: Option<usize>,
 
     /// Address for HTTP requests to routes [default: 127.0.0.1:8080]
@@ -150,7 +152,12 @@ pub(crate) struct Settings {
     pub(crate) server_timing: Option<ServerTiming>,
 
     /// Take the sockets and the data folder over from the process that runs on it, without refusing a connection
-    #[arg(long, env = "SLUICEGATE_TAKEOVER")]
+    #[arg(long, env = "SLUICEGATE_HOT_RESTART")]
+    #[serde(default)]
+    pub(crate) hot_restart: bool,
+
+    /// The earlier name of --hot-restart
+    #[arg(long, env = "SLUICEGATE_TAKEOVER", hide = true)]
     #[serde(default)]
     pub(crate) takeover: bool,
 
@@ -268,7 +275,9 @@ pub(crate) struct Config {
     /// An `http://` URL.
     pub(crate) otlp: Option<String>,
     pub(crate) server_timing: ServerTiming,
-    pub(crate) takeover: bool,
+    pub(crate) hot_restart: bool,
+    /// One line for each setting that was given by an earlier name.
+    pub(crate) deprecations: Vec<String>,
     pub(crate) domain: String,
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
@@ -326,7 +335,8 @@ impl Config {
             access_log_file: given.access_log_file.or(file.access_log_file),
             otlp: given.otlp.or(file.otlp),
             server_timing: given.server_timing.or(file.server_timing).unwrap_or_default(),
-            takeover: given.takeover || file.takeover,
+            hot_restart: given.hot_restart || file.hot_restart || given.takeover || file.takeover,
+            deprecations: renamed::deprecations(given.takeover || file.takeover),
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
             images: located(either(given.image, file.image)),

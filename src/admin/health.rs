@@ -38,6 +38,8 @@ pub(crate) struct Health {
     pub(crate) manifests: Arc<control::manifests::Tally>,
     /// What the events of PingSources came to.
     pub(crate) pings: Arc<control::controllers::sources::Tally>,
+    /// What instances print.
+    pub(crate) output: Arc<control::runtime::OutputTally>,
     /// Requests that web pages may have sent.
     pub(crate) rejections: Arc<Rejections>,
     /// The certificates in use.

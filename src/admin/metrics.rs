@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use control::fleet::Fleet;
 use control::manifests::Tally;
+use control::runtime::OutputTally;
 use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::meter::Flood;
 use dataplane::load::Comparison;
@@ -53,6 +54,7 @@ pub(super) fn render(admin: &Admin, scaler: &Scaler, detail: Detail) -> Result<S
     registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
     registry.register_collector(Box::new(guarded::Rejected(Arc::clone(&admin.health.rejections))));
     registry.register_collector(Box::new(guarded::InUse(Arc::clone(&admin.health.expiries))));
+    registry.register_collector(Box::new(Printed(Arc::clone(&admin.health.output))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);
@@ -80,6 +82,23 @@ struct Files(Arc<Tally>);
 /// What became of spans that were to be sent.
 #[derive(Debug)]
 struct Spans(Arc<SpanTally>);
+
+/// What instances printed.
+#[derive(Debug)]
+struct Printed(Arc<OutputTally>);
+
+impl Collector for Printed {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let OutputTally { bytes, throttled_us } = &*self.0;
+        let help = "Bytes written into instances' logs";
+        let mut family = out.encode_descriptor("instance_log_bytes", help, None, MetricType::Counter)?;
+        counter(&mut family, &[], bytes.load(Relaxed))?;
+        let help = "Milliseconds for which instances' output was not read because they print too much";
+        let mut family =
+            out.encode_descriptor("instance_log_throttled_milliseconds", help, None, MetricType::Counter)?;
+        counter(&mut family, &[], throttled_us.load(Relaxed) / 1000)
+    }
+}
 
 impl Collector for Spans {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {

@@ -2,6 +2,7 @@
 
 mod access;
 mod api;
+mod arrival;
 mod certificates;
 mod cluster;
 mod control;
@@ -13,11 +14,14 @@ mod events_tls;
 pub(super) mod folder;
 mod hosts;
 mod inside;
+pub(super) mod log_names;
 mod logging;
 mod logs;
 mod otlp;
 mod outward;
+mod preflight;
 mod routes;
+mod signals;
 mod sockets;
 mod takeover;
 mod targets;
@@ -29,7 +33,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
@@ -41,39 +45,41 @@ use dataplane::signal::Signals;
 use dataplane::spans::Queue;
 use dataplane::table::Table;
 use dataplane::target_policy::TargetPolicy;
-use dataplane::tls::Certificates;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+use dataplane::tls::{Certificates, Trust};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admin::Health;
 use crate::config::{Config, ServerTiming, Settings};
-use control::{Control, Parts, Reins};
+use arrival::Arrival;
+use control::{AdminPort, Control, Parts, Reins};
 use control_config::control_config;
 use cores::{Cores, Shared};
 use doors::Doors;
 use events_tls::EventsTls;
 use folder::Folder;
 use inside::Inside;
-use logs::{Logs, Opening};
+use log_names::LogNames;
+use logs::Logs;
 use otlp::Exporter;
+use preflight::Preflight;
 use sockets::{Kept, Sockets};
-use takeover::{Door, Estate, Predecessor, Request, Successor};
+use takeover::{Door, Estate, Request, Successor};
 
 /// How long a start is silent while it waits.
 const START_TOLD_EVERY: Duration = Duration::from_secs(10);
-
-/// As shells have it: ended by SIGINT.
-const EXIT_INTERRUPTED: i32 = 130;
 
 /// Serves until told to stop; the answer is the process's exit status.
 pub(crate) fn run(settings: Settings) -> ExitCode {
     let (config, log) = match Config::decide(settings).and_then(|config| Ok((config, logging::start()?))) {
         Ok(both) => both,
         Err(why) => {
-            eprintln!("error: {why}");
+            complain!("error: {why}");
             return super::USAGE.into();
         }
     };
+    for warning in &config.deprecations {
+        tracing::warn!("{warning}");
+    }
     dataplane::heap::set_bounds();
     let outcome = serve(config);
     if let Err(why) = &outcome {
@@ -102,21 +108,19 @@ enum Event {
 
 fn serve(config: Config) -> Result<()> {
     let (say, hear) = mpsc::channel();
-    dataplane::core::check_kernel()?;
     let arrived = Arc::new(AtomicBool::new(false));
-    listen_to_signals(say.clone(), Arc::clone(&arrived))?;
-    // What is wrong with the files must show before another process gives way.
+    signals::listen(say.clone(), Arc::clone(&arrived))?;
     let expiries = Arc::<Expiries>::default();
-    let certificates = certificates::load(&config.certificates, &expiries)?;
-    let given = api::Given::read(&config)?;
-    let (access, hand) = access::start(&config)?;
-    let Arrival { folder, logs, sockets, predecessor } = arrive(&config)?;
+    let Preflight { certificates, trust, given, access, access_log: hand, api_socket } =
+        preflight::run(&config, &expiries)?;
+    let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
     arrived.store(true, Relaxed);
     let ready = sockets.ready_line()?;
     let events_tls = EventsTls::open(&config, &sockets)?;
 
     let tables = Tables::new(Table::default());
-    let publisher = publisher(&config, &tables, certificates, &expiries)?;
+    let log_names = LogNames::new(&config.data, &tables);
+    let publisher = publisher(&config, &tables, (certificates, trust), log_names.clone())?;
     let Inside { doors: inside, gateway } = inside::open(&config, &tables);
     let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
     let health = Arc::new(Health { targets, expiries, ..Health::default() });
@@ -126,7 +130,6 @@ fn serve(config: Config) -> Result<()> {
     let (reins, steered) = control::reins();
     let shared = Shared::new(&tables, &signals, predecessor.is_some());
     let mut estate = estate(&config, (sockets.keep()?, folder), &shared, reins, &health);
-    let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let Control { synced, admin, thread: control } = control::start(Parts {
         control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
         config: config.clone(),
@@ -140,9 +143,9 @@ fn serve(config: Config) -> Result<()> {
         health: Arc::clone(&health),
         steered,
         events_tls: events_tls.clone(),
-        first_instance,
         gateway,
         beside: predecessor.is_some(),
+        log_names,
     })?;
     if !await_objects(synced, (&hear, &say))? {
         estate.reins.stop.send_replace(true);
@@ -157,11 +160,14 @@ fn serve(config: Config) -> Result<()> {
     open_door(&config, say.clone());
     announce(&ready)?;
     if let Some(predecessor) = predecessor {
-        predecessor.dismiss(clear_up(config.data.clone(), first_instance, Arc::clone(&shared.stop)))?;
+        predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
     }
 
     let event = live((&config, &publisher), &mut estate, (&hand, &given), (&hear, &say))?;
     health.draining.store(true, Relaxed);
+    if matches!(event, Event::Replaced(_)) {
+        estate.reins.admin_port.send_replace(AdminPort::Closed);
+    }
     let Estate { sockets, folder, reins, .. } = estate;
     drop(sockets); // or else the kernel would go on taking connections in
     let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
@@ -222,35 +228,6 @@ fn await_objects(
             }
         }
     }
-}
-
-/// How this process came to its folder and its sockets.
-struct Arrival {
-    folder: Folder,
-    logs: Opening,
-    sockets: Sockets,
-    /// It serves requests until this one does.
-    predecessor: Option<Predecessor>,
-}
-
-fn arrive(config: &Config) -> Result<Arrival> {
-    descriptors::raise_limit(config.workers)?;
-    if config.takeover
-        && let Some((predecessor, inherited)) = takeover::begin(config)?
-    {
-        let sockets = Sockets::inherit(inherited, config)?;
-        predecessor.wait_for_folder()?;
-        let (folder, logs) = enter(config)?;
-        return Ok(Arrival { folder, logs, sockets, predecessor: Some(predecessor) });
-    }
-    let (folder, logs) = enter(config)?;
-    Ok(Arrival { folder, logs, sockets: Sockets::bind(config)?, predecessor: None })
-}
-
-/// Takes the data folder, and begins to open what waits for the disk longest.
-fn enter(config: &Config) -> Result<(Folder, Opening)> {
-    let folder = folder::take(&config.data)?;
-    Ok((folder, Opening::begin(config)?))
 }
 
 /// Until there is a reason to leave.
@@ -325,7 +302,7 @@ fn end(
     (outcome, successor)
 }
 
-/// Lets successors knock. Without that only `--takeover` does not work.
+/// Lets successors knock. Without that only `--hot-restart` does not work.
 fn open_door(config: &Config, say: mpsc::Sender<Event>) {
     let opened = Door::open(&config.data).and_then(|door| {
         door.watch(move |request| drop(say.send(Event::Asked(request)))) // nobody hears it when all is over
@@ -336,10 +313,10 @@ fn open_door(config: &Config, say: mpsc::Sender<Event>) {
 }
 
 /// What is due when the process before this one has ended.
-fn clear_up(data: PathBuf, first_instance: u64, stop: Arc<Stop>) -> impl FnOnce() + Send + 'static {
+fn clear_up(data: PathBuf, stop: Arc<Stop>) -> impl FnOnce() + Send + 'static {
     move || {
         stop.set_beside(false);
-        match end_leftovers(&data, first_instance) {
+        match end_leftovers(&data) {
             Ok(()) => tracing::info!("the process that was replaced has ended"),
             Err(why) => tracing::warn!(%why, "instances of the process before cannot be looked for"),
         }
@@ -382,16 +359,17 @@ fn signals() -> (Arc<Notify>, Signals) {
 fn publisher(
     config: &Config,
     tables: &Arc<Tables>,
-    certificates: Certificates,
-    expiries: &Expiries,
+    (certificates, trust): (Certificates, Vec<Option<Arc<Trust>>>),
+    log_names: LogNames,
 ) -> Result<Arc<Publisher>> {
     let tables = Arc::clone(tables);
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
+        log_names.changed();
     }));
     publisher.set_certificates(certificates);
     let publisher = Arc::new(publisher);
-    routes::publish(&config.routes, &publisher, expiries)?;
+    routes::publish(&config.routes, trust, &publisher)?;
     Ok(publisher)
 }
 
@@ -399,40 +377,6 @@ fn publisher(
 fn announce(ready: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{ready}").and_then(|()| out.flush()).context("stdout is closed")
-}
-
-/// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
-/// the process at once. Instances die with their parent. What has not arrived yet, and may be waiting for another process, has
-/// nothing to drain.
-fn listen_to_signals(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Result<()> {
-    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process; and whoever sends what other
-    // servers open their logs anew at does not mean the end either.
-    for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
-        signal_hook::flag::register(signal, Arc::default()).context("no signal handler")?;
-    }
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            let mut told = false;
-            for signal in signals.forever() {
-                if signal == SIGHUP {
-                    drop(say.send(Event::Reload));
-                    continue;
-                }
-                if signal == SIGINT && (told || !arrived.load(Relaxed)) {
-                    std::process::exit(EXIT_INTERRUPTED);
-                }
-                if !arrived.load(Relaxed) {
-                    std::process::exit(0);
-                }
-                told = true;
-                drop(say.send(Event::Told)); // a receiver that is gone is ending already
-            }
-        })
-        .context("no thread for signals")?;
-    Ok(())
 }
 
 #[cfg(test)]

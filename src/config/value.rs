@@ -204,6 +204,11 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "it has to be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
 }
 
+/// A number without a sign.
+pub(crate) fn whole<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| "it has to be a whole number, like 4".to_owned())
+}
+
 /// Whether it begins with `http://` and names a host.
 pub(crate) fn is_http_url(text: &str) -> bool {
     text.parse::<Uri>().is_ok_and(|url| url.scheme_str() == Some("http") && url.authority().is_some())

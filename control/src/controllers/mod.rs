@@ -230,7 +230,7 @@ async fn restore(world: &World) -> Result<(), Error> {
             let item = Item::new(Kind::Revision, namespace(meta), name(meta));
             // One that cannot be read must not keep the others down; it is looked at again.
             if let Err(why) = revision::run(world, &item, &revision).await {
-                tracing::warn!(?item, %why, "a Revision cannot be brought back yet");
+                tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
             }
         }
     }
@@ -426,9 +426,9 @@ async fn work(world: &World) {
             Err(why) => {
                 let again_in = world.queue.failed(&item);
                 if why.is_crossing() {
-                    tracing::debug!(?item, %why, ?again_in, "somebody else wrote first");
+                    tracing::debug!(%item, %why, ?again_in, "somebody else wrote first");
                 } else {
-                    tracing::warn!(?item, %why, ?again_in, "reconcile failed");
+                    tracing::warn!(%item, %why, ?again_in, "reconcile failed");
                 }
             }
         }

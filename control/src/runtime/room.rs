@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use dataplane::target_policy::TargetPolicy;
 
 use super::InstanceSpec;
 use super::cgroups::{Cgroups, Group};
+use super::generations::Generation;
 use super::orphans::Records;
+use super::pace::{Output, OutputTally};
 use super::port::Ports;
 use super::process::Init;
 use super::seats::Seats;
@@ -34,6 +37,8 @@ pub struct Surroundings {
     pub host_devices: bool,
     /// Where probes may connect.
     pub targets: Arc<TargetPolicy>,
+    /// Counts what instances print.
+    pub output: Arc<OutputTally>,
 }
 
 impl Surroundings {
@@ -41,18 +46,28 @@ impl Surroundings {
     #[must_use]
     pub fn bare() -> Self {
         let gateway = Err("nobody answers for names".to_owned());
-        Self { closed: Vec::new(), gateway, seats: 0, host_devices: false, targets: Arc::default() }
+        Self {
+            closed: Vec::new(),
+            gateway,
+            seats: 0,
+            host_devices: false,
+            targets: Arc::default(),
+            output: Arc::default(),
+        }
     }
 }
 
 pub(super) struct Room {
     pub(super) records: Records,
+    /// Held for as long as an instance of this process may run.
+    pub(super) generation: Generation,
     pub(super) init: Init,
     pub(super) ports: RefCell<Ports>,
     pub(super) sweeper: Sweeper,
     pub(super) seats: Rc<Seats>,
     /// Where control groups can be made, or why not.
     pub(super) cgroups: Result<Cgroups, String>,
+    pub(super) output: Rc<Output>,
     around: Surroundings,
     /// What instances find as `/etc/resolv.conf`, by namespace.
     resolvers: RefCell<HashMap<String, PathBuf>>,
@@ -73,15 +88,29 @@ pub(super) struct Seat {
 
 impl Room {
     pub(super) fn new(
-        records: Records,
+        (records, generation): (Records, Generation),
         init: Init,
         cgroups: Result<Cgroups, String>,
         around: Surroundings,
     ) -> Self {
         let (ports, sweeper) = (RefCell::new(Ports::of_this_host()), Sweeper::start());
+        let output = Rc::new(Output::new(Arc::clone(&around.output)));
         let (told, told_of_names) = (Cell::new(false), Cell::new(false));
         let (resolvers, seats) = (RefCell::default(), Rc::new(Seats::new(around.seats)));
-        Self { records, init, ports, sweeper, seats, cgroups, around, resolvers, told, told_of_names }
+        Self {
+            records,
+            generation,
+            init,
+            ports,
+            sweeper,
+            seats,
+            cgroups,
+            output,
+            around,
+            resolvers,
+            told,
+            told_of_names,
+        }
     }
 
     /// RT-PORT-03, RT-ENV-01: a seat in `group` where the container port is the host's `real` one, unless it `has_port`
@@ -144,7 +173,7 @@ impl Room {
         }
         let written = self.around.gateway.clone().and_then(|gateway| {
             let text = names::instance_file(namespace, gateway.server);
-            self.write_resolver(namespace, &text).map_err(|why| why.to_string())
+            self.write_resolver(namespace, gateway.server, &text).map_err(|why| why.to_string())
         });
         match written {
             Ok(file) => {
@@ -160,11 +189,13 @@ impl Room {
         }
     }
 
-    fn write_resolver(&self, namespace: &str, text: &str) -> io::Result<PathBuf> {
+    /// Named by the name server, because each process on a data folder has its own, and they may run beside each other.
+    fn write_resolver(&self, namespace: &str, server: Ipv4Addr, text: &str) -> io::Result<PathBuf> {
         let folder = self.records.namespace(namespace);
         fs::create_dir_all(&folder)?;
         let folder = folder.canonicalize()?; // the instance may begin in another root
-        let (new, file) = (folder.join("resolv.conf.new"), folder.join("resolv.conf"));
+        let (new, file) =
+            (folder.join(format!("resolv-{server}.conf.new")), folder.join(format!("resolv-{server}.conf")));
         fs::write(&new, text)?;
         fs::rename(new, &file)?; // who has the old one mounted keeps it
         Ok(file)

@@ -58,7 +58,7 @@ pub(super) async fn between(
     let up = one_way(&state, inflow, client, instance, Chunk::from(going_away_masked(key)), None);
     let down = one_way(&state, from_instance, instance, client, Chunk::from(GOING_AWAY), Some(&to_client));
 
-    let mut both = pin!(both(up, down));
+    let mut both = pin!(both(up, down, &state.leaving));
     loop {
         let due = state.due();
         let event = poll_fn(|cx| {
@@ -172,8 +172,13 @@ async fn send(state: &State<'_>, to: &impl Pipe, bytes: Chunk, passed: Option<&C
     Ok(())
 }
 
-/// Runs both to their ends; a broken one ends the other.
-async fn both(one: impl Future<Output = io::Result<()>>, other: impl Future<Output = io::Result<()>>) {
+/// Runs both to their ends; a broken one ends the other. Once goodbyes are said it does not: a client whose connection is
+/// closed while it still sends is reset, and may lose the goodbye that it has not read.
+async fn both(
+    one: impl Future<Output = io::Result<()>>,
+    other: impl Future<Output = io::Result<()>>,
+    leaving: &Cell<bool>,
+) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut one_done, mut other_done) = (false, false);
     poll_fn(|cx| {
@@ -183,7 +188,7 @@ async fn both(one: impl Future<Output = io::Result<()>>, other: impl Future<Outp
         ] {
             if !*done && let Poll::Ready(ended) = polled.poll(cx) {
                 *done = true;
-                if ended.is_err() {
+                if ended.is_err() && !leaving.get() {
                     return Poll::Ready(());
                 }
             }

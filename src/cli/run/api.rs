@@ -17,6 +17,7 @@ use control::api::{Audit, Believed, Signer, Surroundings};
 use control::cross_origin::{CrossOriginProtection, Listener, OwnHosts, Rejections};
 use control::expiry::Expiries;
 use futures_util::future;
+use jiff::Timestamp;
 
 use super::control::Parts;
 use super::{hosts, outward};
@@ -81,6 +82,20 @@ impl Given {
             audit.reopen();
         }
     }
+}
+
+/// Whether what the API makes itself in the data folder is there and good, or can be made.
+pub(super) fn check_made(config: &Config) -> Result<()> {
+    if config.kubeconfig.is_some() {
+        return Ok(());
+    }
+    signer(config)?;
+    let Papers { certificate, key, clients, made_by } = papers(config, config.api);
+    if let Some(maker) = made_by.filter(|_| config.api_tls) {
+        maker.renew(Timestamp::now()).map_err(|why| without_tls(&why))?;
+        door::check(&Papers { certificate, key, clients, made_by: None }).map_err(|why| without_tls(&why))?;
+    }
+    Ok(())
 }
 
 fn without_tls(why: &str) -> anyhow::Error {

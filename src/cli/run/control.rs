@@ -32,6 +32,7 @@ use super::cluster;
 use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
 use super::hosts;
+use super::log_names::LogNames;
 use crate::admin::{self, Admin, Health, Scaler};
 use crate::config::Config;
 
@@ -71,12 +72,11 @@ pub(super) struct Parts {
     pub(super) steered: Steered,
     /// Its certificate is renewed here.
     pub(super) events_tls: Option<EventsTls>,
-    /// The first number for instances. Those below may still run in another process.
-    pub(super) first_instance: u64,
     /// Where names of Services lead instances to, or why nowhere.
     pub(super) gateway: Result<Gateway, String>,
     /// Another process still runs instances here.
     pub(super) beside: bool,
+    pub(super) log_names: LogNames,
 }
 
 /// By what the main thread steers the control thread.
@@ -87,8 +87,8 @@ pub(super) struct Reins {
     pub(super) hand_over: watch::Sender<bool>,
     /// Told when they have ended.
     pub(super) handed: mpsc::Receiver<()>,
-    /// While this is so, a successor is asked at the admin port, and not this process.
-    pub(super) give_admin: watch::Sender<bool>,
+    /// What this process does with its admin listener.
+    pub(super) admin_port: watch::Sender<AdminPort>,
 }
 
 /// Their other ends.
@@ -96,16 +96,27 @@ pub(super) struct Steered {
     stop: watch::Receiver<bool>,
     hand_over: watch::Receiver<bool>,
     handed: mpsc::Sender<()>,
-    admin_given: watch::Receiver<bool>,
+    admin_port: watch::Receiver<AdminPort>,
+}
+
+/// What a process does with its admin listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AdminPort {
+    Served,
+    /// A successor answers there, or is about to; should it fail, this process serves again.
+    Lent,
+    /// A successor has it for good: a process that drains must not keep others from listening there.
+    Closed,
 }
 
 pub(super) fn reins() -> (Reins, Steered) {
     let (say_stop, stop) = watch::channel(false);
     let (say_hand_over, hand_over) = watch::channel(false);
-    let (give_admin, admin_given) = watch::channel(false);
+    let (lend_admin, admin_port) = watch::channel(AdminPort::Served);
     let (handed, hear_handed) = mpsc::channel();
-    let reins = Reins { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, give_admin };
-    (reins, Steered { stop, hand_over, handed, admin_given })
+    let reins =
+        Reins { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, admin_port: lend_admin };
+    (reins, Steered { stop, hand_over, handed, admin_port })
 }
 
 /// The control thread as the main thread sees it.
@@ -146,9 +157,9 @@ async fn live(
     };
     house.keep(entrances.authority());
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
-    let (publisher, admin_given) = (Arc::clone(&parts.publisher), parts.steered.admin_given);
+    let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
     let scaler = Scaler { fleet: house.fleet.clone(), signals: parts.signals.clone() };
-    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_given));
+    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_port));
     task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
@@ -157,6 +168,7 @@ async fn live(
     if let Some(events_tls) = parts.events_tls {
         task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
+    task::spawn_local(either(parts.log_names.keep(), leaving()));
     let (first_table, have_table) = oneshot::channel();
     let objects = house.store.as_ref().map(Arc::downgrade).unwrap_or_default();
     let controllers = task::spawn_local(controllers::run(
@@ -303,11 +315,13 @@ async fn furnish(parts: &Parts) -> Result<House> {
         seats: runtime::limits::SEATS_MAX,
         host_devices: parts.config.host_devices,
         targets: Arc::clone(&parts.health.targets),
+        output: Arc::clone(&parts.health.output),
     };
     let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
-    let (fleet, work) = Fleet::new(Arc::new(processes), sink, parts.first_instance);
+    let first_id = processes.first_id();
+    let (fleet, work) = Fleet::new(Arc::new(processes), sink, first_id);
     task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),
@@ -410,19 +424,24 @@ async fn serve_admin(
     listener: TcpListener,
     (admin, scaler, protection): (oneshot::Receiver<Arc<Admin>>, Scaler, CrossOriginProtection),
     publisher: Arc<Publisher>,
-    mut given: watch::Receiver<bool>,
+    mut port: watch::Receiver<AdminPort>,
 ) {
     // An error: the start failed, and the process is about to end.
     let Ok(admin) = admin.await else { return };
     publisher.cores_run();
     let router = admin::router(admin, scaler, protection);
     // An error of these: the main thread is gone.
-    while given.wait_for(|given| !given).await.is_ok() {
+    while let Ok(told) = port.wait_for(|port| *port != AdminPort::Lent).await.map(|told| *told) {
+        if told == AdminPort::Closed {
+            return;
+        }
+        let mut leaves = port.clone();
+        let until = async move { drop(leaves.wait_for(|port| *port != AdminPort::Served).await) };
         match listener.try_clone() {
-            Ok(ours) => drop(task::spawn_local(serve(ours, router.clone(), stopped(given.clone())))),
+            Ok(ours) => drop(task::spawn_local(serve(ours, router.clone(), until))),
             Err(why) => tracing::error!(%why, "the admin port is not answered"),
         }
-        stopped(given.clone()).await;
+        drop(port.wait_for(|port| *port != AdminPort::Served).await);
     }
 }
 

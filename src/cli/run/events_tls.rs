@@ -1,5 +1,6 @@
 //! The events listener that speaks TLS: a certificate of our own making, who vouches for it, and its renewal.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -29,10 +30,18 @@ pub(super) struct EventsTls {
 }
 
 impl EventsTls {
+    /// Whether what [`EventsTls::open`] needs is there or can be made; `--events-https` names no port yet.
+    pub(super) fn check(config: &Config) -> Result<()> {
+        config.events_https.map_or(Ok(()), |at| Self::make(config, at).map(drop))
+    }
+
     /// Makes what is missing, if something listens for events by TLS at all.
     pub(super) fn open(config: &Config, sockets: &Sockets) -> Result<Option<Self>> {
         let Some(listener) = sockets.events_https.first() else { return Ok(None) };
-        let at = listener.local_addr().context("events-https")?;
+        Self::make(config, listener.local_addr().context("events-https")?).map(Some)
+    }
+
+    fn make(config: &Config, at: SocketAddr) -> Result<Self> {
         let folder = config.data.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let maker = SelfMade::new(&folder, &api::names(at.ip())).signed_by(AUTHORITY);
@@ -42,7 +51,7 @@ impl EventsTls {
         let url_base = format!("https://{}", outward::met_at(at));
         let made = Self { maker, own: Own::default(), url_base, ca_certs };
         made.show()?;
-        Ok(Some(made))
+        Ok(made)
     }
 
     /// The certificate as the cores show it.

@@ -1,11 +1,13 @@
 //! The data folder: one process owns it.
 
+use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 /// Others may pass through: instances of other users find their volumes below it.
@@ -13,11 +15,27 @@ const FOLDER_MODE: u32 = 0o755;
 /// Who can open the file, even to read it, can lock it and keep an appliance from starting.
 const LOCK_MODE: u32 = 0o600;
 
+/// A dying process lets go of its files within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
+
 /// Held as long as the process lives; the kernel lets go of it however the process ends.
 #[derive(Debug)]
 pub(in crate::cli) struct Folder {
     lock: File,
 }
+
+/// Another process has the folder.
+#[derive(Debug)]
+pub(in crate::cli) struct InUse(String);
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InUse {}
 
 impl Drop for Folder {
     /// Closing would not do: a child that is just being started has the descriptor as well, until its exec.
@@ -43,10 +61,11 @@ pub(in crate::cli) fn take(folder: &Path) -> Result<Folder> {
         let mut owner = String::new();
         drop(lock.read_to_string(&mut owner)); // only for the message
         let owner = owner.trim();
-        bail!(
+        let told = format!(
             "data folder {name} is in use by another sluicegate (process {owner}); \
-             stop it, or give this one a folder of its own with --data"
+             stop it, replace it with --hot-restart, or give this one a folder of its own with --data"
         );
+        return Err(InUse(told).into());
     }
     // Only for the message above: a disk without room for it keeps nobody from starting.
     drop(lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())));
@@ -78,6 +97,23 @@ fn warn_if_shared(folder: &Path) {
     if mode & 0o002 != 0 {
         let (folder, mode) = (folder.display(), format!("{:04o}", mode & 0o7777));
         tracing::warn!(%folder, mode, "every user of this host may write to the data folder: chmod o-w");
+    }
+}
+
+/// The same, for a start that follows another process: a killed one holds the lock until the kernel is done with it.
+///
+/// # Errors
+/// As [`take`].
+pub(in crate::cli) fn take_patiently(folder: &Path) -> Result<Folder> {
+    let begin = Instant::now();
+    loop {
+        match take(folder) {
+            Err(_) if begin.elapsed() < PATIENCE => {
+                #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
+                std::thread::sleep(STEP);
+            }
+            outcome => return outcome,
+        }
     }
 }
 

@@ -6,11 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use control::expiry::Expiries;
 use control::publish::Publisher;
 use dataplane::tls::Trust;
 
-use super::certificates;
 use crate::config::{RouteRule, RouteTarget};
 
 /// Between two looks at the names: a host that has moved is found within half a minute, as by Envoy's and Traefik's defaults
@@ -29,8 +27,8 @@ struct StaticRoute {
 }
 
 impl StaticRoute {
-    fn new(rule: &RouteRule, expiries: &Expiries) -> Result<Self> {
-        Ok(Self { rule: rule.clone(), trust: certificates::trust(rule, expiries)?, addresses: Vec::new() })
+    fn new(rule: &RouteRule, trust: Option<Arc<Trust>>) -> Self {
+        Self { rule: rule.clone(), trust, addresses: Vec::new() }
     }
 
     fn has_names(&self) -> bool {
@@ -73,10 +71,14 @@ fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// Publishes the routes, and follows the names among their targets on a thread of its own, because resolving blocks.
-pub(super) fn publish(rules: &[RouteRule], publisher: &Arc<Publisher>, expiries: &Expiries) -> Result<()> {
+/// Publishes the routes with the trust of each, and follows the names among their targets on a thread of its own, because resolving blocks.
+pub(super) fn publish(
+    rules: &[RouteRule],
+    trust: Vec<Option<Arc<Trust>>>,
+    publisher: &Arc<Publisher>,
+) -> Result<()> {
     let mut routes: Vec<_> =
-        rules.iter().map(|rule| StaticRoute::new(rule, expiries)).collect::<Result<_>>()?;
+        rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
     for route in &mut routes {
         route.resolve();
         route.publish(publisher);
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn route_to_a_name_has_its_addresses_once() {
         let rule: RouteRule = "a=localhost:9100,127.0.0.1:9100".parse().unwrap();
-        let mut route = StaticRoute::new(&rule, &Expiries::default()).unwrap();
+        let mut route = StaticRoute::new(&rule, None);
         assert!(route.has_names() && route.resolve());
         let own = SocketAddr::from(([127, 0, 0, 1], 9100));
         assert_eq!(route.addresses.iter().filter(|address| **address == own).count(), 1);

@@ -112,7 +112,7 @@ impl Ground {
 fn post(room: &Room, sidecar: &Sidecar, id: u64, place: Place, own: Own<'_>) -> Post {
     let spec = &sidecar.spec;
     let folder = room.records.folder(&spec.namespace, &spec.revision);
-    let log = InstanceLog::beside(&folder, id, &spec.revision, &sidecar.name);
+    let log = InstanceLog::beside(&folder, id, (&spec.revision, &sidecar.name), &room.output);
     Post {
         sidecar: sidecar.clone(),
         launcher: Launcher { init: room.init.clone(), place, targets: room.targets() },
