@@ -156,6 +156,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "UID[:GID]", env = "SLUICEGATE_INSTANCE_USER")]
     pub(crate) instance_user: Option<UserRule>,
 
+    /// Whether manifests may start programs of this host, by `class: process`, a `command` or an `exec` probe: deny,
+    /// allow-list (service accounts that may use the policy `process`) or allow [default: allow; allow-list where the
+    /// API is not on loopback and the appliance is not root]
+    #[arg(long, value_name = "RULE", value_enum, env = "SLUICEGATE_PROCESS_INSTANCES")]
+    pub(crate) process_instances: Option<ProcessRule>,
+
     /// Let instances see this host's devices; otherwise those of an appliance that is root have a /dev of their own, without
     /// hardware
     #[arg(long, env = "SLUICEGATE_HOST_DEVICES")]
@@ -194,6 +200,15 @@ pub(crate) enum AccessFormat {
     Off,
     Common,
     Json,
+}
+
+/// Whether manifests may start programs of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ProcessRule {
+    Deny,
+    AllowList,
+    Allow,
 }
 
 /// Which answers carry `Server-Timing`.
@@ -252,6 +267,7 @@ pub(crate) struct Config {
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
     pub(crate) instance_user: Option<UserRule>,
+    pub(crate) process_instances: Option<ProcessRule>,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
     pub(crate) log: wal::Options,
@@ -303,6 +319,7 @@ impl Config {
             manifests: either(given.manifests, file.manifests),
             images: located(either(given.image, file.image)),
             instance_user: given.instance_user.or(file.instance_user),
+            process_instances: given.process_instances.or(file.process_instances),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
             log: log_options(given.log_bytes.or(file.log_bytes))?,

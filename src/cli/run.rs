@@ -9,6 +9,7 @@ mod doors;
 mod events_tls;
 pub(super) mod folder;
 mod inside;
+mod instances;
 mod logging;
 mod logs;
 mod otlp;
@@ -413,7 +414,7 @@ fn control_config(
         shows_pods: config.kubeconfig.is_none(),
         holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
-        instance_user: config.instance_user.map(|rule| (rule.user, rule.group)),
+        instances: instances::rules(config),
         host_devices: config.host_devices,
         quotas: config.quotas.clone(),
         store: Weak::new(), // it is opened later

@@ -98,8 +98,7 @@ pub struct ControlConfig {
     pub listeners: ingress::Listeners,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
-    /// User and group of instances whose manifest names no user; `None`: the appliance's.
-    pub instance_user: Option<(u32, u32)>,
+    pub instances: revision::policy::InstanceRules,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
     pub quotas: QuotaRules,

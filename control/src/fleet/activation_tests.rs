@@ -58,10 +58,11 @@ async fn request_for_a_revision_over_its_deadline_retries_it() {
 /// What crashes, or hangs, is stopped when no request can reach it, and is tried at once when one can again.
 #[tokio::test(start_paused = true)]
 async fn revision_that_loses_its_route_is_not_restarted() {
+    let (usual, plan) = (plan, |plan| with_deadline(600, plan));
     for (script, has_failed) in [(crashing as fn(u64) -> Script, true), (hanging, false)] {
-        let stage = Stage::with(Plan { min: 1, ..plan() }, script).await;
+        let stage = Stage::with(plan(Plan { min: 1, ..usual() }), script).await;
         sleep(Duration::from_secs(60)).await;
-        stage.fleet.declare(KEY, Plan { reachable: false, ..plan() });
+        stage.fleet.declare(KEY, plan(Plan { reachable: false, ..usual() }));
         sleep(TICK).await;
         let starts = stage.runtime.starts().len();
         assert_eq!((stage.fleet.observe(KEY).desired, stage.runtime.living()), (0, 0));
@@ -69,7 +70,7 @@ async fn revision_that_loses_its_route_is_not_restarted() {
         sleep(Duration::from_secs(10_000)).await;
         assert_eq!(stage.runtime.starts().len(), starts);
 
-        stage.fleet.declare(KEY, plan());
+        stage.fleet.declare(KEY, plan(usual()));
         sleep(MOMENT).await;
         assert_eq!(stage.runtime.starts().len(), starts + 1, "a Route needs it again");
     }

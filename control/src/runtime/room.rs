@@ -30,6 +30,8 @@ pub struct Surroundings {
     pub seats: usize,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
+    /// Folders and files of the appliance's own that instances do not see, where they can have a view of their own.
+    pub masked: Vec<PathBuf>,
 }
 
 impl Surroundings {
@@ -37,7 +39,7 @@ impl Surroundings {
     #[must_use]
     pub fn bare() -> Self {
         let gateway = Err("nobody answers for names".to_owned());
-        Self { closed: Vec::new(), gateway, seats: 0, host_devices: false }
+        Self { closed: Vec::new(), gateway, seats: 0, host_devices: false, masked: Vec::new() }
     }
 }
 
@@ -115,7 +117,12 @@ impl Room {
 
     /// Where a process in `group` is, whatever it becomes.
     pub(super) fn place(&self, group: &Group) -> Place {
-        Place { cgroups: self.seats_of(group), host_devices: self.around.host_devices, ..Place::default() }
+        Place {
+            cgroups: self.seats_of(group),
+            masks: self.around.masked.clone(),
+            host_devices: self.around.host_devices,
+            ..Place::default()
+        }
     }
 
     /// `group` as its process joins and sees it.

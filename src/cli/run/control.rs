@@ -28,6 +28,7 @@ use tokio::task;
 
 use super::api::{self as entrance, Entrances, Given};
 use super::events_tls::EventsTls;
+use super::instances;
 use crate::admin::{self, Admin, Health, Scaler};
 use crate::cli::reach;
 use crate::config::Config;
@@ -296,6 +297,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         gateway: parts.gateway.clone(),
         seats: runtime::limits::SEATS_MAX,
         host_devices: parts.config.host_devices,
+        masked: instances::masked(&parts.config),
     };
     let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;

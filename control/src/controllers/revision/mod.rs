@@ -5,12 +5,15 @@ mod devices;
 mod fields;
 mod identity;
 pub mod plan;
+pub mod policy;
 mod probes;
 pub mod reconcile;
 mod routing;
 pub mod scale;
 pub mod sources;
 pub mod tokens;
+
+use std::time::Duration;
 
 use kube::Api;
 use kube::api::Patch;
@@ -25,6 +28,9 @@ use crate::runtime::may_mount;
 use plan::{Given, Unrunnable, backend, plan};
 use reconcile::status;
 pub(super) use routing::is_routed;
+
+/// A Revision whose service account lacks a policy is looked at again after this: nothing else tells that a role came.
+const GRANT_LOOKED_FOR_AFTER: Duration = Duration::from_secs(5);
 
 /// The name of a Revision's instances everywhere.
 #[must_use]
@@ -77,20 +83,25 @@ pub async fn show_scaling(world: &World, item: &Item) -> Result<(), Error> {
 pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Option<Unrunnable>, Error> {
     let key = key(namespace(&revision.metadata), name(&revision.metadata));
     let sources = sources::load(world, item, &revision.spec).await?;
-    let planned = plan(
-        revision,
-        &Given {
-            images: &world.config.images,
-            sources: &sources,
-            reachable: routing::is_reachable(world, revision),
-            may_mount: may_mount(),
-            host_devices: world.config.host_devices,
-            detects_http2: world.settings().features.is_enabled("autodetect-http2"),
-            progress_deadline: world.settings().deployment.progress_deadline,
-            user: world.config.instance_user,
-            autoscaler: &world.settings().autoscaler,
-        },
-    );
+    let (rules, is_root) = (world.config.instances, may_mount());
+    let allowed = policy::check(world, revision, is_root).await?;
+    let planned = allowed.and_then(|()| {
+        plan(
+            revision,
+            &Given {
+                images: &world.config.images,
+                sources: &sources,
+                reachable: routing::is_reachable(world, revision),
+                may_mount: is_root,
+                host_devices: world.config.host_devices,
+                detects_http2: world.settings().features.is_enabled("autodetect-http2"),
+                progress_deadline: world.settings().deployment.progress_deadline,
+                user: rules.usual(namespace(&revision.metadata), is_root),
+                guarded: rules.guarded,
+                autoscaler: &world.settings().autoscaler,
+            },
+        )
+    });
     match planned {
         Ok(mut plan) => {
             world.publisher.set_backend(&key, backend(revision, true));
@@ -108,6 +119,9 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
         Err(why) => {
             world.publisher.set_backend(&key, backend(revision, false));
             world.fleet.retire(&key);
+            if policy::may_be_granted(&why) {
+                world.queue.add_within(item, GRANT_LOOKED_FOR_AFTER);
+            }
             Ok(Some(why))
         }
     }

@@ -51,6 +51,8 @@ pub struct Given<'a> {
     pub progress_deadline: Duration,
     /// User and group of whoever names no user.
     pub user: Option<(u32, u32)>,
+    /// Manifests come from others than those who own this host.
+    pub guarded: bool,
     pub autoscaler: &'a Autoscaler,
 }
 
@@ -124,7 +126,7 @@ fn instance(
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
         mounts: mounts(revision, container, given.may_mount)?,
-        identity: identity(container, given.user)?,
+        identity: identity(container, given.user, given.guarded)?,
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: fields::resources(container)?,
         last_words: devices::last_words(revision, container, given),
@@ -313,6 +315,7 @@ pub(super) mod tests {
             detects_http2: false,
             progress_deadline: Deployment::default().progress_deadline,
             user: None,
+            guarded: false,
             autoscaler: &AUTOSCALER,
         }
     }
