@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 pub(crate) use many::Many;
 pub(crate) use value::{
-    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, address,
+    Bytes, CertificateRule, FilePair, ImageRule, ProcessRule, QuotaRule, RouteRule, UserRule, address,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -200,15 +200,6 @@ pub(crate) enum AccessFormat {
     Off,
     Common,
     Json,
-}
-
-/// Whether manifests may start programs of this host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ProcessRule {
-    Deny,
-    AllowList,
-    Allow,
 }
 
 /// Which answers carry `Server-Timing`.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use control::kinds::names::is_dns1123_label;
 use control::kinds::quantity;
 use dataplane::table::Protocol;
@@ -25,6 +26,15 @@ pub(crate) struct ImageRule {
 pub(crate) struct UserRule {
     pub(crate) user: u32,
     pub(crate) group: u32,
+}
+
+/// Whether manifests may start programs of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ProcessRule {
+    Deny,
+    AllowList,
+    Allow,
 }
 
 /// A user id has 31 bits (Kubernetes' bound).

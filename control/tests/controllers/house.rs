@@ -106,7 +106,7 @@ impl House {
             shows_pods,
             holder: (!shows_pods).then(controllers::duty::holder),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
-            instances: control::controllers::revision::policy::InstanceRules::default(),
+            instances: sluicegate_control::controllers::revision::policy::InstanceRules::default(),
             host_devices: false,
             quotas: QuotaRules::default(),
             store,

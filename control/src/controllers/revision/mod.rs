@@ -6,6 +6,7 @@ mod fields;
 mod identity;
 pub mod plan;
 pub mod policy;
+mod ports;
 mod probes;
 pub mod reconcile;
 mod routing;
