@@ -27,8 +27,8 @@ pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
 pub(crate) use many::Many;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use value::{
-    AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, QuotaRule, UserRule, Wait, address,
-    whole,
+    AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, ProcessRule, QuotaRule, UserRule,
+    Wait, address, whole,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -181,6 +181,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "UID[:GID]", env = "SLUICEGATE_INSTANCE_USER")]
     pub(crate) instance_user: Option<UserRule>,
 
+    /// Whether manifests may start programs of this host, by `class: process`, a `command` or an `exec` probe: deny,
+    /// allow-list (service accounts that may use the policy `process`) or allow [default: allow; allow-list where the
+    /// API is not on loopback and the appliance is not root]
+    #[arg(long, value_name = "RULE", value_enum, env = "SLUICEGATE_PROCESS_INSTANCES")]
+    pub(crate) process_instances: Option<ProcessRule>,
+
     /// Let instances see this host's devices; otherwise those of an appliance that is root have a /dev of their own, without
     /// hardware
     #[arg(long, env = "SLUICEGATE_HOST_DEVICES")]
@@ -282,6 +288,7 @@ pub(crate) struct Config {
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
     pub(crate) instance_user: Option<UserRule>,
+    pub(crate) process_instances: Option<ProcessRule>,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
     /// Timeouts and sizes of messages.
@@ -341,6 +348,7 @@ impl Config {
             manifests: either(given.manifests, file.manifests),
             images: located(either(given.image, file.image)),
             instance_user: given.instance_user.or(file.instance_user),
+            process_instances: given.process_instances.or(file.process_instances),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
             http_limits,

@@ -15,6 +15,7 @@ pub(super) mod folder;
 mod hosts;
 mod inside;
 pub(super) mod log_names;
+mod instances;
 mod logging;
 mod logs;
 mod otlp;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use control::kinds::names::is_dns1123_label;
 use control::kinds::{duration, quantity};
 use dataplane::target_policy::AllowedTarget;
@@ -39,6 +40,15 @@ impl FromStr for AllowedTargetRule {
 pub(crate) struct UserRule {
     pub(crate) user: u32,
     pub(crate) group: u32,
+}
+
+/// Whether manifests may start programs of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ProcessRule {
+    Deny,
+    AllowList,
+    Allow,
 }
 
 /// A user id has 31 bits (Kubernetes' bound).

@@ -64,6 +64,7 @@ use crate::clock::WallClock;
 use crate::expiry::Expiries;
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
+use crate::kinds::serving::traffic::TrafficTarget;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
 use crate::kinds::sources::binding::Runs;
 use crate::publish::{Publisher, QuotaRules};
@@ -101,8 +102,7 @@ pub struct ControlConfig {
     pub listeners: ingress::Listeners,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
-    /// User and group of instances whose manifest names no user; `None`: the appliance's.
-    pub instance_user: Option<(u32, u32)>,
+    pub instances: revision::policy::InstanceRules,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
     pub quotas: QuotaRules,
@@ -275,6 +275,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
         Box::pin(follow(world.all(), &world.configurations, move |change| {
             let item = itself(Kind::Configuration, change);
             look(route::of_configuration(world, &item.namespace, &item.name));
+            look(configuration::routed_anew(world, change));
             look(either(change).map(|c| service::owner_of(&c.metadata)).into_iter().collect());
             sources::binding::hear(world, Runs::Configuration, &item.namespace);
             look(vec![item]);
@@ -294,7 +295,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
         })),
         Box::pin(follow(world.all(), &world.routes, move |change| {
             look(either(change).map(|r| service::owner_of(&r.metadata)).into_iter().collect());
-            look(revisions_of(change));
+            look(revisions_of(world, change));
             ingress::look_again(world);
             domain_mapping::hear_route(world, change);
             look(vec![itself(Kind::Route, change)]);
@@ -346,16 +347,30 @@ fn itself<K: kube::Resource>(kind: Kind, change: Change<'_, K>) -> Item {
 }
 
 /// The Revisions that a Route sends to, or did: whether requests reach them decides their scale.
-fn revisions_of((before, after): Change<'_, Route>) -> Vec<Item> {
+fn revisions_of(world: &World, (before, after): Change<'_, Route>) -> Vec<Item> {
     let named = |route: &Arc<Route>| {
         let shown = route.status.iter().flat_map(|status| &status.traffic);
-        let all = route.spec.traffic.iter().chain(shown).filter_map(|target| target.revision());
+        let all = route.spec.traffic.iter().chain(shown);
         let ns = namespace(&route.metadata);
-        all.map(|revision| Item::new(Kind::Revision, ns, revision)).collect::<BTreeSet<_>>()
+        let of_target = |target: &TrafficTarget| {
+            let revision = target.revision().map(|name| Item::new(Kind::Revision, ns, name));
+            let parent = target.configuration().map(|name| Item::new(Kind::Configuration, ns, name));
+            revision.into_iter().chain(parent)
+        };
+        all.flat_map(of_target).collect::<BTreeSet<_>>()
     };
     let before = before.map(named).unwrap_or_default();
     let after = after.map(named).unwrap_or_default();
-    before.symmetric_difference(&after).cloned().collect()
+    let of_item = |item: &Item| {
+        if item.kind == Kind::Revision {
+            return vec![item.clone()];
+        }
+        // By a Configuration the Route sends to its newest that is ready, and waits for its newest.
+        let parent = world.configurations.get(&item.namespace, &item.name);
+        let newest = parent.iter().flat_map(|parent| configuration::newest(parent)).flatten();
+        newest.map(|name| Item::new(Kind::Revision, &item.namespace, name)).collect()
+    };
+    before.symmetric_difference(&after).flat_map(of_item).collect()
 }
 
 /// Revisions whose instances changed.

@@ -20,6 +20,7 @@ mod last_words;
 mod launch;
 pub mod limits;
 mod log;
+mod masks;
 mod memory;
 mod mount_table;
 mod mounts;

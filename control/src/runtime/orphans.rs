@@ -6,7 +6,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -21,6 +21,8 @@ use super::limits::LEFTOVER_EXIT_MAX;
 use super::log::kept;
 
 const EXTENSION: &str = "run";
+/// Others pass through to what they are told the name of, and list nothing.
+const FOLDER_MODE: u32 = 0o711;
 /// Where those are noted that wait for an instance to become: as if of a namespace and a revision, whose names these
 /// cannot be.
 const WAITING: &str = ".waiting/.any";
@@ -46,7 +48,13 @@ pub(super) struct Record {
 impl Records {
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        Ok(Self { folder: folder.to_owned() })
+        // Logs and volumes of instances are for the appliance, and for each instance what is its own. An instance may begin
+        // elsewhere, so the name holds from everywhere.
+        let folder = folder.canonicalize()?;
+        if let Err(why) = fs::set_permissions(&folder, fs::Permissions::from_mode(FOLDER_MODE)) {
+            tracing::warn!(folder = %folder.display(), %why, "other users may read what instances write");
+        }
+        Ok(Self { folder })
     }
 
     /// Where everything of one revision is kept.

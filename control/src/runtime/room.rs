@@ -39,6 +39,8 @@ pub struct Surroundings {
     pub targets: Arc<TargetPolicy>,
     /// Counts what instances print.
     pub output: Arc<OutputTally>,
+    /// Folders and files of the appliance's own that instances do not see, where they can have a view of their own.
+    pub masked: Vec<PathBuf>,
 }
 
 impl Surroundings {
@@ -53,6 +55,7 @@ impl Surroundings {
             host_devices: false,
             targets: Arc::default(),
             output: Arc::default(),
+            masked: Vec::new(),
         }
     }
 }
@@ -152,7 +155,12 @@ impl Room {
 
     /// Where a process in `group` is, whatever it becomes.
     pub(super) fn place(&self, group: &Group) -> Place {
-        Place { cgroups: self.seats_of(group), host_devices: self.around.host_devices, ..Place::default() }
+        Place {
+            cgroups: self.seats_of(group),
+            masks: self.around.masked.clone(),
+            host_devices: self.around.host_devices,
+            ..Place::default()
+        }
     }
 
     /// `group` as its process joins and sees it.

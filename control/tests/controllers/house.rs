@@ -107,7 +107,7 @@ impl House {
             shows_pods,
             holder: (!shows_pods).then(controllers::duty::holder),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
-            instance_user: None,
+            instances: sluicegate_control::controllers::revision::policy::InstanceRules::default(),
             host_devices: false,
             quotas: QuotaRules::default(),
             targets: Arc::default(),

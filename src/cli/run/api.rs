@@ -33,6 +33,9 @@ const OWN_TOKEN: &str = "own.token";
 pub(super) fn signer(config: &Config) -> Result<Arc<Signer>> {
     let folder = config.data.join(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    // Whatever lies in it says who somebody is.
+    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        .with_context(|| folder.display().to_string())?;
     let key = folder.join(KEY);
     Ok(Arc::new(Signer::open(&key).with_context(|| key.display().to_string())?))
 }

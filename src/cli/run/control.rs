@@ -33,6 +33,7 @@ use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
 use super::hosts;
 use super::log_names::LogNames;
+use super::instances;
 use crate::admin::{self, Admin, Health, Scaler};
 use crate::config::Config;
 
@@ -316,6 +317,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
         host_devices: parts.config.host_devices,
         targets: Arc::clone(&parts.health.targets),
         output: Arc::clone(&parts.health.output),
+        masked: instances::masked(&parts.config),
     };
     let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;

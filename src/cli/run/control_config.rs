@@ -9,6 +9,7 @@ use control::controllers::{ControlConfig, duty};
 use dataplane::events::relay::Ways;
 
 use super::events_tls::EventsTls;
+use super::instances;
 use super::outward;
 use super::sockets::Sockets;
 use crate::admin::Health;
@@ -40,7 +41,7 @@ pub(super) fn control_config(
         shows_pods: config.kubeconfig.is_none(),
         holder: config.kubeconfig.is_some().then(duty::holder),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
-        instance_user: config.instance_user.map(|rule| (rule.user, rule.group)),
+        instances: instances::rules(config),
         host_devices: config.host_devices,
         quotas: config.quotas.clone(),
         targets: Arc::clone(&health.targets),

@@ -130,6 +130,9 @@ fn place(at: Place, spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) 
         target: mount.path.clone(),
         read_only: mount.read_only,
     };
+    // Its own files lie in the appliance's folder, which is masked: the variables name them where they are.
+    let kept = spec.last_words.is_some().then(|| last_words.path().to_owned());
+    let volumes = (!spec.volumes.is_empty()).then(|| shelf.root().to_owned());
     let words = match &spec.last_words {
         Some(LastWordsAt::Path(path)) => {
             let source = last_words.path().to_owned();
@@ -139,6 +142,7 @@ fn place(at: Place, spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) 
     };
     Place {
         binds: spec.mounts.iter().map(bind).chain(words).collect(),
+        unmasked: volumes.into_iter().chain(kept).collect(),
         working_dir: spec.working_dir.clone(),
         identity: spec.identity,
         read_only_root: spec.read_only_root,
