@@ -167,7 +167,11 @@ impl Refusal {
 
     /// One client has as many requests under way as one may have.
     pub(super) fn too_many_requests(user: &str, most: usize) -> Self {
-        let why = format!("User \"{user}\" has {most} requests under way, please try again later");
+        Self::busy(format!("User \"{user}\" has {most} requests under way, please try again later"))
+    }
+
+    /// What requests share is taken by others.
+    pub(super) fn busy(why: impl Into<String>) -> Self {
         let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", why);
         refusal.details = json!({ "retryAfterSeconds": 1 });
         refusal

@@ -13,9 +13,11 @@ mod audit;
 mod backup;
 mod bindings;
 mod body;
+mod budget;
 mod create;
 mod crowd;
 mod customs;
+mod decide;
 mod delete;
 mod discovery;
 pub mod door;
@@ -60,6 +62,7 @@ mod table;
 mod unserved;
 mod update;
 mod watch;
+mod weight;
 mod yaml;
 
 use std::path::{Path, PathBuf};
@@ -68,8 +71,11 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use crate::access::Action;
 use crate::cross_origin::CrossOriginProtection;
@@ -78,6 +84,8 @@ use crate::kinds::custom::Custom;
 use crate::store::{Change, Key, Store, Stored};
 
 use accept::Format;
+use body::Received;
+use budget::Budget;
 use crowd::{Crowd, Stay};
 use customs::Customs;
 use errors::Refusal;
@@ -85,6 +93,7 @@ use fields::FieldValidation;
 use parameters::Parameters;
 use path::Target;
 use shelf::Shelf;
+use weight::Weight;
 
 pub use aggregate::aggregate;
 pub use audit::Audit;
@@ -158,6 +167,7 @@ fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, aroun
         crowd: Arc::default(),
         customs: Arc::default(),
         shelf: Arc::default(),
+        budget: Arc::default(),
     };
     Router::new().fallback(answer).with_state(server)
 }
@@ -178,6 +188,7 @@ struct Server {
     customs: Arc<Customs>,
     /// Documents about the kinds.
     shelf: Arc<Shelf>,
+    budget: Arc<Budget>,
 }
 
 /// One request about objects.
@@ -241,7 +252,7 @@ fn agent(headers: &HeaderMap) -> &str {
 /// Turns a change into a look at what it would have done.
 fn rehearse(change: Change) -> Change {
     match change {
-        Change::Keep(object) => Change::Keep(object),
+        kept @ (Change::Keep(_) | Change::PutPrepared(..)) => kept,
         Change::Put(key, value) | Change::Delete(key, value) => {
             Change::Keep(Arc::new(Stored::new(key, 0, &value)))
         }
@@ -331,7 +342,7 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
         return Err(Refusal::not_acceptable("application/json")); // a stream of documents
     }
     let reads = head.method == Method::GET;
-    let call = Call { server, target, parameters, headers: head.headers, format };
+    let call = Arc::new(Call { server, target, parameters, headers: head.headers, format });
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
     let answered = answered.map(|response| {
         let response = fields::warn(response, deprecated(&call).as_slice());
@@ -356,12 +367,18 @@ fn deprecated(call: &Call) -> Option<&'static str> {
     }
 }
 
-async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response, Refusal> {
+async fn carry_out(call: &Arc<Call>, method: &Method, body: Body) -> Result<Response, Refusal> {
     let named = call.target.name.is_some();
     let reads = method == Method::GET;
     match call.target.entry.access {
         Access::CreateOnly if method == Method::POST && !named => {
-            return reviews::answer(call, &body::read(body).await?);
+            let received = receive(call, body).await?;
+            return on_its_thread(
+                call,
+                received,
+                |call, bytes| async move { reviews::answer(&call, &bytes) },
+            )
+            .await;
         }
         Access::CreateOnly => return Err(Refusal::method_not_allowed()),
         Access::ReadOnly if !reads => return Err(Refusal::method_not_allowed()),
@@ -371,7 +388,10 @@ async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response,
         Access::ReadOnly | Access::Derived | Access::Full => {}
     }
     if let Some(scale) = call.target.scale {
-        return scale::answer(call, method, scale, &body::read(body).await?).await;
+        let (received, method) = (receive(call, body).await?, method.clone());
+        let answer =
+            async move |call: Arc<Call>, bytes: Bytes| scale::answer(&call, &method, scale, &bytes).await;
+        return on_its_thread(call, received, answer).await;
     }
     if call.target.finalize && *method != Method::PUT {
         return Err(Refusal::method_not_allowed());
@@ -386,17 +406,69 @@ async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response,
     if let Some(name) = &call.target.name {
         customs::check(call, name)?;
     }
-    let bytes = body::read(body).await?;
+    let (received, method) = (receive(call, body).await?, method.clone());
+    on_its_thread(call, received, async move |call: Arc<Call>, bytes: Bytes| {
+        write(&call, &method, &bytes).await
+    })
+    .await
+}
+
+/// A body, with what it will take in memory.
+async fn receive(call: &Call, body: Body) -> Result<(Received, Weight), Refusal> {
+    let received = body::read(&call.server.budget, body).await?;
+    if call.server.requester.internal {
+        return Ok((received, Weight::default())); // our own controllers do not attack us
+    }
+    let weight = Weight::of(body::content_type(&call.headers).as_deref(), &received)?;
+    // A short patch of a long object is as much work as the object is.
+    let stored = call.key().ok().and_then(|key| call.server.store.read().get(&key));
+    let weight = stored.map_or(weight, |stored| weight.with_stored(stored.json_bytes()));
+    Ok((received, weight))
+}
+
+/// Answers a small request here, and a large one on a thread of its own when it is its turn: on this one controllers
+/// work, too. A request whose client has gone is not begun.
+async fn on_its_thread<Answer, Answered>(
+    call: &Arc<Call>,
+    (received, weight): (Received, Weight),
+    answer: Answer,
+) -> Result<Response, Refusal>
+where
+    Answer: FnOnce(Arc<Call>, Bytes) -> Answered + Send + 'static,
+    Answered: Future<Output = Result<Response, Refusal>>,
+{
+    let (bytes, body_share) = received.into_parts();
+    if weight.is_small() {
+        return answer(Arc::clone(call), bytes).await;
+    }
+    let work_share = call.server.budget.work(weight).await?;
+    let (call, runtime) = (Arc::clone(call), Handle::current());
+    let (_client, gone) = oneshot::channel::<()>();
+    let work = tokio::task::spawn_blocking(move || {
+        let _shares = (body_share, work_share);
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = gone => Err(Refusal::busy("the client has gone")),
+                answered = answer(call, bytes) => answered,
+            }
+        })
+    });
+    work.await.unwrap_or_else(|_| Err(Refusal::internal("the request was abandoned")))
+}
+
+async fn write(call: &Call, method: &Method, bytes: &Bytes) -> Result<Response, Refusal> {
+    let named = call.target.name.is_some();
     if method != Method::DELETE {
-        grant::check_escalation(call, &bytes)?;
-        links::check(call, &bytes)?;
+        grant::check_escalation(call, bytes)?;
+        links::check(call, bytes)?;
     }
     match *method {
-        Method::POST if !named => create::create(call, &bytes).await,
-        Method::PUT if named => update::update(call, &bytes).await,
-        Method::PATCH if named => patch::patch(call, &bytes).await,
-        Method::DELETE if named && !call.target.status => delete::delete(call, &bytes).await,
-        Method::DELETE if !named => delete::delete_collection(call, &bytes).await,
+        Method::POST if !named => create::create(call, bytes).await,
+        Method::PUT if named => update::update(call, bytes).await,
+        Method::PATCH if named => patch::patch(call, bytes).await,
+        Method::DELETE if named && !call.target.status => delete::delete(call, bytes).await,
+        Method::DELETE if !named => delete::delete_collection(call, bytes).await,
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -421,7 +493,7 @@ async fn part(server: &Server, head: &Parts, body: &mut Option<Body>) -> Option<
     if of_logs.is_some() {
         return Some(logs::answer(server, namespace, name, &head.uri));
     }
-    Some(match body::read(body.take().unwrap_or_default()).await {
+    Some(match body::read(&server.budget, body.take().unwrap_or_default()).await {
         Ok(bytes) => account_tokens::answer(server, namespace, name, head, &bytes),
         Err(refusal) => Err(refusal),
     })

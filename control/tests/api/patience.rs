@@ -42,6 +42,23 @@ pub(crate) fn protection() -> CrossOriginProtection {
     CrossOriginProtection::new(Listener::Api, false, hosts, Arc::default())
 }
 
+/// A sender that stops behind a large part of its body is refused soon, so that it does not hold the memory of others.
+#[tokio::test]
+async fn large_body_that_pauses_is_answered_408_soon() {
+    let house = House::real().await;
+    pause();
+    let started = Instant::now();
+    let slow = stream::unfold(vec![b' '; 1 << 20], |bytes| async {
+        if bytes.is_empty() {
+            std::future::pending::<()>().await
+        }
+        Some((Ok::<_, Infallible>(bytes), Vec::new()))
+    });
+    let (code, status) = house.ask_as(Method::POST, MAPS, "application/json", Body::from_stream(slow)).await;
+    assert_eq!(code, 408, "{status}");
+    assert!(started.elapsed() < BODY_MAX / 2);
+}
+
 /// The API on a socket; it ends when the sender is dropped.
 async fn open(house: &House) -> (TcpStream, oneshot::Sender<()>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
