@@ -111,7 +111,7 @@ async fn a_body_that_nobody_wants_is_read_and_the_connection_goes_on() {
     let (mut stream, _end, _server) = open(&house).await;
     let body = "x".repeat(100_000);
     let head = format!(
-        "POST /apis/none/v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        "POST /apis/none/v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
