@@ -33,6 +33,7 @@ pub(super) fn start(
         each.map(|(core, (counters, logs))| Watched::new(core, Arc::clone(counters), logs.clone())).collect();
     let (tables, health) = (Arc::clone(tables), Arc::clone(health));
     let every = timeout / LOOKS_PER_TIMEOUT;
+    #[expect(clippy::disallowed_methods, reason = "this thread is the watchdog's own, and blocks no core")]
     let watch = move || {
         while !watched.iter().all(|one| one.counters.heartbeat.has_ended()) {
             std::thread::sleep(every);
