@@ -27,8 +27,8 @@ pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
 pub(crate) use many::Many;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use value::{
-    AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, ProcessRule, QuotaRule, UserRule,
-    Wait, address, whole,
+    AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, ProcessRule, QuotaRule,
+    UserRule, Wait, address, whole,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.

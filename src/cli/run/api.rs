@@ -93,10 +93,10 @@ pub(super) fn check_made(config: &Config) -> Result<()> {
         return Ok(());
     }
     signer(config)?;
-    let Papers { certificate, key, clients, made_by } = papers(config, config.api);
-    if let Some(maker) = made_by.filter(|_| config.api_tls) {
+    let mut papers = papers(config, config.api, Arc::default());
+    if let Some(maker) = papers.made_by.take().filter(|_| config.api_tls) {
         maker.renew(Timestamp::now()).map_err(|why| without_tls(&why))?;
-        door::check(&Papers { certificate, key, clients, made_by: None }).map_err(|why| without_tls(&why))?;
+        door::check(&papers).map_err(|why| without_tls(&why))?;
     }
     Ok(())
 }

@@ -32,8 +32,8 @@ use super::cluster;
 use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
 use super::hosts;
-use super::log_names::LogNames;
 use super::instances;
+use super::log_names::LogNames;
 use crate::admin::{self, Admin, Health, Scaler};
 use crate::config::Config;
 

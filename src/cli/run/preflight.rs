@@ -40,7 +40,8 @@ pub(super) struct Preflight {
 pub(super) fn run(config: &Config, expiries: &Expiries) -> Result<Preflight> {
     dataplane::core::check_kernel()?;
     let certificates = certificates::load(&config.certificates, expiries)?;
-    let trust = config.routes.iter().map(|rule| certificates::trust(rule, expiries)).collect::<Result<_>>()?;
+    let trust =
+        config.routes.iter().map(|rule| certificates::trust(rule, expiries)).collect::<Result<_>>()?;
     let given = api::Given::read(config)?;
     if let Some(file) = &config.kubeconfig {
         reach::check(file)?;

@@ -62,7 +62,11 @@ impl StaticRoute {
     }
 }
 
-fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>> {
+/// Where a target is now; a name is resolved by the system.
+///
+/// # Errors
+/// The name cannot be resolved.
+pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>> {
     match target {
         RouteTarget::Address(address) => Ok(vec![*address]),
         RouteTarget::Name(name, port) => {

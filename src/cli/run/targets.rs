@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use control::names::{self, Gateway};
 use dataplane::target_policy::{ListenerRole, OwnListener, RefusalReason, TargetPolicy};
 
+use super::routes;
 use super::sockets::Sockets;
 use crate::config::{AllowedTargetRule, Config};
 
@@ -47,7 +48,8 @@ pub(super) fn policy(
     let policy = TargetPolicy::new(listeners, allowed);
     for rule in &config.routes {
         // Other addresses are the operator's to choose.
-        for refused in rule.addresses.iter().filter_map(|address| policy.check(*address).err()) {
+        let resolved = rule.targets.iter().filter_map(|target| routes::addresses(target).ok()).flatten();
+        for refused in resolved.filter_map(|address| policy.check(address).err()) {
             if let RefusalReason::OwnListener(_) = refused.reason {
                 bail!("--route {}: {refused}", rule.host);
             }
