@@ -50,7 +50,7 @@ mod tests {
         for (value, good) in [("5m", true), ("0", true), ("5", false), ("-1s", false), ("", false)] {
             let mut problems = Problems::default();
             validate(&annotated(value), "metadata.annotations", &mut problems);
-            assert_eq!(problems.is_empty(), good, "{value:?}");
+            assert_eq!(problems.list.is_empty(), good, "{value:?}");
         }
     }
 
