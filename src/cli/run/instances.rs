@@ -10,7 +10,7 @@ use crate::config::{Config, ProcessRule};
 /// Where the API is on loopback, whoever writes a manifest is on this host, and is trusted with it as before. Elsewhere
 /// manifests are other people's: their instances have no rights on this host that no role gives them.
 pub(super) fn rules(config: &Config) -> InstanceRules {
-    let guarded = config.kubeconfig.is_some() || !config.api.ip().is_loopback();
+    let guarded = config.kubeconfig.is_some() || config.api_authenticate || !config.api.ip().is_loopback();
     let processes = match config.process_instances {
         Some(ProcessRule::Deny) => ProcessInstances::Deny,
         Some(ProcessRule::AllowList) => ProcessInstances::AllowList,

@@ -100,6 +100,7 @@ pub(super) fn publish(
 }
 
 /// Ends with the publisher.
+#[allow(clippy::disallowed_methods)] // a thread of its own, which blocks in the resolver anyway
 fn follow(mut routes: Vec<StaticRoute>, publisher: &Weak<Publisher>) {
     loop {
         std::thread::sleep(RESOLVE_EVERY);
