@@ -102,6 +102,11 @@ pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Val
             protobuf::decode(kind, body).map_err(|why| match why {
                 Wrong::UnknownKind => Refusal::unsupported_media_type(ACCEPTED),
                 Wrong::Malformed => Refusal::bad_request("the body is not a valid protobuf message"),
+                Wrong::TooMany => {
+                    let most = protobuf::MESSAGES_MAX;
+                    let message = format!("Request entity too large: it has more than {most} messages");
+                    Refusal { message, ..Refusal::too_large(most) }
+                }
                 Wrong::TooDeep => Refusal::bad_request(format!(
                     "schemas nest more than {} levels",
                     protobuf::SCHEMA_DEPTH_MAX
