@@ -291,11 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn wait_is_seconds_or_milliseconds() {
-        for (text, ms) in [("2s", 2000), ("500ms", 500), ("0", 0), ("0s", 0)] {
+    fn wait_is_a_duration_as_go_writes_it() {
+        for (text, ms) in [("2s", 2000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("0", 0), ("0s", 0)]
+        {
             assert_eq!(text.parse(), Ok(Wait(Duration::from_millis(ms))), "{text}");
         }
-        for bad in ["", "2", "s", "-1s", "1.5s", "2m", "2 s"] {
+        for bad in ["", "2", "s", "-1s", "2 s"] {
             assert!(bad.parse::<Wait>().is_err(), "{bad:?}");
         }
     }
