@@ -307,9 +307,9 @@ fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
 #[test]
 fn a_limit_on_the_size_of_files_is_told() {
     let shell = Setup::new("/bin/sh");
-    // `sh run …`: limits itself to 4 MiB a file, less than a first segment, and becomes the appliance.
-    shell.write_file("run", &format!("ulimit -f 8192\nexec {BIN} run \"$@\"\n"));
+    // `sh run …`: limits itself to 512 KiB a file, less than the object store needs, and becomes the appliance.
+    shell.write_file("run", &format!("ulimit -f 1024\nexec {BIN} run \"$@\"\n"));
     let refusal = shell.refused();
     assert_eq!(refusal.code, Some(1), "{refusal}");
-    assert!(refusal.stderr.contains("prepare a segment"), "{refusal}");
+    assert!(refusal.stderr.contains("File too large"), "{refusal}");
 }
