@@ -111,6 +111,7 @@ fn serve(config: Config) -> Result<()> {
     let (say, hear) = mpsc::channel();
     let arrived = Arc::new(AtomicBool::new(false));
     signals::listen(say.clone(), Arc::clone(&arrived))?;
+    descriptors::raise_limit(config.workers)?;
     let expiries = Arc::<Expiries>::default();
     let Preflight { certificates, trust, given, access, access_log: hand, api_socket } =
         preflight::run(&config, &expiries)?;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::descriptors;
 use super::folder::{self, Folder};
 use super::logs::Opening;
 use super::sockets::unix::Prepared;
@@ -28,7 +27,6 @@ pub(super) struct Arrival {
 /// # Errors
 /// The folder or an address is another process's, or the process before refuses.
 pub(super) fn arrive(config: &Config, mut api_socket: Option<Prepared>) -> Result<Arrival> {
-    descriptors::raise_limit(config.workers)?;
     for attempt in 1.. {
         if config.hot_restart
             && let Some((predecessor, inherited)) = takeover::begin(config)?

@@ -34,8 +34,9 @@ fn fingerprint(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
+/// With `is_routed` a Route follows the Configuration, so that the Revision is active from the start.
 #[must_use]
-pub fn make_revision(configuration: &Configuration, now: Timestamp) -> Revision {
+pub fn make_revision(configuration: &Configuration, is_routed: bool, now: Timestamp) -> Revision {
     let meta = &configuration.metadata;
     let template = &configuration.spec.template;
     let name_of_it = revision_name(configuration);
@@ -43,8 +44,8 @@ pub fn make_revision(configuration: &Configuration, now: Timestamp) -> Revision 
     revision.metadata = ObjectMeta {
         namespace: meta.namespace.clone(),
         name: Some(name_of_it),
-        labels: Some(labels(configuration)),
-        annotations: Some(annotations(configuration, now)),
+        labels: Some(labels(configuration, is_routed)),
+        annotations: Some(annotations(configuration, is_routed, now)),
         owner_references: owner(configuration),
         ..ObjectMeta::default()
     };
@@ -53,9 +54,8 @@ pub fn make_revision(configuration: &Configuration, now: Timestamp) -> Revision 
 
 /// SRV-CFG-04, SRV-CFG-05: the template's, and where the Revision comes from. None of the
 /// Configuration's own.
-fn labels(configuration: &Configuration) -> BTreeMap<String, String> {
+fn labels(configuration: &Configuration, is_routed: bool) -> BTreeMap<String, String> {
     let meta = &configuration.metadata;
-    let routed = annotation(meta, keys::ROUTES).is_some();
     let mut labels = keys::inherited(configuration.spec.template.metadata.labels.as_ref(), &[]);
     let mut put = |key: &str, value: &str| {
         labels.insert(key.to_owned(), value.to_owned());
@@ -63,7 +63,7 @@ fn labels(configuration: &Configuration) -> BTreeMap<String, String> {
     put(keys::CONFIGURATION, name(meta));
     put(keys::CONFIGURATION_UID, meta.uid.as_deref().unwrap_or_default());
     put(keys::CONFIGURATION_GENERATION, &meta.generation.unwrap_or(1).to_string());
-    put(keys::ROUTING_STATE, if routed { "active" } else { "pending" });
+    put(keys::ROUTING_STATE, if is_routed { "active" } else { "pending" });
     if let Some(service) = label(meta, keys::SERVICE) {
         put(keys::SERVICE, service);
     }
@@ -73,7 +73,7 @@ fn labels(configuration: &Configuration) -> BTreeMap<String, String> {
     labels
 }
 
-fn annotations(configuration: &Configuration, now: Timestamp) -> BTreeMap<String, String> {
+fn annotations(configuration: &Configuration, is_routed: bool, now: Timestamp) -> BTreeMap<String, String> {
     let meta = &configuration.metadata;
     let mut annotations =
         keys::inherited(configuration.spec.template.metadata.annotations.as_ref(), &[keys::LAST_APPLIED]);
@@ -81,7 +81,7 @@ fn annotations(configuration: &Configuration, now: Timestamp) -> BTreeMap<String
     if let Some(user) = annotation(meta, keys::LAST_MODIFIER) {
         annotations.insert(keys::CREATOR.to_owned(), user.to_owned());
     }
-    if let Some(routes) = annotation(meta, keys::ROUTES) {
+    if let Some(routes) = annotation(meta, keys::ROUTES).filter(|_| is_routed) {
         annotations.insert(keys::ROUTES.to_owned(), routes.to_owned());
     }
     annotations

@@ -14,6 +14,7 @@ use kube::api::{DeleteParams, Preconditions};
 use super::cache::Change;
 use super::queue::{Item, Kind};
 use super::revision;
+use super::route;
 use super::world::{Error, World, now};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
@@ -132,7 +133,10 @@ async fn latest(world: &World, item: &Item, configuration: &Configuration) -> Re
     if let Some(found) = world.revisions.get(&item.namespace, &wanted) {
         return Ok(adopt(configuration, found));
     }
-    match world.create(&make_revision(configuration, now())).await {
+    // The annotation of the Configuration also lists Routes that name its Revisions one by one.
+    let parent = Some(name(&configuration.metadata));
+    let is_routed = !route::senders(world, &item.namespace, &wanted, parent).is_empty();
+    match world.create(&make_revision(configuration, is_routed, now())).await {
         Ok(made) => Ok(Latest::Revision(Arc::new(made))),
         Err(Error::Api(kube::Error::Api(refused))) if refused.is_already_exists() => {
             // The cache was behind.

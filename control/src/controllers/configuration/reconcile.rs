@@ -126,7 +126,7 @@ mod tests {
 
     /// The Revision of a generation, with Ready as given.
     fn revision(generation: i64, ready: &str) -> Arc<Revision> {
-        let mut revision = make_revision(&configuration(generation), now());
+        let mut revision = make_revision(&configuration(generation), false, now());
         revision.status = serde_json::from_value(json!({
             "conditions": [{"type": "Ready", "status": ready, "message": "said so"}]
         }))
@@ -156,7 +156,7 @@ mod tests {
     /// SRV-CFG-02..05, SRV-CFG-07, SRV-CFG-08: name, labels and annotations of a Revision.
     #[test]
     fn a_revision_is_named_by_generation_and_labelled_by_origin() {
-        let revision = make_revision(&configuration(7), now());
+        let revision = make_revision(&configuration(7), false, now());
         assert_eq!(revision.metadata.name.as_deref(), Some("app-00007"));
         let labels = revision.metadata.labels.unwrap();
         assert_eq!(labels["serving.knative.dev/configuration"], "app");

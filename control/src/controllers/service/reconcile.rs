@@ -290,7 +290,7 @@ mod tests {
         service.spec.template.metadata.name = Some("hello-one".into());
         let (mut configuration, route) = (make_configuration(&service), make_route(&service));
         configuration.metadata.uid = Some("u2".into());
-        let made = make_revision(&configuration, now());
+        let made = make_revision(&configuration, false, now());
         let taken = |found: Option<&Revision>| taken_name(&configuration, |_| found.cloned().map(Arc::new));
         assert_eq!(taken(None), None);
         assert_eq!(taken(Some(&made)), None);
