@@ -200,7 +200,7 @@ fn endpoints_that_move_to_an_own_listener_are_left() {
 fn allowed_target_opens_one_listener_by_its_port() {
     let admin = closed_address();
     let setup = setup().flag("admin", &admin.to_string()).flag("allow-target", &admin.to_string());
-    let appliance = setup.start();
+    let appliance = setup.flag("allowed-host", HOST).start();
     backend(appliance.api(), "admin", "http", &[admin]);
     backend(appliance.api(), "api", "http", &[appliance.api().address()]);
     let object = ingress_to(&appliance, "admin");
@@ -221,7 +221,8 @@ fn route_flag_to_an_own_listener_stops_the_start() {
     let refusal = setup.clone().route("metrics.example", admin).refused();
     assert!(refusal.stderr.contains("--route metrics.example: target"), "{refusal}");
     assert!(refusal.stderr.contains(&format!("--allow-target {admin}")), "{refusal}");
-    let allowed = setup.route("metrics.example", admin).flag("allow-target", &admin.to_string()).start();
+    let setup = setup.route("metrics.example", admin).flag("allow-target", &admin.to_string());
+    let allowed = setup.flag("allowed-host", "metrics.example").start();
     let answer = Call::get("/healthz").host("metrics.example").send(allowed.http());
     assert_eq!(answer.status, 200, "{answer}");
 }

@@ -72,7 +72,9 @@ impl Authority {
 
 /// An appliance with one upstream behind every host, on one core.
 pub(crate) fn house(authority: &Authority, certificates: &[(&str, &str)], upstream: &Upstream) -> Appliance {
+    // A client that has said goodbye may wait for its answer.
     let setup = Setup::new(BIN).route("*", upstream.address()).flag("workers", "1");
+    let setup = setup.flag("half-close-timeout", "10s");
     certificates
         .iter()
         .fold(setup.flag("https", "127.0.0.1:0"), |setup, (host, name)| {

@@ -41,9 +41,9 @@ pub const REST_MAX: Duration = Duration::from_secs(5);
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// An eighth of the files that this process may open, where that is less: logs and instances need some too.
-fn connections_max() -> usize {
+fn connections_max() -> u32 {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from((allowed / 8).min(CONNECTIONS_MAX.into())).unwrap_or(usize::MAX)
+    u32::try_from(allowed / 8).unwrap_or(u32::MAX).min(CONNECTIONS_MAX)
 }
 
 /// Serves `until` then, and ends with the last request. What `protection` rejects is answered by the router all the same, so that
@@ -57,7 +57,8 @@ pub async fn serve<L: Listener>(
 ) {
     let mut until = pin!(until);
     let protection = Arc::new(protection);
-    let places = Arc::new(Semaphore::new(connections_max()));
+    let connections_max = connections_max();
+    let places = Arc::new(Semaphore::new(connections_max as usize));
     let (leave, leaving) = watch::channel(false);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
@@ -92,7 +93,7 @@ pub async fn serve<L: Listener>(
     }
     drop(listener);
     leave.send_replace(true);
-    let _ = places.acquire_many(CONNECTIONS_MAX).await; // all places are free: the last one ended
+    let _ = places.acquire_many(connections_max).await; // all places are free: the last one ended
 }
 
 async fn answer(router: Router, request: Request<Incoming>) -> Result<Response, Infallible> {

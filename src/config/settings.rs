@@ -1,0 +1,229 @@
+//! The flags of `sluicegate run`, as the command line and the config file give them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::value::{AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, ProcessRule};
+use super::value::{QuotaRule, UserRule, Wait};
+use super::{AccessFormat, Many, RouteRule, ServerTiming, TlsVersion, file, value};
+
+/// Flags of `sluicegate run`, and keys of its config file.
+#[derive(Debug, Clone, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    /// Read further settings from this file (TOML or YAML; the keys are the flags' names)
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Folder for objects, event logs and instance logs [default: ./sluicegate-data]
+    #[arg(long, value_name = "DIR", env = "SLUICEGATE_DATA")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Cores that serve traffic, one thread each [default: all]
+    #[arg(long, value_name = "N", value_parser = value::whole::<usize>, env = "SLUICEGATE_WORKERS")]
+    pub(crate) workers: Option<usize>,
+
+    /// Address for HTTP requests to routes [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_HTTP")]
+    pub(crate) http: Option<SocketAddr>,
+
+    /// Address for HTTPS requests to routes; certificates are those of --tls-cert and of Ingress objects
+    /// [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_HTTPS")]
+    pub(crate) https: Option<SocketAddr>,
+
+    /// Certificate chain and private key (PEM) of a host, `*.PARENT` or `*`; read again at SIGHUP; may be
+    /// given more than once
+    #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) tls_cert: Vec<Many<CertificateRule>>,
+
+    /// Address for callers inside, who reach cluster-local hosts too; those are 404 on the others [default:
+    /// none]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_PRIVATE")]
+    pub(crate) private: Option<SocketAddr>,
+
+    /// Address for callers inside by TLS; `cluster-local-domain-tls` in ConfigMap `config-network` makes certificates for
+    /// it [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_PRIVATE_HTTPS")]
+    pub(crate) private_https: Option<SocketAddr>,
+
+    /// The oldest version of TLS that clients may speak: 1.2 or 1.3 [default: 1.2]
+    #[arg(long, value_name = "VERSION", value_enum, env = "SLUICEGATE_TLS_MIN_VERSION")]
+    pub(crate) tls_min_version: Option<TlsVersion>,
+
+    /// Address for events to Brokers [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS")]
+    pub(crate) events: Option<SocketAddr>,
+
+    /// Address for events by TLS; `transport-encryption` in ConfigMap `config-features` says whether it is used
+    /// [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS_HTTPS")]
+    pub(crate) events_https: Option<SocketAddr>,
+
+    /// Address of the Kubernetes-style API [default: 127.0.0.1:8001]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_API")]
+    pub(crate) api: Option<SocketAddr>,
+
+    /// Listen on this Unix socket too, for root and the user that runs it
+    #[arg(long, value_name = "PATH", env = "SLUICEGATE_API_SOCKET")]
+    pub(crate) api_socket: Option<PathBuf>,
+
+    /// Speak TLS on loopback too; beyond it, and with --api-tls-cert or --api-client-ca, the API always does
+    #[arg(long, env = "SLUICEGATE_API_TLS")]
+    #[serde(default)]
+    pub(crate) api_tls: bool,
+
+    /// Certificate chain and private key (PEM) with which the API speaks TLS [default: made and renewed by
+    /// itself, see DATA/api/ca.pem]
+    #[arg(long, value_name = "CERT,KEY", env = "SLUICEGATE_API_TLS_CERT")]
+    pub(crate) api_tls_cert: Option<FilePair>,
+
+    /// Authorities (PEM) whose client certificates the API believes: the common name is the user,
+    /// organizations are groups
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_CLIENT_CA")]
+    pub(crate) api_client_ca: Option<PathBuf>,
+
+    /// Bearer tokens that the API believes: lines of `token,user,uid,"group,group"`
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
+    pub(crate) api_tokens: Option<PathBuf>,
+
+    /// Trust no caller for coming over loopback: every request to the API by TCP needs a token or a client certificate. The one in
+    /// DATA/api/kubeconfig is the operator's
+    #[arg(long, env = "SLUICEGATE_API_AUTHENTICATE")]
+    #[serde(default)]
+    pub(crate) api_authenticate: bool,
+
+    /// Append a line of JSON to this file for every request to the API; opened again at SIGHUP
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
+    pub(crate) api_audit_log: Option<PathBuf>,
+
+    /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_ADMIN")]
+    pub(crate) admin: Option<SocketAddr>,
+
+    /// Name by which clients may call API and admin, beside localhost and addresses; `*.PARENT` is for every name one label below; may
+    /// be given more than once
+    #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allowed_host: Vec<Many<HostRule>>,
+
+    /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
+    #[arg(long, value_name = "FORMAT", value_enum, env = "SLUICEGATE_ACCESS_LOG")]
+    pub(crate) access_log: Option<AccessFormat>,
+
+    /// Where to, opened again at SIGHUP [default: stderr]
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_ACCESS_LOG_FILE")]
+    pub(crate) access_log_file: Option<PathBuf>,
+
+    /// Send a span of every request that is traced to this collector (OTLP over HTTP, JSON), like
+    /// http://127.0.0.1:4318/v1/traces [default: none]
+    #[arg(long, value_name = "URL", env = "SLUICEGATE_OTLP")]
+    pub(crate) otlp: Option<String>,
+
+    /// Tell clients what a request waited for by `Server-Timing`: cold (requests that waited for an instance) or
+    /// off [default: cold]
+    #[arg(long, value_name = "WHICH", value_enum, env = "SLUICEGATE_SERVER_TIMING")]
+    pub(crate) server_timing: Option<ServerTiming>,
+
+    /// Take the sockets and the data folder over from the process that runs on it, without refusing a connection
+    #[arg(long, env = "SLUICEGATE_HOT_RESTART")]
+    #[serde(default)]
+    pub(crate) hot_restart: bool,
+
+    /// The earlier name of --hot-restart
+    #[arg(long, env = "SLUICEGATE_TAKEOVER", hide = true)]
+    #[serde(default)]
+    pub(crate) takeover: bool,
+
+    /// Domain below which Services get their hosts: NAME.NAMESPACE.DOMAIN [default: localhost]
+    #[arg(long, value_name = "DOMAIN", env = "SLUICEGATE_DOMAIN")]
+    pub(crate) domain: Option<String>,
+
+    /// Apply the YAML manifests of this file or folder at start and when they change; may be given more than
+    /// once
+    #[arg(long, value_name = "PATH", env = "SLUICEGATE_MANIFESTS")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) manifests: Vec<Many<PathBuf>>,
+
+    /// Run images called REF as this command of this host; may be given more than once
+    #[arg(long, value_name = "REF=COMMAND", env = "SLUICEGATE_IMAGE")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) image: Vec<Many<ImageRule>>,
+
+    /// Run instances whose manifest names no user as this one; takes root [default: the appliance's own; the group is the
+    /// user's number]
+    #[arg(long, value_name = "UID[:GID]", env = "SLUICEGATE_INSTANCE_USER")]
+    pub(crate) instance_user: Option<UserRule>,
+
+    /// Whether manifests may start programs of this host, by `class: process`, a `command` or an `exec` probe: deny,
+    /// allow-list (service accounts that may use the policy `process`) or allow [default: allow; allow-list where the
+    /// API is not on loopback and the appliance is not root]
+    #[arg(long, value_name = "RULE", value_enum, env = "SLUICEGATE_PROCESS_INSTANCES")]
+    pub(crate) process_instances: Option<ProcessRule>,
+
+    /// Let instances see this host's devices; otherwise those of an appliance that is root have a /dev of their own, without
+    /// hardware
+    #[arg(long, env = "SLUICEGATE_HOST_DEVICES")]
+    #[serde(default)]
+    pub(crate) host_devices: bool,
+
+    /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT), by http://, h2c://,
+    /// https:// or h2://; options stand behind `?` with `&` between them: ca=FILE (the last two need it), name=NAME,
+    /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
+    #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) route: Vec<Many<RouteRule>>,
+
+    /// End a request whose body brings nothing for so long while there is no response (408) [default: 60s]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_REQUEST_BODY_TIMEOUT")]
+    pub(crate) request_body_timeout: Option<Wait>,
+
+    /// Cut a stream on which nothing passes either way, or whose reader takes nothing, for so long; 0 = never [default: 5m]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_STREAM_IDLE_TIMEOUT")]
+    pub(crate) stream_idle_timeout: Option<Wait>,
+
+    /// Let a client of HTTP/1 that has ended its side wait so long for the next bytes of its response; one that has closed
+    /// its connection looks the same [default: 100ms]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_HALF_CLOSE_TIMEOUT")]
+    pub(crate) half_close_timeout: Option<Wait>,
+
+    /// Fields that the head of a request or a response may have [default: 256]
+    #[arg(long, value_name = "N", env = "SLUICEGATE_MAX_HEADER_FIELDS")]
+    pub(crate) max_header_fields: Option<usize>,
+
+    /// Size of the head of a request or a response [default: 64Ki]
+    #[arg(long, value_name = "BYTES", env = "SLUICEGATE_MAX_HEADER_BYTES")]
+    pub(crate) max_header_bytes: Option<Bytes>,
+    /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
+    /// with their port), link-local and metadata addresses; may be given more than once
+    #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allow_target: Vec<Many<AllowedTargetRule>>,
+
+    /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
+    #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
+    pub(crate) log_bytes: Option<Bytes>,
+
+    /// A core that has done nothing for so long is stalled: /healthz and /readyz fail and say at what (2s, 500ms; 0 = never)
+    /// [default: 2s]
+    #[arg(long, value_name = "DURATION", env = "SLUICEGATE_CORE_STALL_TIMEOUT")]
+    pub(crate) core_stall_timeout: Option<Wait>,
+
+    /// Undelivered events of all namespaces together; beyond it senders are answered 429 [default: none]
+    #[arg(long, value_name = "BYTES", env = "SLUICEGATE_EVENT_QUOTA")]
+    pub(crate) event_quota: Option<Bytes>,
+
+    /// Undelivered events of one namespace (`*` = of each that is not named); may be given more than once
+    #[arg(long, value_name = "NAMESPACE=BYTES", env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) namespace_event_quota: Vec<Many<QuotaRule>>,
+
+    /// Follow the cluster of this kubeconfig instead of serving an API of our own
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
